@@ -1,0 +1,133 @@
+"""Work out nested arithmetic with a calculator that knows one operation at a time."""
+
+from __future__ import annotations
+
+import operator
+import random
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from vf.environments.environment import Environment, Split
+from vf.rubrics.penalties import extra_tool_calls, tool_errors
+from vf.rubrics.rubric import Rubric
+from vf.traces.errors import ConfigError
+from vf.traces.seeding import derive_seed
+from vf.traces.task import Task
+from vf.traces.tools import tool
+from vf.traces.trace import Trace
+
+Operation = Literal["+", "-", "*"]
+_APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_ANSWER = re.compile(r"Answer:\s*(-?\d+)(?!\d)")
+_EVAL_SHARE = 5  # one expression in five belongs to the eval split, for good
+
+
+def final_answer(text: str) -> int | None:
+    """Return the number after the text's only ``Answer:``; None if there is none, or several."""
+    found = _ANSWER.findall(text)
+    return int(found[0]) if len(found) == 1 else None
+
+
+def correct(trace: Trace) -> float:
+    """1 if the last message answers with the right number and nothing else, 0 otherwise.
+
+    Hedging does not pay: a message with two answers is wrong.
+    """
+    return float(final_answer(trace.reply) == trace.task.answer)
+
+
+def answered(trace: Trace) -> float:
+    """1 if the last message holds an answer at all."""
+    return float(final_answer(trace.reply) is not None)
+
+
+class Calculator(Environment):
+    """Nested arithmetic, one tool call per operation.
+
+    A task of n operations needs n calls, each using the result of the one before, and then an
+    answer. Reward: the answer is right, less a share for wrong or superfluous calls.
+
+    Args:
+        max_operations: Operations in the longest task, 1 to 4.
+        max_operand: Operands are drawn from 1 to this.
+        num_train: Tasks in the train split.
+        num_eval: Tasks in the eval split; no expression is in both splits.
+        seed: Seed of the tasks.
+
+    Raises:
+        ConfigError: An argument is out of range.
+    """
+
+    system_prompt = (
+        "Work it out with the calculate tool, one operation per call. "
+        "End with 'Answer: ' and the number."
+    )
+    max_turns = 6
+
+    def __init__(
+        self,
+        max_operations: int = 2,
+        max_operand: int = 50,
+        num_train: int = 2000,
+        num_eval: int = 200,
+        seed: int = 0,
+    ) -> None:
+        if not 1 <= max_operations <= 4:
+            raise ConfigError(f"calculator: max_operations must be 1 to 4, got {max_operations}")
+        if max_operand < 10:
+            raise ConfigError(f"calculator: max_operand must be at least 10, got {max_operand}")
+        if num_train < 1 or num_eval < 1:
+            raise ConfigError("calculator: num_train and num_eval must be at least 1")
+        self.max_operations = max_operations
+        self.max_operand = max_operand
+        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
+        self.seed = seed
+        self.rubric = Rubric(
+            outcome=correct,
+            penalties=[extra_tool_calls(0.3, free="operations"), tool_errors(0.2)],
+            metrics=[answered],
+        )
+
+    @tool
+    def calculate(self, op: Operation, a: int, b: int) -> int:
+        """Apply one operation to two integers.
+
+        Args:
+            op: The operation.
+            a: Left operand.
+            b: Right operand.
+        """
+        return int(_APPLY[op](a, b))
+
+    def tasks(self, split: Split) -> Iterator[Task]:
+        """Yield distinct expressions; the split is decided by the expression itself."""
+        rng = random.Random(derive_seed(self.seed, "calculator", split))
+        seen: set[str] = set()
+        while len(seen) < self.sizes[split]:
+            operations = rng.randint(1, self.max_operations)
+            expression, value = self._expression(rng, operations)
+            held_out = derive_seed("calculator", expression) % _EVAL_SHARE == 0
+            if expression in seen or held_out != (split == "eval"):
+                continue
+            seen.add(expression)
+            yield Task(
+                id=expression,
+                prompt=f"Compute {expression}.",
+                answer=value,
+                info={"operations": operations},
+            )
+
+    def _expression(self, rng: random.Random, operations: int) -> tuple[str, int]:
+        """Draw an expression and its value; a nested one is grown from the inside out."""
+        value = rng.randint(1, self.max_operand)
+        text = str(value)
+        for depth in range(operations):
+            op = rng.choice(list(_APPLY))
+            other = rng.randint(1, self.max_operand)
+            inner = f"({text})" if depth else text
+            if rng.random() < 0.5:
+                text, value = f"{inner} {op} {other}", int(_APPLY[op](value, other))
+            else:
+                text, value = f"{other} {op} {inner}", int(_APPLY[op](other, value))
+        return text, value

@@ -1,0 +1,139 @@
+"""The environment: Gymnasium's reset and step, for conversations."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from vf.environments.tool_calls import ToolBox
+from vf.rubrics.rubric import Rubric, episode_return
+from vf.traces.errors import ConfigError
+from vf.traces.messages import Message, as_messages
+from vf.traces.task import Task
+from vf.traces.tools import Tool, is_tool
+from vf.traces.trace import ToolEvent
+
+Split = Literal["train", "eval"]
+Observation: TypeAlias = str | list[Message] | list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Step:
+    """What an environment answers: Gymnasium's five values, with names.
+
+    Attributes:
+        observation: Text (a user message) or messages for the model to read next.
+        reward: Reward of this step, recorded in the trace; the rubric decides what it is worth.
+        terminated: The task has ended by its own rules.
+        truncated: The episode was cut short from outside of them.
+        info: Anything worth recording; merged into ``Trace.info``.
+    """
+
+    observation: Observation = field(default_factory=list)
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+class Environment:
+    """A multi-turn environment that a language model acts in.
+
+    The object you make is the definition: tasks, tools, rubric, limits. Each rollout works on
+    its own shallow copy (:meth:`episode`), so whatever :meth:`reset` puts on ``self`` is one
+    episode's state. Set mutable state in ``reset``, never in ``__init__``.
+
+    ``reset``, ``step`` and ``close`` may be plain functions or coroutines. Plain ones run in a
+    thread, so a slow one holds up nobody else.
+
+    Attributes:
+        id: The name it was registered under.
+        system_prompt: Put before every task's prompt, unless None.
+        tools: Functions the model may call, beside the methods marked ``@vf.tool``.
+        rubric: How a finished trace is scored. By default the sum of the step rewards.
+        max_turns: Most answers of the model in one episode.
+        max_tokens: Most tokens sampled in one episode; None for no limit.
+        timeout: Seconds for a whole rollout, scoring included.
+        tool_timeout: Seconds for one tool call.
+        rng: This episode's random numbers. Use it, never the global ones.
+        turn: Zero-based turn of the reply that ``step`` is answering.
+    """
+
+    id: str = ""
+    system_prompt: str | None = None
+    tools: Sequence[Callable[..., Any]] = ()
+    rubric: Rubric = Rubric(outcome=episode_return)
+    max_turns: int = 10
+    max_tokens: int | None = None
+    timeout: float = 300.0
+    tool_timeout: float = 30.0
+    rng: random.Random
+    turn: int = 0
+    _toolbox: ToolBox | None = None
+
+    def tasks(self, split: Split) -> Iterable[Task]:
+        """Return the tasks of a split. Must be the same every time.
+
+        Raises:
+            ConfigError: The environment has no tasks of its own.
+        """
+        raise ConfigError(f"{type(self).__name__} does not define tasks(self, split)")
+
+    def reset(self, task: Task) -> Observation | Awaitable[Observation]:
+        """Begin an episode: return the first messages. By default, the task's prompt."""
+        return self.first_messages(task)
+
+    def step(self, reply: Message) -> Step | Awaitable[Step]:
+        """Answer the model. By default: run its tool calls, and end when it makes none."""
+        return self.run_tools(reply)
+
+    def close(self) -> Awaitable[None] | None:
+        """Release what the episode holds. Called once, however the episode ended."""
+        return None
+
+    def first_messages(self, task: Task) -> list[Message]:
+        """Return the system prompt (if any) and the task's prompt as messages."""
+        messages = as_messages(task.prompt)
+        if self.system_prompt is not None:
+            messages.insert(0, Message("system", self.system_prompt))
+        return messages
+
+    async def run_tools(self, reply: Message) -> Step:
+        """Run the reply's tool calls at once; without any, the episode has terminated.
+
+        Raises:
+            ToolError: A tool failed (not: was called wrongly, which the model is told).
+        """
+        if not reply.tool_calls:
+            return Step(terminated=True)
+        return Step(
+            await self.toolbox.run(reply.tool_calls, turn=self.turn, timeout=self.tool_timeout)
+        )
+
+    @property
+    def toolbox(self) -> ToolBox:
+        """This episode's tools."""
+        if self._toolbox is None:
+            bound = [
+                getattr(self, name)
+                for name, value in inspect.getmembers_static(type(self))
+                if is_tool(value)
+            ]
+            self._toolbox = ToolBox([Tool.from_function(fn) for fn in [*self.tools, *bound]])
+        return self._toolbox
+
+    @property
+    def tool_events(self) -> list[ToolEvent]:
+        """What became of the tool calls so far in this episode."""
+        return self.toolbox.events
+
+    def episode(self, seed: int) -> Environment:
+        """Return a fresh copy for one episode, with its own ``rng``."""
+        episode = copy.copy(self)
+        episode.rng = random.Random(seed)
+        episode._toolbox = None
+        return episode

@@ -1,0 +1,115 @@
+"""Measuring a model in an environment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from vf.environments.environment import Environment, Split
+from vf.environments.runner import rollout
+from vf.inference.model import Model, Sampling
+from vf.traces.errors import ConfigError
+from vf.traces.seeding import derive_seed
+from vf.traces.task import Task
+from vf.traces.trace import Trace
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """The traces of an evaluation, and what they say. Failed rollouts count nowhere."""
+
+    traces: list[Trace] = field(default_factory=list)
+
+    @property
+    def rewards(self) -> list[float]:
+        """The rewards of the rollouts that were scored."""
+        return [trace.reward for trace in self.traces if trace.reward is not None]
+
+    @property
+    def mean_reward(self) -> float:
+        """Mean reward of the scored rollouts, in [0, 1]; NaN if there are none."""
+        return fmean(self.rewards) if self.rewards else float("nan")
+
+    @property
+    def errors(self) -> int:
+        """How many rollouts failed and so have no reward."""
+        return sum(trace.error is not None for trace in self.traces)
+
+
+def take_tasks(environment: Environment, split: Split, count: int | None = None) -> list[Task]:
+    """Return the first ``count`` tasks of a split (all by default).
+
+    Raises:
+        ConfigError: The split is empty, or two of its tasks share an id.
+    """
+    tasks: list[Task] = []
+    seen: set[str] = set()
+    for task in environment.tasks(split):
+        if count is not None and len(tasks) >= count:
+            break
+        if task.id in seen:
+            raise ConfigError(f"{environment.id}: two {split} tasks have the id {task.id!r}")
+        seen.add(task.id)
+        tasks.append(task)
+    if not tasks:
+        raise ConfigError(f"{environment.id}: the {split} split has no tasks")
+    return tasks
+
+
+async def evaluate(
+    environment: Environment,
+    model: Model,
+    *,
+    tasks: Sequence[Task] | int | None = None,
+    rollouts_per_example: int = 1,
+    max_concurrent: int = 64,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+    on_trace: Callable[[Trace], None] | None = None,
+) -> Evaluation:
+    """Run a model on tasks of the eval split.
+
+    Args:
+        environment: Where it acts.
+        model: Who acts.
+        tasks: The tasks, or how many of the eval split's to take; all by default.
+        rollouts_per_example: Rollouts of each task.
+        max_concurrent: Most rollouts in flight at once.
+        sampling: How to sample.
+        seed: The same seed gives the same rollouts (as far as the model can).
+        on_trace: Called with each trace as it finishes.
+
+    Returns:
+        The traces in the order of the tasks, failed ones included.
+
+    Raises:
+        ConfigError: There are no tasks, or a setting is out of range.
+    """
+    if rollouts_per_example < 1 or max_concurrent < 1:
+        raise ConfigError("rollouts_per_example and max_concurrent must be at least 1")
+    if tasks is None or isinstance(tasks, int):
+        tasks = take_tasks(environment, "eval", tasks)
+    places = asyncio.Semaphore(max_concurrent)
+
+    async def one(task: Task, index: int) -> Trace:
+        async with places:
+            trace = await rollout(
+                environment,
+                task,
+                model,
+                sampling=sampling,
+                seed=derive_seed(seed, "eval", task.id, index),
+            )
+        if on_trace is not None:
+            on_trace(trace)
+        return trace
+
+    async with asyncio.TaskGroup() as group:
+        runs = [
+            group.create_task(one(task, index))
+            for task in tasks
+            for index in range(rollouts_per_example)
+        ]
+    return Evaluation([run.result() for run in runs])

@@ -1,0 +1,181 @@
+"""The one rollout loop: a model acts in an environment until it ends, and is scored."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from vf.environments.calling import call
+from vf.environments.environment import Environment, Step
+from vf.inference.model import ContextFull, Conversation, Model, Sampling
+from vf.traces.errors import ConfigError, EnvironmentFailure, InfrastructureError, ModelError
+from vf.traces.messages import as_messages
+from vf.traces.seeding import derive_seed
+from vf.traces.task import Task
+from vf.traces.trace import Failure, StopReason, Trace, Turn
+
+CLOSE_TIMEOUT = 30.0  # seconds that an environment gets to close, after which it is left behind
+
+
+async def rollout(
+    environment: Environment,
+    task: Task,
+    model: Model,
+    *,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+) -> Trace:
+    """Run one episode and score it.
+
+    Whatever fails on the way (model, tool, environment, rubric, a deadline) ends this rollout
+    with ``Trace.error`` set and no score, and nothing else.
+
+    Args:
+        environment: The definition; the rollout works on its own copy.
+        task: The problem.
+        model: Who answers.
+        sampling: How to sample each turn. Its ``seed`` is replaced by one per turn.
+        seed: Seed of the episode: the environment's ``rng`` and every turn derive from it.
+
+    Returns:
+        The trace, also where something failed.
+
+    Raises:
+        ConfigError: The environment or its tools are set up wrongly.
+        asyncio.CancelledError: The caller gave up; the environment is closed first.
+    """
+    return await _Rollout(environment, task, model, sampling or Sampling(), seed).run()
+
+
+class _Rollout:
+    """The state of one rollout while it runs."""
+
+    def __init__(
+        self, environment: Environment, task: Task, model: Model, sampling: Sampling, seed: int
+    ) -> None:
+        self.environment = environment.episode(derive_seed(seed, "environment"))
+        self.task = task
+        self.model = model
+        self.sampling = sampling
+        self.seed = seed
+        self.conversation = Conversation(tools=self.environment.toolbox.schemas())
+        self.trace = Trace(
+            environment=environment.id or type(environment).__name__, task=task, seed=seed
+        )
+        self.trace.messages = self.conversation.messages
+        self.trace.branches = self.conversation.branches
+        self.trace.forks = self.conversation.forks
+        self.trace.tool_events = self.environment.tool_events
+        self.doing = "starting"
+
+    async def run(self) -> Trace:
+        trace, started = self.trace, time.perf_counter()
+        try:
+            async with asyncio.timeout(self.environment.timeout) as deadline:
+                trace.stop_reason = await self._episode()
+                with self._phase("score"):
+                    trace.score = await self.environment.rubric.score(trace)
+        except InfrastructureError as error:
+            self._fail(error)
+        except TimeoutError as error:
+            if not deadline.expired():
+                raise
+            limit = f"the rollout took longer than its {self.environment.timeout:g} s"
+            kind = ModelError if self.doing == "model" else EnvironmentFailure
+            failure = kind(f"{limit}, and was waiting for {self.doing}")
+            failure.__cause__ = error
+            self._fail(failure)
+        finally:
+            await self._close()
+            trace.timing["total"] = time.perf_counter() - started
+        return trace
+
+    async def _episode(self) -> StopReason:
+        environment, conversation = self.environment, self.conversation
+        with self._phase("reset"):
+            conversation.messages += as_messages(await self._ask("reset", self.task))
+        if not conversation.messages:
+            raise EnvironmentFailure(f"reset returned no messages for task {self.task.id!r}")
+        sampled = 0
+        while True:
+            budget = self.sampling.max_tokens
+            if environment.max_tokens is not None:
+                budget = min(budget, environment.max_tokens - sampled)
+            if budget < 1:
+                return StopReason.MAX_TOKENS
+            try:
+                await self._answer(budget)
+            except ContextFull:
+                return StopReason.MAX_SEQ_LEN
+            sampled = self.trace.completion_tokens
+            environment.turn = conversation.turn - 1
+            with self._phase("step"):
+                step = await self._ask("step", conversation.messages[-1])
+            if not isinstance(step, Step):
+                raise EnvironmentFailure(f"step returned {type(step).__name__}, not vf.Step")
+            if not math.isfinite(step.reward):
+                raise EnvironmentFailure(f"step returned a reward of {step.reward}")
+            self.trace.step_rewards.append(float(step.reward))
+            self.trace.info.update(step.info)
+            observation = as_messages(step.observation)
+            conversation.messages += observation
+            if step.terminated:
+                return StopReason.TERMINATED
+            if step.truncated:
+                return StopReason.TRUNCATED
+            if conversation.turn >= environment.max_turns:
+                return StopReason.MAX_TURNS
+            if not observation:
+                raise EnvironmentFailure("step neither ended the episode nor returned messages")
+
+    async def _answer(self, max_tokens: int) -> None:
+        conversation = self.conversation
+        sampling = self.sampling.with_(
+            max_tokens=max_tokens, seed=derive_seed(self.seed, "turn", conversation.turn)
+        )
+        with self._phase("model") as timer:
+            reply = await self.model.respond(conversation, sampling)
+        self.trace.turns.append(
+            Turn(reply.prompt_tokens, reply.completion_tokens, reply.finish_reason, timer())
+        )
+        conversation.messages.append(reply.message)
+        conversation.turn += 1
+
+    async def _ask(self, name: str, *args: Any) -> Any:
+        """Call the environment, and put its name on whatever it raises."""
+        try:
+            return await call(getattr(self.environment, name), *args)
+        except (InfrastructureError, ConfigError):
+            raise
+        except Exception as error:
+            raise EnvironmentFailure(f"{name} raised {type(error).__name__}: {error}") from error
+
+    async def _close(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await self._ask("close")
+        except InfrastructureError as error:
+            self._fail(error)
+        except TimeoutError:
+            self._fail(EnvironmentFailure(f"close took longer than {CLOSE_TIMEOUT:g} s"))
+
+    def _fail(self, error: InfrastructureError) -> None:
+        """Record the first failure; a later one (say, in close) never hides its cause."""
+        if self.trace.error is None:
+            self.trace.error = Failure.of(error)
+            self.trace.stop_reason = StopReason.ERROR
+            self.trace.score = None
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[Any]:
+        """Time a phase, and remember it for the message of a deadline that passes in it."""
+        self.doing, started = name, time.perf_counter()
+        try:
+            yield lambda: time.perf_counter() - started
+        finally:
+            spent = time.perf_counter() - started
+            self.trace.timing[name] = self.trace.timing.get(name, 0.0) + spent

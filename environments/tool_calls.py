@@ -1,0 +1,102 @@
+"""Running a model's tool calls: checked against the schema, at once, each with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from vf.environments.calling import call
+from vf.traces.errors import ConfigError, InfrastructureError, InvalidToolUse, ToolError
+from vf.traces.messages import Message, ToolCall
+from vf.traces.suggest import did_you_mean
+from vf.traces.tools import ArgumentError, Tool, render_result
+from vf.traces.trace import ToolEvent
+
+
+class ToolBox:
+    """The tools of one episode, and what became of every call.
+
+    Raises:
+        ConfigError: Two tools share a name.
+    """
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self.tools = {tool.name: tool for tool in tools}
+        if len(self.tools) != len(tools):
+            names = [tool.name for tool in tools]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"two tools are called {twice!r}")
+        self.events: list[ToolEvent] = []
+
+    def schemas(self) -> list[dict[str, Any]]:
+        """Return the tools in OpenAI's format, in a stable order."""
+        return [tool.schema() for tool in self.tools.values()]
+
+    async def run(self, calls: Sequence[ToolCall], *, turn: int, timeout: float) -> list[Message]:
+        """Run the calls of one turn at once; return their tool messages in the calls' order.
+
+        A call that is malformed, unknown, ill-typed or rejected by its tool gets a message that
+        tells the model so, and a typed event.
+
+        Args:
+            calls: The calls of one turn.
+            turn: Which turn, for the events.
+            timeout: Seconds for each call.
+
+        Raises:
+            ToolError: A tool raised, or ran out of time. The other calls are cancelled.
+        """
+        events = [ToolEvent(turn, call.id, call.name, "ok") for call in calls]
+        self.events += events
+        runs = [
+            asyncio.create_task(self._run_one(call, event, timeout))
+            for call, event in zip(calls, events, strict=True)
+        ]
+        try:
+            texts = await asyncio.gather(*runs)
+        finally:
+            for run in runs:
+                run.cancel()
+        return [
+            Message("tool", text, tool_call_id=call.id, name=call.name)
+            for call, text in zip(calls, texts, strict=True)
+        ]
+
+    async def _run_one(self, request: ToolCall, event: ToolEvent, timeout: float) -> str:
+        if request.malformed is not None:
+            event.kind, event.detail = "malformed", request.malformed
+            return f"Error: the tool call could not be read: {request.malformed}"
+        tool = self.tools.get(request.name)
+        if tool is None:
+            event.kind, event.detail = "unknown_tool", request.name
+            hint = did_you_mean(request.name, self.tools)
+            known = ", ".join(self.tools) or "none"
+            return f"Error: there is no tool {request.name!r}.{hint} Tools: {known}."
+        try:
+            arguments = tool.validate(request.arguments)
+        except ArgumentError as error:
+            event.kind, event.detail = error.fault, str(error)
+            return f"Error: {error}"
+        started = time.perf_counter()
+        try:
+            async with asyncio.timeout(timeout) as deadline:
+                result = await call(tool.fn, **arguments)
+        except InvalidToolUse as error:
+            event.kind, event.detail = "rejected", str(error)
+            return f"Error: {error}"
+        except InfrastructureError as error:
+            event.kind, event.detail = "error", str(error)
+            raise
+        except Exception as error:
+            reason = (
+                f"took longer than its {timeout:g} s"
+                if deadline.expired()
+                else f"raised {type(error).__name__}: {error}"
+            )
+            event.kind, event.detail = "error", reason
+            raise ToolError(f"tool {tool.name!r} {reason}") from error
+        finally:
+            event.seconds = time.perf_counter() - started
+        return render_result(result)

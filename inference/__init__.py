@@ -1,0 +1,1 @@
+"""Who answers: models over OpenAI-compatible APIs, chat-template renderers, and engines."""

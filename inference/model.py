@@ -1,0 +1,87 @@
+"""What a model is to the rest of the library: something that answers a conversation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from vf.traces.errors import VfError
+from vf.traces.messages import Message
+from vf.traces.trace import Branch, Fork
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample one answer.
+
+    Attributes:
+        max_tokens: Most tokens to sample in one turn.
+        temperature: 0 is greedy.
+        top_p: Nucleus mass, in (0, 1]; 1 keeps everything.
+        top_k: Keep the k likeliest tokens; 0 keeps everything.
+        min_p: Drop tokens less likely than this share of the likeliest; 0 keeps everything.
+        seed: Seed of the turn; None draws one.
+    """
+
+    max_tokens: int = 512
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+
+    def with_(self, **changes: Any) -> Sampling:
+        """Return a copy with some fields changed."""
+        return replace(self, **changes)
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What one rollout has said so far, as messages and as tokens.
+
+    A model reads ``messages`` and ``tools`` and extends ``branches`` (token models) in
+    :meth:`Model.respond`. The runner appends the answers and the environment's messages.
+
+    Attributes:
+        messages: Everything said, in order.
+        tools: The tools on offer, in OpenAI's format.
+        branches: Token sequences; empty for models that only speak text.
+        forks: Where a new branch had to begin, and why.
+        encoded: How many of ``messages`` the last branch already holds.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
+    forks: list[Fork] = field(default_factory=list)
+    encoded: int = 0
+    turn: int = 0
+
+
+@dataclass(slots=True)
+class Reply:
+    """One answer: the message, why it ended, and what it cost in tokens."""
+
+    message: Message
+    finish_reason: Literal["stop", "length"] = "stop"
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class ContextFull(VfError):
+    """The conversation leaves no room for another token; the rollout ends as truncated."""
+
+
+class Model(Protocol):
+    """Anything that can answer a conversation."""
+
+    async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
+        """Answer the conversation.
+
+        Must not append to ``conversation.messages``; the runner does.
+
+        Raises:
+            ModelError: No answer could be had.
+            ContextFull: There is no room left to answer in.
+        """
+        ...

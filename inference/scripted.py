@@ -1,0 +1,54 @@
+"""A model that says what you tell it to, for testing environments and rubrics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from vf.inference.model import Conversation, Reply, Sampling
+from vf.traces.errors import ModelError
+from vf.traces.messages import Message, ToolCall
+
+Line = str | Message | Mapping[str, Mapping[str, Any]]
+
+
+class ScriptedModel:
+    """Answers from a list, or from a function of the messages so far.
+
+    A line is text, a :class:`Message`, or ``{tool_name: arguments}`` for tool calls. The script
+    starts anew for every rollout.
+
+    Example::
+
+        model = vf.ScriptedModel([{"calculate": {"op": "+", "a": 1, "b": 2}}, "Answer: 3"])
+        trace = await vf.rollout(vf.make("calculator"), task, model)
+
+    Raises:
+        ModelError: The script is at its end (from ``respond``).
+    """
+
+    def __init__(self, script: Iterable[Line] | Callable[[list[Message]], Line]) -> None:
+        self._script = script if callable(script) else list(script)
+
+    async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
+        """Return the next line of the script as an answer."""
+        if callable(self._script):
+            line = self._script(list(conversation.messages))
+        elif conversation.turn < len(self._script):
+            line = self._script[conversation.turn]
+        else:
+            raise ModelError(f"the script has no line for turn {conversation.turn}")
+        return Reply(_as_message(line, conversation.turn))
+
+
+def _as_message(line: Line, turn: int) -> Message:
+    if isinstance(line, Message):
+        return line
+    if isinstance(line, str):
+        return Message("assistant", line)
+    calls = [
+        ToolCall(f"call_{turn}_{index}", name, json.dumps(arguments))
+        for index, (name, arguments) in enumerate(line.items())
+    ]
+    return Message("assistant", tool_calls=calls)

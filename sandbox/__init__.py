@@ -1,0 +1,1 @@
+"""Where untrusted code runs. Empty for now: nothing in the library runs untrusted code yet."""

@@ -1,0 +1,1 @@
+"""What happened: messages, tools, tasks, token branches, scores, and their JSONL store."""

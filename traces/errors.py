@@ -1,0 +1,79 @@
+"""Every exception the library raises on purpose, in one tree.
+
+VfError
+├── ConfigError            the user can fix it; commands exit with code 2
+├── InvalidToolUse         raised *inside a tool* to tell the model what it did wrong
+└── InfrastructureError    a part failed; never a reward (the rollout's reward is None)
+    ├── ModelError         the model, its API or its engine did not answer
+    │   └── EngineError    an inference engine that we own died or refused
+    ├── ToolError          a tool raised something other than InvalidToolUse, or timed out
+    ├── EnvironmentFailure reset, step or close raised or timed out
+    ├── SandboxError       the sandbox was lost
+    ├── RubricError        a scoring function raised or returned something out of range
+    └── TrainingError      the training loop cannot go on
+"""
+
+from __future__ import annotations
+
+
+class VfError(Exception):
+    """The root of all errors that the library raises on purpose."""
+
+
+class ConfigError(VfError):
+    """A setting, an argument or a file is wrong, and the message says how to mend it."""
+
+
+class InvalidToolUse(VfError):
+    """Raise this inside a tool to answer the model with an error message that it can learn from.
+
+    Anything else that a tool raises is an infrastructure failure of the rollout.
+    """
+
+
+class InfrastructureError(VfError):
+    """A part of the machinery failed. The rollout has no reward and teaches nothing."""
+
+    boundary = "infrastructure"
+
+
+class ModelError(InfrastructureError):
+    """The model, its API or its engine did not give an answer."""
+
+    boundary = "model"
+
+
+class EngineError(ModelError):
+    """An inference engine that this process owns died or refused to start."""
+
+    boundary = "engine"
+
+
+class ToolError(InfrastructureError):
+    """A tool raised an exception other than :class:`InvalidToolUse`, or ran out of time."""
+
+    boundary = "tool"
+
+
+class EnvironmentFailure(InfrastructureError):
+    """An environment's ``reset``, ``step`` or ``close`` raised or ran out of time."""
+
+    boundary = "environment"
+
+
+class SandboxError(InfrastructureError):
+    """A sandbox was lost, so what ran in it says nothing about the model."""
+
+    boundary = "sandbox"
+
+
+class RubricError(InfrastructureError):
+    """A scoring function raised, or returned NaN or a value out of its range."""
+
+    boundary = "rubric"
+
+
+class TrainingError(InfrastructureError):
+    """The training loop cannot go on; the message names the cause."""
+
+    boundary = "trainer"

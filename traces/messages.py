@@ -1,0 +1,135 @@
+"""Chat messages and tool calls: OpenAI's chat format, typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from vf.traces.errors import ConfigError
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """One call that the model asked for.
+
+    Attributes:
+        id: Unique within the conversation; the tool message that answers carries it.
+        name: The tool's name, as the model wrote it (empty if ``malformed``).
+        arguments: The arguments exactly as the model wrote them, JSON or not.
+        malformed: Why the call could not be parsed, or None if it could.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    malformed: str | None = None
+
+
+@dataclass(slots=True)
+class Message:
+    """One chat message.
+
+    Attributes:
+        role: ``system``, ``user``, ``assistant`` or ``tool``.
+        content: The text.
+        reasoning: What the model thought before it answered (assistant only).
+        tool_calls: The calls the model asked for (assistant only).
+        tool_call_id: Which call this answers (tool only).
+        name: The tool's name (tool only).
+    """
+
+    role: Role
+    content: str = ""
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    def to_openai(self) -> dict[str, Any]:
+        """Return the message as the OpenAI chat API wants it."""
+        out: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.reasoning is not None:
+            out["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            out["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in self.tool_calls
+            ]
+        if self.role == "tool":
+            out["tool_call_id"] = self.tool_call_id
+            if self.name is not None:
+                out["name"] = self.name
+        return out
+
+    @classmethod
+    def from_openai(cls, raw: Mapping[str, Any]) -> Message:
+        """Read a message in OpenAI's chat format.
+
+        Raises:
+            ConfigError: The role is unknown or the content is not text.
+        """
+        role = raw.get("role")
+        if role == "developer":
+            role = "system"
+        if role not in get_args(Role):
+            raise ConfigError(f"message role {role!r} is not one of {', '.join(get_args(Role))}")
+        return cls(
+            role=role,
+            content=_text(raw.get("content")),
+            reasoning=raw.get("reasoning_content") or raw.get("reasoning"),
+            tool_calls=[
+                ToolCall(
+                    id=str(call.get("id", "")),
+                    name=str(call["function"]["name"]),
+                    arguments=str(call["function"].get("arguments") or "{}"),
+                )
+                for call in raw.get("tool_calls") or ()
+            ],
+            tool_call_id=raw.get("tool_call_id"),
+            name=raw.get("name"),
+        )
+
+
+def _text(content: object) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and all(
+        isinstance(part, Mapping) and part.get("type") == "text" for part in content
+    ):
+        return "".join(str(part["text"]) for part in content)
+    raise ConfigError(f"message content must be text, got {type(content).__name__}")
+
+
+def as_messages(prompt: str | list[Message] | list[dict[str, Any]]) -> list[Message]:
+    """Return a prompt (text, messages, or OpenAI chat dicts) as a new list of messages.
+
+    Raises:
+        ConfigError: The prompt is none of these.
+    """
+    if isinstance(prompt, str):
+        return [Message("user", prompt)]
+    if not isinstance(prompt, list):
+        raise ConfigError(
+            f"a prompt must be text or a list of chat messages, got {type(prompt).__name__}"
+        )
+    messages: list[Message] = []
+    for entry in prompt:
+        if isinstance(entry, Message):
+            messages.append(entry)
+        elif isinstance(entry, Mapping):
+            messages.append(Message.from_openai(entry))
+        else:
+            raise ConfigError(
+                "a prompt's messages must be vf.Message or dicts in OpenAI's chat format, "
+                f"got {type(entry).__name__}"
+            )
+    return messages

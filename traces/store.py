@@ -1,0 +1,111 @@
+"""An append-only file of traces, one JSON line each, that survives being killed mid-write."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from vf.traces.errors import ConfigError
+from vf.traces.trace import Trace
+
+
+class TraceStore:
+    """Append traces to a JSONL file, and read them back lazily.
+
+    A process killed mid-write leaves at most one torn last line. Readers skip it; the next
+    writer removes it, so it never ends up in the middle of the file.
+
+    Example::
+
+        with TraceStore("traces.jsonl") as store:
+            store.append(trace)
+        rewards = [trace.reward for trace in TraceStore("traces.jsonl")]
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._fd: int | None = None
+
+    def append(self, trace: Trace) -> None:
+        """Append one trace as one ``write``; safe from several threads.
+
+        Raises:
+            OSError: The disk is full or the path cannot be written.
+        """
+        line = trace.to_json() + b"\n"
+        with self._lock:
+            if self._fd is None:
+                self._fd = self._open()
+            view = memoryview(line)
+            while view:
+                view = view[os.write(self._fd, view) :]
+
+    def __iter__(self) -> Iterator[Trace]:
+        """Yield the traces in order, reading as it goes; a torn last line is left out.
+
+        Raises:
+            ConfigError: The file does not exist, or a complete line is not a trace.
+        """
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            raise ConfigError(f"no traces file at {self.path}") from None
+        with file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    trace = Trace.from_json(line)
+                except ValueError as error:
+                    if not line.endswith(b"\n"):
+                        return
+                    raise ConfigError(f"{self.path}, line {number}: not a trace: {error}") from None
+                yield trace
+
+    def close(self) -> None:
+        """Flush to disk and close; the store can be appended to again afterwards."""
+        with self._lock:
+            if self._fd is not None:
+                os.fsync(self._fd)
+                os.close(self._fd)
+                self._fd = None
+
+    def __enter__(self) -> TraceStore:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open(self) -> int:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        end = os.fstat(fd).st_size
+        tail_start = _last_line_start(fd, end)
+        tail = os.pread(fd, end - tail_start, tail_start)
+        if tail and not tail.endswith(b"\n"):
+            try:
+                Trace.from_json(tail)
+            except ValueError:
+                os.ftruncate(fd, tail_start)
+            else:
+                os.write(fd, b"\n")
+        return fd
+
+
+def _last_line_start(fd: int, end: int, block: int = 1 << 16) -> int:
+    """Return the offset just after the last newline that is not the file's last byte."""
+    position = end - 1
+    while position > 0:
+        start = max(0, position - block)
+        newline = os.pread(fd, position - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        position = start
+    return 0

@@ -1,0 +1,198 @@
+"""Tools: typed Python functions that a model may call.
+
+The JSON schema comes from the signature (through pydantic) and the descriptions from the
+Google-style docstring, so a tool is written once, as an ordinary function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_type_hints
+
+import docstring_parser
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+
+from vf.traces.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+_MARK = "__vf_tool__"
+
+ArgumentFault = Literal["invalid_json", "invalid_arguments"]
+
+
+def tool(fn: F) -> F:
+    """Mark an environment's method (or any function) as a tool.
+
+    Example::
+
+        class Shop(vf.Environment):
+            @vf.tool
+            def price(self, item: str) -> float:
+                \"\"\"Look up the price of an item.
+
+                Args:
+                    item: The item's name.
+                \"\"\"
+                return self.prices[item]
+    """
+    setattr(fn, _MARK, True)
+    return fn
+
+
+def is_tool(value: object) -> bool:
+    """Return whether ``value`` was marked with :func:`tool`."""
+    return callable(value) and getattr(value, _MARK, False) is True
+
+
+class ArgumentError(Exception):
+    """The model's arguments do not fit the tool's schema; the text is written for the model."""
+
+    def __init__(self, fault: ArgumentFault, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A typed function and its JSON schema.
+
+    Attributes:
+        name: What the model calls it by.
+        description: The docstring's summary and body.
+        parameters: JSON schema of the arguments (an object schema).
+        fn: The function; a method is bound, so ``self`` never shows.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    fn: Callable[..., Any]
+    _arguments: type[BaseModel]
+
+    @classmethod
+    def from_function(cls, fn: Callable[..., Any]) -> Tool:
+        """Build a tool from a typed function or bound method.
+
+        Raises:
+            ConfigError: A parameter has no type, or is positional-only or variadic.
+        """
+        name = getattr(fn, "__name__", type(fn).__name__)
+        doc = docstring_parser.parse(inspect.getdoc(fn) or "")
+        described = {param.arg_name: param.description or "" for param in doc.params}
+        try:
+            hints = get_type_hints(fn, include_extras=True)
+        except NameError as error:
+            raise ConfigError(f"tool {name!r}: cannot resolve its annotations: {error}") from error
+        fields: dict[str, Any] = {}
+        for index, parameter in enumerate(inspect.signature(fn).parameters.values()):
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise ConfigError(f"tool {name!r}: *args and **kwargs have no schema")
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                raise ConfigError(f"tool {name!r}: {parameter.name!r} must not be positional-only")
+            if parameter.name not in hints:
+                raise ConfigError(
+                    f"tool {name!r}: parameter {parameter.name!r} has no type; "
+                    f"write it as `{parameter.name}: str` (or int, list[str], ...)"
+                )
+            default = ... if parameter.default is parameter.empty else parameter.default
+            # Fields are numbered and aliased, so that a parameter may be called `schema` or `_x`.
+            fields[f"arg{index}"] = (
+                hints[parameter.name],
+                Field(
+                    default,
+                    alias=parameter.name,
+                    description=described.get(parameter.name) or None,
+                ),
+            )
+        arguments = create_model(
+            f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields
+        )
+        schema = _without_titles(arguments.model_json_schema(by_alias=True))
+        schema.pop("additionalProperties", None)
+        schema.setdefault("properties", {})
+        description = "\n\n".join(
+            part for part in (doc.short_description, doc.long_description) if part
+        )
+        return cls(name, description, schema, fn, arguments)
+
+    def schema(self) -> dict[str, Any]:
+        """Return the tool in OpenAI's ``tools`` format."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": self.parameters,
+            },
+        }
+
+    def validate(self, arguments: str) -> dict[str, Any]:
+        """Check the model's arguments (JSON text) and return them as Python values.
+
+        Types are strict: the JSON string ``"5"`` is not an integer.
+
+        Raises:
+            ArgumentError: The text is not JSON, or does not fit the schema.
+        """
+        try:
+            raw = json.loads(arguments)
+        except (ValueError, RecursionError) as error:
+            raise ArgumentError(
+                "invalid_json", f"the arguments are not valid JSON: {error}"
+            ) from error
+        if not isinstance(raw, dict):
+            raise ArgumentError("invalid_arguments", "the arguments must be a JSON object")
+        try:
+            parsed = self._arguments.model_validate_json(arguments, strict=True)
+        except ValidationError as error:
+            raise ArgumentError("invalid_arguments", _explain(error)) from error
+        return {
+            info.alias or field: getattr(parsed, field)
+            for field, info in type(parsed).model_fields.items()
+        }
+
+
+def render_result(value: object) -> str:
+    """Return a tool's result as the text of its tool message: text as it is, the rest as JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "done"
+    try:
+        return TypeAdapter(Any).dump_json(value).decode()
+    except ValueError:
+        return str(value)
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        where = ".".join(str(part) for part in problem["loc"])
+        match problem["type"]:
+            case "missing":
+                lines.append(f"missing argument {where!r}")
+            case "extra_forbidden":
+                lines.append(f"unexpected argument {where!r}")
+            case _:
+                lines.append(f"{where}: {problem['msg']} (got {json.dumps(problem['input'])})")
+    return "; ".join(lines)
+
+
+def _without_titles(schema: Any) -> Any:
+    """Drop pydantic's generated titles: they cost tokens and say nothing."""
+    if isinstance(schema, list):
+        return [_without_titles(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: (
+            {name: _without_titles(item) for name, item in value.items()}
+            if key in ("properties", "$defs")
+            else _without_titles(value)
+        )
+        for key, value in schema.items()
+        if not (key == "title" and isinstance(value, str))
+    }

@@ -1,0 +1,236 @@
+"""The record of one rollout: what was said, which tokens carry loss, and how good it was."""
+
+from __future__ import annotations
+
+import traceback
+import uuid
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from vf.traces.errors import InfrastructureError
+from vf.traces.messages import Message
+from vf.traces.task import Task
+
+
+class StopReason(StrEnum):
+    """Why a rollout ended."""
+
+    TERMINATED = "terminated"  # the environment said so
+    TRUNCATED = "truncated"  # the environment cut it short
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"  # the episode's budget of sampled tokens is spent
+    MAX_SEQ_LEN = "max_seq_len"  # the context is full
+    ERROR = "error"  # see Trace.error
+
+
+ToolEventKind = Literal[
+    "ok",
+    "rejected",  # the tool raised InvalidToolUse
+    "unknown_tool",
+    "malformed",  # the call itself could not be parsed
+    "invalid_json",
+    "invalid_arguments",
+    "error",  # the tool failed: an infrastructure error
+]
+
+
+@dataclass(slots=True)
+class ToolEvent:
+    """What became of one tool call. Rewards read these, never text that a model can imitate.
+
+    Attributes:
+        turn: Zero-based turn of the call.
+        call_id: The call's id.
+        name: The tool's name as called.
+        kind: ``ok``, or what went wrong.
+        detail: The reason, if it went wrong.
+        seconds: How long the tool ran.
+    """
+
+    turn: int
+    call_id: str
+    name: str
+    kind: ToolEventKind
+    detail: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Branch:
+    """One growing token sequence: exactly what the engine saw and sampled.
+
+    The five lists have one length, one entry per token, in order. A prompt token, a tool
+    response and a closer that we inserted have ``loss_mask`` 0, ``logprobs`` 0.0 and
+    ``weight_version`` -1.
+
+    Attributes:
+        token_ids: Vocabulary ids.
+        loss_mask: 1 where the model sampled the token, else 0.
+        logprobs: The engine's natural-log probability of the sampled token, under the
+            distribution that it was sampled from (temperature and filters applied).
+        turn_index: Zero-based turn in which the token entered the sequence.
+        weight_version: Version of the weights that sampled the token.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    loss_mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    turn_index: list[int] = field(default_factory=list)
+    weight_version: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def add_context(self, token_ids: list[int], turn: int) -> None:
+        """Append tokens that the model did not sample."""
+        count = len(token_ids)
+        self.token_ids += token_ids
+        self.loss_mask += [0] * count
+        self.logprobs += [0.0] * count
+        self.turn_index += [turn] * count
+        self.weight_version += [-1] * count
+
+    def add_sampled(
+        self, token_ids: list[int], logprobs: list[float], versions: list[int], turn: int
+    ) -> None:
+        """Append tokens that the model sampled, with the engine's own logprobs.
+
+        Raises:
+            ValueError: The three lists differ in length.
+        """
+        count = len(token_ids)
+        if len(logprobs) != count or len(versions) != count:
+            raise ValueError(
+                f"{count} sampled tokens, {len(logprobs)} logprobs and {len(versions)} versions"
+            )
+        self.token_ids += token_ids
+        self.loss_mask += [1] * count
+        self.logprobs += logprobs
+        self.turn_index += [turn] * count
+        self.weight_version += versions
+
+
+@dataclass(slots=True)
+class Fork:
+    """Where the context could not grow, so that a new branch began."""
+
+    turn: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Turn:
+    """One answer of the model. Token counts are 0 where the API does not tell them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    finish_reason: Literal["stop", "length"]
+    seconds: float
+
+
+@dataclass(slots=True)
+class Score:
+    """How good a rollout was.
+
+    Attributes:
+        reward: What training sees: ``outcome × (1 − capped weighted sum of penalties)``.
+        outcome: In [0, 1].
+        penalties: Each raw penalty by name, in [0, 1], before its weight.
+        metrics: Measured, never part of the reward.
+    """
+
+    reward: float
+    outcome: float
+    penalties: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Failure:
+    """An infrastructure error, attributed to the boundary that it crossed."""
+
+    boundary: str
+    type: str
+    message: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error: InfrastructureError) -> Failure:
+        """Describe an error with the traceback of its root cause."""
+        return cls(
+            boundary=error.boundary,
+            type=type(error.__cause__ or error).__name__,
+            message=str(error),
+            traceback="".join(traceback.format_exception(error)),
+        )
+
+
+@dataclass(slots=True)
+class Trace:
+    """The whole record of one rollout; one JSON line in a traces file.
+
+    ``score`` is None where the rollout was not scored, which is not the same as a reward of 0.
+    """
+
+    environment: str
+    task: Task
+    seed: int
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    messages: list[Message] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
+    forks: list[Fork] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    tool_events: list[ToolEvent] = field(default_factory=list)
+    step_rewards: list[float] = field(default_factory=list)
+    score: Score | None = None
+    stop_reason: StopReason | None = None
+    error: Failure | None = None
+    timing: dict[str, float] = field(default_factory=dict)  # seconds by phase
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reward(self) -> float | None:
+        """The reward, or None if an infrastructure error left the rollout unscored."""
+        return None if self.score is None else self.score.reward
+
+    @property
+    def reply(self) -> str:
+        """The text of the model's last message, or ``""`` if it never answered."""
+        for message in reversed(self.messages):
+            if message.role == "assistant":
+                return message.content
+        return ""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a limit ended the rollout rather than the environment or an error."""
+        return self.stop_reason in (
+            StopReason.TRUNCATED,
+            StopReason.MAX_TURNS,
+            StopReason.MAX_TOKENS,
+            StopReason.MAX_SEQ_LEN,
+        )
+
+    @property
+    def completion_tokens(self) -> int:
+        """How many tokens the model sampled, over all turns."""
+        return sum(turn.completion_tokens for turn in self.turns)
+
+    def to_json(self) -> bytes:
+        """Return the trace as one line of JSON, without the newline."""
+        return _ADAPTER.dump_json(self)
+
+    @classmethod
+    def from_json(cls, line: bytes | str) -> Trace:
+        """Read a trace from one line of JSON.
+
+        Raises:
+            ValueError: The line is not a trace.
+        """
+        return _ADAPTER.validate_json(line)
+
+
+_ADAPTER: TypeAdapter[Trace] = TypeAdapter(Trace)

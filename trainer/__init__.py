@@ -1,0 +1,1 @@
+"""How the model learns: configuration, the `vf-rl` command, and the RLTrainer."""
