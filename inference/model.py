@@ -20,6 +20,7 @@ class Sampling:
         top_p: Nucleus mass, in (0, 1]; 1 keeps everything.
         top_k: Keep the k likeliest tokens; 0 keeps everything.
         min_p: Drop tokens less likely than this share of the likeliest; 0 keeps everything.
+        repetition_penalty: Divides the logits of tokens already in the context; 1 is off.
         seed: Seed of the turn; None draws one.
     """
 
@@ -28,6 +29,7 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
     seed: int | None = None
 
     def with_(self, **changes: Any) -> Sampling:

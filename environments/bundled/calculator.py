@@ -20,7 +20,8 @@ from vf.traces.trace import Trace
 Operation = Literal["+", "-", "*"]
 _APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _ANSWER = re.compile(r"Answer:\s*(-?\d+)(?!\d)")
-_EVAL_SHARE = 5  # one expression in five belongs to the eval split, for good
+_EVAL_SHARE = 5  # one task in five belongs to the eval split, for good
+_DRAWS_PER_TASK = 100  # after so many, there are no more different tasks to draw
 
 
 def final_answer(text: str) -> int | None:
@@ -104,7 +105,9 @@ class Calculator(Environment):
         """Yield distinct expressions; the split is decided by the expression itself."""
         rng = random.Random(derive_seed(self.seed, "calculator", split))
         seen: set[str] = set()
-        while len(seen) < self.sizes[split]:
+        for _ in range(_DRAWS_PER_TASK * self.sizes[split]):
+            if len(seen) == self.sizes[split]:
+                return
             operations = rng.randint(1, self.max_operations)
             expression, value = self._expression(rng, operations)
             held_out = derive_seed("calculator", expression) % _EVAL_SHARE == 0
@@ -116,6 +119,11 @@ class Calculator(Environment):
                 prompt=f"Compute {expression}.",
                 answer=value,
                 info={"operations": operations},
+            )
+        if len(seen) < self.sizes[split]:
+            raise ConfigError(
+                f"calculator: found only {len(seen)} different {split} tasks of this size, not "
+                f"{self.sizes[split]}; ask for fewer, or for larger ones"
             )
 
     def _expression(self, rng: random.Random, operations: int) -> tuple[str, int]:

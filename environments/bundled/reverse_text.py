@@ -14,7 +14,8 @@ from vf.traces.task import Task
 from vf.traces.trace import Trace
 
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
-_EVAL_SHARE = 5  # one text in five belongs to the eval split, for good
+_EVAL_SHARE = 5  # one task in five belongs to the eval split, for good
+_DRAWS_PER_TASK = 100  # after so many, there are no more different tasks to draw
 
 
 def exact(trace: Trace) -> float:
@@ -72,7 +73,9 @@ class ReverseText(Environment):
         """Yield distinct texts; the split is decided by the text itself."""
         rng = random.Random(derive_seed(self.seed, "reverse-text", split))
         seen: set[str] = set()
-        while len(seen) < self.sizes[split]:
+        for _ in range(_DRAWS_PER_TASK * self.sizes[split]):
+            if len(seen) == self.sizes[split]:
+                return
             letters = rng.randint(self.min_letters, self.max_letters)
             text = "".join(
                 rng.choice(_VOWELS if index % 2 else _CONSONANTS) for index in range(letters)
@@ -85,4 +88,9 @@ class ReverseText(Environment):
                 id=text,
                 prompt=f"Write this backwards, and nothing else: {text}",
                 answer=text[::-1],
+            )
+        if len(seen) < self.sizes[split]:
+            raise ConfigError(
+                f"reverse-text: found only {len(seen)} different {split} tasks of this size, not "
+                f"{self.sizes[split]}; ask for fewer, or for larger ones"
             )

@@ -1,0 +1,106 @@
+"""A model over any OpenAI-compatible chat API: messages in, a message out."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from vf.inference.model import Conversation, Reply, Sampling
+from vf.traces.errors import ConfigError, ModelError
+from vf.traces.messages import Message
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+
+class ChatModel:
+    """Answers conversations through ``/v1/chat/completions``.
+
+    For measuring models anywhere; training needs token ids, so it uses
+    :class:`~vf.inference.token_model.TokenModel`.
+
+    Args:
+        model: The model's name at the provider.
+        base_url: The API, up to and including ``/v1``; OpenAI's own by default.
+        api_key: By default the environment variable ``OPENAI_API_KEY``; servers of one's own
+            mostly need none.
+        timeout: Seconds for one attempt.
+        max_retries: Attempts after the first, on connection errors, 429 and 5xx.
+        extra_body: Parameters beyond OpenAI's, sent along with every request.
+
+    Raises:
+        ConfigError: A key is needed (no ``base_url``) and there is none.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 120.0,
+        max_retries: int = 4,
+        extra_body: dict[str, Any] | None = None,
+    ) -> None:
+        key = api_key or os.environ.get("OPENAI_API_KEY")
+        if key is None and base_url is None:
+            raise ConfigError(
+                "no API key: set OPENAI_API_KEY, or pass api_key, or base_url for another server"
+            )
+        self.model = model
+        self._settings: dict[str, Any] = {
+            "base_url": base_url,
+            "api_key": key or "none",
+            "timeout": timeout,
+            "max_retries": max_retries,
+        }
+        self._extra_body = extra_body or {}
+        self._client: AsyncOpenAI | None = None
+
+    async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
+        """Send the conversation and return the first choice.
+
+        Raises:
+            ModelError: The API refused, or did not answer.
+        """
+        import openai
+
+        if self._client is None:
+            self._client = openai.AsyncOpenAI(**self._settings)
+        extra = dict(self._extra_body)
+        if sampling.top_k:
+            extra["top_k"] = sampling.top_k
+        if sampling.min_p:
+            extra["min_p"] = sampling.min_p
+        if sampling.repetition_penalty != 1.0:
+            extra["repetition_penalty"] = sampling.repetition_penalty
+        try:
+            answer = await self._client.chat.completions.create(
+                model=self.model,
+                messages=[message.to_openai() for message in conversation.messages],  # type: ignore[misc]
+                tools=conversation.tools or openai.omit,  # type: ignore[arg-type]
+                max_tokens=sampling.max_tokens,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                seed=openai.omit if sampling.seed is None else sampling.seed,
+                extra_body=extra or None,
+            )
+        except openai.OpenAIError as error:
+            raise ModelError(f"{self.model}: {type(error).__name__}: {error}") from error
+        if not answer.choices:
+            raise ModelError(f"{self.model}: the answer has no choices")
+        choice = answer.choices[0]
+        message = Message.from_openai({**choice.message.model_dump(), "role": "assistant"})
+        usage = answer.usage
+        return Reply(
+            message,
+            "length" if choice.finish_reason == "length" else "stop",
+            usage.prompt_tokens if usage else 0,
+            usage.completion_tokens if usage else 0,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None

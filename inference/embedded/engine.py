@@ -1,0 +1,214 @@
+"""Generation on the trainer's own module, by transformers' continuous batching.
+
+The engine samples from the very parameters that the trainer updates, so publishing new weights
+copies nothing and is exact: it pauses the generation loop and counts the version up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
+from transformers.generation.continuous_batching.cb_logits_processors import (
+    ContinuousBatchingLogitsProcessorList,
+)
+from transformers.generation.logits_process import LogitsProcessorList
+
+from vf.inference.embedded.sampler import SeededSampler, Stream
+from vf.inference.model import Sampling
+from vf.traces.errors import EngineError
+
+PAGE_TOKENS = 32
+POLL_SECONDS = 0.5  # how soon a request notices that the generation thread has died
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What was sampled so far; the lists have one length.
+
+    Attributes:
+        token_ids: The sampled ids, the stop token included.
+        logprobs: Natural-log probability of each, as sampled.
+        versions: Version of the weights behind each.
+        finish_reason: None while more is to come.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish_reason: Literal["stop", "length"] | None
+
+
+class EmbeddedEngine:
+    """Serves token completions from a model that lives in this process.
+
+    Args:
+        model: The module to generate with, adapters included. Shared, never copied.
+        max_seq_len: Most tokens in one context.
+        max_requests: Most requests decoded at once; the rest wait their turn. The cost of
+            attention on a CPU grows with the square of it.
+        max_batch_tokens: Most tokens in one forward pass, prompts included.
+
+    Raises:
+        EngineError: The model cannot generate this way (from :meth:`start`).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        max_seq_len: int,
+        max_requests: int = 16,
+        max_batch_tokens: int = 1024,
+    ) -> None:
+        self.model = model
+        self.max_seq_len = max_seq_len
+        self._max_requests = max_requests
+        self._max_batch_tokens = max_batch_tokens
+        self._sampler = SeededSampler()
+        self._manager: Any = None
+        self._ids = itertools.count()
+
+    @property
+    def version(self) -> int:
+        """Version of the weights that sample now."""
+        return self._sampler.version
+
+    def start(self) -> None:
+        """Start the generation thread.
+
+        Raises:
+            EngineError: The model cannot generate this way.
+        """
+        blocks_per_request = math.ceil(self.max_seq_len / PAGE_TOKENS) + 1
+        config = ContinuousBatchingConfig(
+            page_size=PAGE_TOKENS,
+            num_blocks=blocks_per_request * self._max_requests,
+            max_batch_tokens=self._max_batch_tokens,
+            max_requests_per_batch=self._max_requests,
+            # A shared block would outlive the weights it was computed with.
+            allow_block_sharing=False,
+            # The sampler keeps its books in Python: no graphs, one batch at a time.
+            use_cuda_graph=False,
+            use_async_batching=False,
+        )
+        generation = GenerationConfig(do_sample=False, eos_token_id=-1)
+        try:
+            self._manager = self.model.init_continuous_batching(generation, config)
+        except (AttributeError, ValueError, TypeError) as error:
+            raise EngineError(
+                f"this model cannot be served by the embedded engine: {error}"
+            ) from error
+        processors = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([self._sampler]))
+        processors.tensors_required = 1
+        self._manager.logit_processor = processors
+        self._manager.start()
+
+    def stop(self) -> None:
+        """Stop at once; requests under way fail. Safe to call twice."""
+        if self._manager is not None:
+            manager, self._manager = self._manager, None
+            manager.stop(block=True, timeout=30.0, hard_stop=True)
+
+    def check(self) -> None:
+        """Do nothing if the engine is alive.
+
+        Raises:
+            EngineError: The generation thread has died; the message says of what.
+        """
+        if self._manager is None:
+            raise EngineError("the embedded engine is not running")
+        if not self._manager.is_running():
+            cause = self._manager.background_thread_status.fatal_error
+            raise EngineError(f"the embedded engine's thread died: {cause!r}") from cause
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hold generation still, so that the weights can change; requests under way continue.
+
+        Raises:
+            EngineError: The engine is dead.
+        """
+        self.check()
+        with self._manager.pause():
+            yield
+
+    def publish(self, version: int) -> None:
+        """Make the weights now in the model known as ``version``."""
+        with self.paused():
+            self._sampler.version = version
+
+    async def generate(
+        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+    ) -> Completion:
+        """Sample one completion.
+
+        Raises:
+            EngineError: The engine died or refused the request.
+        """
+        async for completion in self._run(prompt_ids, sampling, stop_token_ids, every_token=False):
+            last = completion
+        return last
+
+    def stream(
+        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+    ) -> AsyncIterator[Completion]:
+        """Sample one completion, yielding all of it so far after every token."""
+        return self._run(prompt_ids, sampling, stop_token_ids, every_token=True)
+
+    async def _run(
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        stop_token_ids: list[int],
+        *,
+        every_token: bool,
+    ) -> AsyncIterator[Completion]:
+        self.check()
+        request_id = f"vf-{next(self._ids)}"
+        stream = self._sampler.streams[request_id] = Stream(sampling, prompt_ids)
+        outputs: asyncio.Queue[Any] = asyncio.Queue()
+        manager, finished = self._manager, False
+        manager.register_result_handler(request_id, outputs.put_nowait)
+        try:
+            manager.add_request(
+                list(prompt_ids),
+                request_id=request_id,
+                max_new_tokens=sampling.max_tokens,
+                eos_token_id=list(stop_token_ids),
+                streaming=every_token,
+            )
+            while not finished:
+                output = await self._next(outputs)
+                if output.error is not None:
+                    raise EngineError(f"the embedded engine failed the request: {output.error}")
+                finished = output.is_finished()
+                yield _completion(stream, len(output.generated_tokens), finished, stop_token_ids)
+        finally:
+            if not finished:
+                manager.cancel_request(request_id)
+            self._sampler.streams.pop(request_id, None)
+
+    async def _next(self, outputs: asyncio.Queue[Any]) -> Any:
+        while True:
+            try:
+                return await asyncio.wait_for(outputs.get(), POLL_SECONDS)
+            except TimeoutError:
+                self.check()
+
+
+def _completion(
+    stream: Stream, count: int, finished: bool, stop_token_ids: list[int]
+) -> Completion:
+    ids = stream.token_ids[:count]
+    reason: Literal["stop", "length"] | None = None
+    if finished:
+        reason = "stop" if ids and ids[-1] in stop_token_ids else "length"
+    return Completion(ids, stream.logprobs[:count], stream.versions[:count], reason)

@@ -1,0 +1,80 @@
+"""The requests that the embedded server understands: OpenAI's, with vLLM's extensions.
+
+A parameter that is not listed here is refused, never ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from vf.inference.model import Sampling
+
+
+class SamplingFields(BaseModel):
+    """What both kinds of request share."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    temperature: float = Field(1.0, ge=0.0, le=100.0)
+    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    top_k: int = Field(0, ge=-1)
+    min_p: float = Field(0.0, ge=0.0, le=1.0)
+    repetition_penalty: float = Field(1.0, gt=0.0)
+    seed: int | None = None
+    n: int = Field(1, ge=1, le=128)
+    stream: bool = False
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    return_token_ids: bool = False
+    user: str | None = None
+    presence_penalty: Literal[0] | None = None
+    frequency_penalty: Literal[0] | None = None
+
+    def sampling(self, max_tokens: int, index: int) -> Sampling:
+        """Return the parameters of the request's ``index``-th choice."""
+        return Sampling(
+            max_tokens=max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=max(0, self.top_k),
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            seed=None if self.seed is None else self.seed + index,
+        )
+
+    def stop_strings(self) -> list[str]:
+        """Return the texts that end an answer."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+
+class CompletionRequest(SamplingFields):
+    """``POST /v1/completions``."""
+
+    prompt: str | list[int] = Field(min_length=1)
+    max_tokens: int = Field(16, ge=1)
+    logprobs: Literal[0, 1] | None = None
+    echo: Literal[False] = False
+
+
+class StreamOptions(BaseModel):
+    """Whether the last chunk of a stream carries the usage."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool = False
+
+
+class ChatRequest(SamplingFields):
+    """``POST /v1/chat/completions``."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: Literal[0] | None = None
+    stream_options: StreamOptions | None = None

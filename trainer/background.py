@@ -1,0 +1,65 @@
+"""An event loop in a thread of its own, whose owner never waits blindly."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+POLL_SECONDS = 0.25
+
+
+class BackgroundLoop:
+    """Runs coroutines in a daemon thread.
+
+    Rollouts live here, so that the trainer's thread is free to train.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="vf-rollouts", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T], watch: Callable[[], None]) -> T:
+        """Run a coroutine to its end and return its result.
+
+        Args:
+            work: What to run.
+            watch: Called several times a second while waiting; whatever it raises ends the wait,
+                cancels the work and is raised here. So a dead engine is noticed at once.
+
+        Raises:
+            Exception: What the work or the watch raised.
+        """
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            while True:
+                try:
+                    return future.result(POLL_SECONDS)
+                except concurrent.futures.TimeoutError:
+                    if future.done():  # the work itself raised a TimeoutError
+                        raise
+                    watch()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Cancel what still runs and end the thread. Safe to call twice."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout=10.0)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        finally:
+            self._loop.close()

@@ -1,0 +1,206 @@
+"""What a run is made of: the models behind the TOML. Every field changes behaviour.
+
+Importing this module loads neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_default=True)
+
+
+class EnvConfig(_Strict):
+    """``[env]``: which environment, and its arguments."""
+
+    id: str = Field(description="Name of a registered or installed environment.")
+    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of its constructor.")
+
+
+class InferenceArgs(_Strict):
+    """``[inference.args]`` of the embedded engine."""
+
+    max_requests: Positive = Field(
+        16,
+        description="Requests decoded at once; the cost of attention on a CPU is quadratic in it.",
+    )
+    max_batch_tokens: Positive = Field(
+        1024, description="Tokens in one forward pass, prompts included."
+    )
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        0, description="Port of the OpenAI-compatible API on 127.0.0.1; 0 takes a free one."
+    )
+
+
+class InferenceConfig(_Strict):
+    """``[inference]``: who answers."""
+
+    engine: Literal["embedded"] = Field(
+        "embedded",
+        description="`embedded`: transformers' continuous batching on the trained module.",
+    )
+    args: InferenceArgs = Field(default_factory=InferenceArgs)
+
+
+class TrainerArgs(_Strict):
+    """``[trainer.args]``: how the model learns."""
+
+    run_name: str | None = Field(
+        None,
+        pattern=r"^[\w.-]+$",
+        description="Folder of the run; by default the TOML's name and a number.",
+    )
+    output_dir: str = Field("runs", description="Where run folders are made.")
+    seed: int = Field(0, description="Seed of everything random.")
+
+    max_steps: Positive = Field(100, description="Training steps.")
+    batch_size: Positive = Field(64, description="Rollouts in one step.")
+    rollouts_per_example: Annotated[int, Field(ge=2)] = Field(
+        8, description="Rollouts of one task in a step; advantages are relative to them."
+    )
+    num_substeps: Positive = Field(
+        1, description="Optimizer steps that a batch is split into, by whole groups."
+    )
+    micro_batch_tokens: Positive = Field(
+        8192, description="Tokens, padding included, in one forward and backward pass."
+    )
+    micro_batch_size: Positive | None = Field(
+        None, description="Most sequences in one forward and backward pass."
+    )
+
+    max_tokens: Positive = Field(512, description="Tokens sampled in one turn at most.")
+    max_prompt_len: Positive = Field(1024, description="Tokens in a task's first prompt at most.")
+    max_seq_len: Positive = Field(2048, description="Tokens in one context at most.")
+    temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling temperature.")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Nucleus mass.")
+    top_k: Annotated[int, Field(ge=0)] = Field(0, description="Likeliest tokens kept; 0 keeps all.")
+    min_p: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0,
+        description="Share of the likeliest token's probability below which tokens are dropped.",
+    )
+    repetition_penalty: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Divides the logits of tokens already in the context."
+    )
+    max_concurrent: Positive = Field(64, description="Rollouts in flight at once.")
+    generation_timeout: Seconds = Field(120.0, description="Seconds for one answer of the model.")
+    max_error_rate: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.25, description="Share of a step's rollouts that may fail before the run stops."
+    )
+
+    learning_rate: Annotated[float, Field(gt=0)] = Field(1e-4, description="Peak learning rate.")
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="Course of the learning rate after the warm-up."
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(0, description="Steps of linear warm-up.")
+    max_grad_norm: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="Gradient norm is clipped to it."
+    )
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's decoupled decay.")
+    loss_fn: Literal["importance_sampling", "ppo"] = Field(
+        "importance_sampling", description="Loss per token; see trainer/losses.py."
+    )
+    clip_low: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.2, description="`ppo`: ratio floor is 1 - this."
+    )
+    clip_high: Annotated[float, Field(gt=0)] = Field(
+        0.2, description="`ppo`: ratio ceiling is 1 + this."
+    )
+    advantage: Literal["mean", "mean_std"] = Field(
+        "mean",
+        description="Reward less the group's mean; `mean_std` also divides by its deviation.",
+    )
+    bf16: bool = Field(False, description="Keep the frozen weights in bfloat16 (with LoRA).")
+    gradient_checkpointing: bool = Field(
+        False, description="Recompute activations in the backward pass: less memory, more time."
+    )
+
+    use_lora: bool = Field(True, description="Train a LoRA adapter rather than all weights.")
+    lora_rank: Positive = Field(16, description="Rank of the adapter.")
+    lora_alpha: Annotated[float, Field(gt=0)] = Field(
+        32, description="Scale of the adapter, over its rank."
+    )
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Dropout before the adapter."
+    )
+    lora_target_modules: list[str] | None = Field(
+        None, description="Names of the adapted modules; by default all linear layers but the head."
+    )
+
+    eval_strategy: Literal["no", "steps"] = Field(
+        "steps",
+        description="`steps`: before the first step, every `eval_steps`, and after the last.",
+    )
+    eval_steps: Positive = Field(50, description="Steps between evaluations.")
+    eval_examples: Positive = Field(64, description="Held-out tasks in an evaluation.")
+    save_steps: Positive = Field(
+        50, description="Steps between checkpoints; the last is always saved."
+    )
+    sample_steps: Positive = Field(
+        10, description="Steps between conversations shown on the terminal."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Refuse settings that contradict each other."""
+        groups, rest = divmod(self.batch_size, self.rollouts_per_example)
+        if rest:
+            near = max(1, round(self.batch_size / self.rollouts_per_example))
+            raise ValueError(
+                f"batch_size = {self.batch_size} is not a multiple of rollouts_per_example = "
+                f"{self.rollouts_per_example}; try batch_size = {near * self.rollouts_per_example}"
+            )
+        if groups % self.num_substeps:
+            raise ValueError(
+                f"num_substeps = {self.num_substeps} does not divide the {groups} groups of a "
+                "batch (batch_size / rollouts_per_example)"
+            )
+        if self.max_prompt_len >= self.max_seq_len:
+            raise ValueError(
+                f"max_prompt_len = {self.max_prompt_len} leaves no room for an answer in "
+                f"max_seq_len = {self.max_seq_len}; lower the first or raise the second"
+            )
+        if self.micro_batch_tokens < self.max_seq_len:
+            raise ValueError(
+                f"micro_batch_tokens = {self.micro_batch_tokens} is below max_seq_len = "
+                f"{self.max_seq_len}, so a full context fits in no micro-batch; raise it"
+            )
+        lora = {name for name in self.model_fields_set if name.startswith("lora_")}
+        if lora and not self.use_lora:
+            raise ValueError(f"{', '.join(sorted(lora))} is set, but use_lora = false; remove one")
+        if self.bf16 and not self.use_lora:
+            raise ValueError(
+                "bf16 = true needs use_lora = true: weights trained in bfloat16 lose small updates"
+            )
+        clips = self.model_fields_set & {"clip_low", "clip_high"}
+        if clips and self.loss_fn != "ppo":
+            raise ValueError(f"{', '.join(sorted(clips))} is set, but only loss_fn = 'ppo' clips")
+        return self
+
+
+class TrainerConfig(_Strict):
+    """``[trainer]``."""
+
+    args: TrainerArgs = Field(default_factory=TrainerArgs)
+
+
+class Config(_Strict):
+    """A whole run."""
+
+    model: str = Field(
+        description="A local folder or a hub name; `tiny` is the model that ships with the library."
+    )
+    env: EnvConfig
+    inference: InferenceConfig = Field(default_factory=InferenceConfig)
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+
+    @property
+    def args(self) -> TrainerArgs:
+        """``[trainer.args]``, for short."""
+        return self.trainer.args

@@ -1,0 +1,183 @@
+"""Collecting the rollouts of a step: independent coroutines, replaced where they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from vf.environments.environment import Environment
+from vf.environments.evaluate import Evaluation, evaluate
+from vf.environments.runner import rollout
+from vf.inference.model import Model, Sampling
+from vf.traces.errors import TrainingError
+from vf.traces.seeding import derive_seed
+from vf.traces.task import Task
+from vf.traces.trace import Trace
+from vf.trainer.batch import Group
+from vf.trainer.config import TrainerArgs
+
+ATTEMPTS = 3  # of one rollout, before its group does without it
+
+OnTrace = Callable[[Trace], None]
+
+
+class TaskCursor:
+    """Walks through the tasks, in an order that is shuffled anew for every epoch.
+
+    Attributes:
+        position: How many tasks were drawn so far; all there is to save and restore.
+    """
+
+    def __init__(self, tasks: Sequence[Task], seed: int) -> None:
+        self._tasks = tasks
+        self._seed = seed
+        self.position = 0
+
+    @property
+    def first(self) -> Task:
+        """The first task of the split."""
+        return self._tasks[0]
+
+    def draw(self, count: int) -> list[Task]:
+        """Return the next tasks."""
+        drawn = []
+        for position in range(self.position, self.position + count):
+            epoch, place = divmod(position, len(self._tasks))
+            drawn.append(self._tasks[self._order(epoch)[place]])
+        self.position += count
+        return drawn
+
+    def _order(self, epoch: int) -> list[int]:
+        order = list(range(len(self._tasks)))
+        random.Random(derive_seed(self._seed, "epoch", epoch)).shuffle(order)
+        return order
+
+
+class Orchestrator:
+    """Runs rollouts against a model, for training and for evaluation.
+
+    Args:
+        environment: Where the model acts.
+        model: Who acts.
+        tasks: The train split.
+        eval_tasks: What to evaluate on.
+        args: ``[trainer.args]``.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        model: Model,
+        tasks: Sequence[Task],
+        eval_tasks: Sequence[Task],
+        args: TrainerArgs,
+    ) -> None:
+        self._environment = environment
+        self._model = model
+        self._eval_tasks = eval_tasks
+        self._args = args
+        self.cursor = TaskCursor(tasks, args.seed)
+        self.sampling = Sampling(
+            max_tokens=args.max_tokens,
+            temperature=args.temperature,
+            top_p=args.top_p,
+            top_k=args.top_k,
+            min_p=args.min_p,
+            repetition_penalty=args.repetition_penalty,
+        )
+
+    async def collect(self, step: int, on_trace: OnTrace) -> list[Group]:
+        """Run a step's rollouts.
+
+        A rollout that fails is replaced by a fresh one of the same task. A group that ends with
+        fewer than two scored rollouts stays in the result, with nothing to teach.
+
+        Args:
+            step: Number of the step; seeds derive from it.
+            on_trace: Called with every trace as it finishes, failed ones included.
+
+        Raises:
+            TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
+        """
+        args = self._args
+        groups = [
+            Group(task) for task in self.cursor.draw(args.batch_size // args.rollouts_per_example)
+        ]
+        places = asyncio.Semaphore(args.max_concurrent)
+        failures: list[Trace] = []
+
+        async def one(group: Group, index: int) -> Trace | None:
+            for attempt in range(ATTEMPTS):
+                seed = derive_seed(args.seed, "train", step, group.task.id, index, attempt)
+                async with places:
+                    trace = await rollout(
+                        self._environment,
+                        group.task,
+                        self._model,
+                        sampling=self.sampling,
+                        seed=seed,
+                    )
+                trace.info["step"] = step
+                on_trace(trace)
+                if trace.error is None:
+                    return trace
+                group.failed.append(trace)
+                failures.append(trace)
+                self._check_failures(failures)
+            return None
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                runs = [
+                    [tasks.create_task(one(group, i)) for i in range(args.rollouts_per_example)]
+                    for group in groups
+                ]
+        except BaseExceptionGroup as error:
+            raise error.exceptions[0] from None
+        for group, members in zip(groups, runs, strict=True):
+            # In the order of the seeds, not of arrival: a resumed run sums in the same order.
+            group.traces = [trace for run in members if (trace := run.result()) is not None]
+        return groups
+
+    async def evaluate(self, on_trace: OnTrace) -> Evaluation:
+        """Run one rollout of each evaluation task, always with the same seeds.
+
+        Raises:
+            TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
+        """
+        result = await evaluate(
+            self._environment,
+            self._model,
+            tasks=self._eval_tasks,
+            max_concurrent=self._args.max_concurrent,
+            sampling=self.sampling,
+            seed=derive_seed(self._args.seed, "eval"),
+            on_trace=on_trace,
+        )
+        failed = [trace for trace in result.traces if trace.error is not None]
+        if failed:
+            self._check_failures(failed, len(result.traces))
+        return result
+
+    async def try_one(self) -> Trace:
+        """Run one rollout of the first train task."""
+        return await rollout(
+            self._environment, self.cursor.first, self._model, sampling=self.sampling
+        )
+
+    def _check_failures(self, failures: Sequence[Trace], total: int | None = None) -> None:
+        total = total or self._args.batch_size
+        if len(failures) <= self._args.max_error_rate * total:
+            return
+        errors = [trace.error for trace in failures if trace.error is not None]
+        (boundary, message), count = Counter((e.boundary, e.message) for e in errors).most_common(
+            1
+        )[0]
+        first = next(e for e in errors if e.message == message)
+        raise TrainingError(
+            f"{len(failures)} of {total} rollouts failed, over max_error_rate = "
+            f"{self._args.max_error_rate:g}. Most often ({count}×), in the {boundary}: {message}\n"
+            f"{first.traceback}"
+        )

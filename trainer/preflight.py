@@ -1,0 +1,188 @@
+"""Everything that can be found wrong before a model is loaded, and the plan of the run."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vf.environments.calling import call
+from vf.environments.environment import Environment
+from vf.environments.evaluate import take_tasks
+from vf.environments.registry import make
+from vf.inference.renderer import Renderer
+from vf.inference.tiny_path import resolve_model
+from vf.traces.errors import ConfigError, VfError
+from vf.traces.messages import as_messages
+from vf.traces.task import Task
+from vf.trainer.config import Config
+
+PROMPTS_CHECKED = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked run: what it is made of, and what it will take.
+
+    Attributes:
+        config: The settings.
+        environment: Where the model acts.
+        renderer: Chat template and parser.
+        tasks: The train split.
+        eval_tasks: The held-out tasks to evaluate on; empty if there is no evaluation.
+        longest_prompt: Tokens in the longest first prompt that was checked.
+        parameters: Parameters of the model.
+        memory: Bytes by purpose: an estimate.
+    """
+
+    config: Config
+    environment: Environment
+    renderer: Renderer
+    tasks: Sequence[Task]
+    eval_tasks: Sequence[Task]
+    longest_prompt: int
+    parameters: int
+    memory: dict[str, int]
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the plan as pairs of name and text."""
+        args, config = self.config.args, self.config
+        groups = args.batch_size // args.rollouts_per_example
+        tools = len(self.environment.episode(0).toolbox.tools)
+        total = sum(self.memory.values())
+        how = (
+            f"LoRA rank {args.lora_rank}" if args.use_lora else "all weights"
+        ) + f", {args.loss_fn}, learning rate {args.learning_rate:g}"
+        parts = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in self.memory.items())
+        return [
+            ("model", f"{config.model}: {self.parameters / 1e6:,.2f} M parameters"),
+            ("training", how),
+            (
+                "engine",
+                f"{config.inference.engine}, {config.inference.args.max_requests} requests at once",
+            ),
+            (
+                "environment",
+                f"{config.env.id}: {len(self.tasks)} train tasks, "
+                f"{len(self.eval_tasks)} held out, {tools} tools",
+            ),
+            (
+                "step",
+                f"{args.batch_size} rollouts = {groups} tasks × {args.rollouts_per_example}; "
+                f"at most {args.batch_size * args.max_seq_len:,} tokens",
+            ),
+            ("prompts", f"longest of those checked: {self.longest_prompt} tokens"),
+            ("memory", f"about {total / 2**20:,.0f} MiB ({parts})"),
+        ]
+
+
+def preflight(config: Config) -> Plan:
+    """Check a config against the world, without loading any weights.
+
+    Raises:
+        ConfigError: The environment, model, tokenizer, tasks or limits do not fit together.
+    """
+    args = config.args
+    environment = make(config.env.id, **config.env.args)
+    model_config = _model_config(config.model)
+    renderer = Renderer.from_pretrained(resolve_model(config.model))
+    context = getattr(model_config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and args.max_seq_len > context:
+        raise ConfigError(
+            f"trainer.args.max_seq_len = {args.max_seq_len} is more than the model's context of "
+            f"{context} tokens; lower it"
+        )
+    tasks = take_tasks(environment, "train")
+    eval_tasks = (
+        take_tasks(environment, "eval", args.eval_examples) if args.eval_strategy == "steps" else []
+    )
+    longest, task = _longest_prompt(environment, renderer, [*tasks[:PROMPTS_CHECKED], *eval_tasks])
+    if longest > args.max_prompt_len:
+        raise ConfigError(
+            f"trainer.args.max_prompt_len = {args.max_prompt_len}, but the first prompt of task "
+            f"{task.id!r} has {longest} tokens; raise it (and max_seq_len), or shorten the prompts"
+        )
+    parameters = _count_parameters(model_config)
+    return Plan(
+        config,
+        environment,
+        renderer,
+        tasks,
+        eval_tasks,
+        longest,
+        parameters,
+        _memory(config, model_config, parameters),
+    )
+
+
+def _model_config(name: str) -> Any:
+    from transformers import AutoConfig
+
+    path = resolve_model(name)
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
+    if looks_local and not Path(path).is_dir():
+        raise ConfigError(f"model = {name!r}: there is no such folder")
+    try:
+        return AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"model = {name!r} is neither a folder with a model nor one that the hub gave: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+
+
+def _longest_prompt(
+    environment: Environment, renderer: Renderer, tasks: Sequence[Task]
+) -> tuple[int, Task]:
+    async def length(task: Task) -> int:
+        episode = environment.episode(0)
+        try:
+            async with asyncio.timeout(environment.timeout):
+                messages = as_messages(await call(episode.reset, task))
+            return len(renderer.prompt(messages, episode.toolbox.schemas()))
+        except VfError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"environment {environment.id!r}: reset of task {task.id!r} raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        finally:
+            await call(episode.close)
+
+    async def lengths() -> list[int]:
+        return [await length(task) for task in tasks]
+
+    found = asyncio.run(lengths())
+    longest = max(range(len(found)), key=found.__getitem__)
+    return found[longest], tasks[longest]
+
+
+def _count_parameters(model_config: Any) -> int:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(model_config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _memory(config: Config, model_config: Any, parameters: int) -> dict[str, int]:
+    """Estimate bytes: weights, gradients with Adam's two moments, key-value cache, logits."""
+    args, text = config.args, model_config.get_text_config()
+    width = 2 if args.bf16 else 4
+    hidden, layers = text.hidden_size, text.num_hidden_layers
+    # A rank-r adapter adds about r·(in + out) per linear layer, seven of them in a layer.
+    trained = layers * 7 * 2 * hidden * args.lora_rank if args.use_lora else parameters
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    head_dim = getattr(text, "head_dim", None) or hidden // text.num_attention_heads
+    contexts = config.inference.args.max_requests * math.ceil(args.max_seq_len / 32) * 32
+    return {
+        "weights": parameters * width + (trained * 4 if args.use_lora else 0),
+        "gradients and optimizer": trained * 12,
+        "key-value cache": contexts * 2 * layers * heads * head_dim * width,
+        "logits": args.micro_batch_tokens * text.vocab_size * (width + 8),
+    }

@@ -1,0 +1,317 @@
+"""The trainer: one object with one readable step."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from vf.inference.embedded.app import build_app
+from vf.inference.embedded.engine import EmbeddedEngine
+from vf.inference.embedded.server import ServerThread
+from vf.inference.token_model import TokenModel
+from vf.inference.wire import JsonClient
+from vf.traces.errors import ConfigError
+from vf.traces.trace import Trace
+from vf.trainer.background import BackgroundLoop
+from vf.trainer.batch import Group, Sample, build_samples
+from vf.trainer.checkpoint import Progress, latest_checkpoint, load_checkpoint, save_checkpoint
+from vf.trainer.display import Display, SilentDisplay
+from vf.trainer.metrics import Metrics, rollout_metrics, trace_metrics, update_metrics
+from vf.trainer.orchestrator import Orchestrator
+from vf.trainer.policy import Policy, UpdateStats
+from vf.trainer.preflight import Plan
+from vf.trainer.report import write_report
+from vf.trainer.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a run ended.
+
+    Attributes:
+        steps: Training steps done.
+        eval_before: Mean held-out reward before the first step, or None without evaluation.
+        eval_after: Mean held-out reward after the last step.
+        seconds: Wall time, earlier parts of a resumed run included.
+        checkpoint: The last checkpoint.
+    """
+
+    steps: int
+    eval_before: float | None
+    eval_after: float | None
+    seconds: float
+    checkpoint: Path
+
+
+class RLTrainer:
+    """Trains a model in an environment.
+
+    Use it as a context manager: leaving it stops the engine and everything in flight.
+
+    Example::
+
+        config, _ = load_config(Path("configs/quickstart.toml"))
+        with RLTrainer(preflight(config), RunFolder(Path("runs/mine"))) as trainer:
+            trainer.train()
+
+    Args:
+        plan: A checked config (:func:`~vf.trainer.preflight.preflight`).
+        folder: The run's folder; it must have been created.
+        display: Shows progress; nothing by default.
+
+    Raises:
+        ConfigError: The model cannot be loaded.
+        EngineError: The engine does not start.
+    """
+
+    def __init__(self, plan: Plan, folder: RunFolder, display: Display | None = None) -> None:
+        self.plan = plan
+        self.args = plan.config.args
+        self.folder = folder
+        self.display = display or SilentDisplay()
+        self.step_count = 0
+        self._earlier_seconds = 0.0
+        self._started = time.perf_counter()
+        self._closers: list[Callable[[], Any]] = []
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        from accelerate.utils import set_seed
+
+        set_seed(self.args.seed)
+        plan, inference = self.plan, self.plan.config.inference.args
+        self.policy = Policy(plan.config.model, self.args)
+        self.engine = EmbeddedEngine(
+            self.policy.module,
+            max_seq_len=self.args.max_seq_len,
+            max_requests=inference.max_requests,
+            max_batch_tokens=inference.max_batch_tokens,
+        )
+        self._closers.append(self.engine.stop)
+        self.engine.start()
+        self.server = ServerThread(
+            build_app(self.engine, plan.renderer, plan.config.model), inference.port
+        )
+        self._closers.append(self.server.stop)
+        self.server.start()
+        self._loop = BackgroundLoop()
+        self._closers.append(self._loop.stop)
+        client = JsonClient(self.server.base_url, timeout=self.args.generation_timeout)
+        self._closers.append(lambda: self._loop.call(client.close(), watch=lambda: None))
+        model = TokenModel(
+            client,
+            plan.config.model,
+            plan.renderer,
+            max_seq_len=self.args.max_seq_len,
+            max_prompt_len=self.args.max_prompt_len,
+        )
+        self.orchestrator = Orchestrator(
+            plan.environment, model, plan.tasks, plan.eval_tasks, self.args
+        )
+        log.info("engine %s at %s", plan.config.inference.engine, self.server.base_url)
+
+    def train(self) -> Summary:
+        """Train to ``max_steps``, evaluating and saving on the way.
+
+        Raises:
+            TrainingError: Too many rollouts failed, or the loss is not finite.
+            EngineError: The engine died.
+        """
+        args = self.args
+        self.display.start(self.step_count, args.max_steps)
+        if self.step_count == 0 and self._evaluates:
+            self.folder.append_metrics({"step": 0, **self.evaluate()})
+        while self.step_count < args.max_steps:
+            metrics = self.step()
+            last = self.step_count == args.max_steps
+            if self._evaluates and (last or self.step_count % args.eval_steps == 0):
+                metrics |= self.evaluate()
+            self.folder.append_metrics(metrics)
+            self.display.step(metrics)
+            if last or self.step_count % args.save_steps == 0:
+                self.save()
+            write_report(self.folder, self.plan)
+        return self.summary()
+
+    def step(self) -> Metrics:
+        """Do one training step: roll out, score, learn, publish. Returns its metrics."""
+        self.step_count += 1
+        times: dict[str, float] = {}
+        with _timed(times, "generate"):
+            groups = self.collect()
+        with _timed(times, "train"):
+            updates = self.learn(build_samples(groups, self.args.advantage))
+        with _timed(times, "publish"):
+            self.engine.publish(self.step_count)
+        metrics: Metrics = {
+            "step": self.step_count,
+            **rollout_metrics(groups),
+            **update_metrics(updates),
+            "learning_rate": self.policy.learning_rate,
+            **{f"time/{name}": seconds for name, seconds in times.items()},
+            "time/total": sum(times.values()),
+        }
+        metrics["tokens_per_s/generate"] = metrics.get("tokens/sampled", 0.0) / times["generate"]
+        metrics["tokens_per_s/train"] = (
+            sum(update.processed_tokens for update in updates) / times["train"]
+        )
+        self._report_signal(groups)
+        return metrics
+
+    def collect(self) -> list[Group]:
+        """Run this step's rollouts and write their traces."""
+        done = 0
+        with self.folder.step_traces(self.step_count) as store:
+
+            def on_trace(trace: Trace) -> None:
+                nonlocal done
+                store.append(trace)
+                done += trace.error is None
+                self.display.rollouts(done, self.args.batch_size)
+                if trace.error is not None:
+                    log.warning("rollout failed: %s", trace.error.message)
+
+            groups = self._loop.call(
+                self.orchestrator.collect(self.step_count, on_trace), self._watch
+            )
+        shown = groups[0].traces
+        if shown and (self.step_count - 1) % self.args.sample_steps == 0:
+            self.display.sample(shown[0])
+        return groups
+
+    def learn(self, groups: list[list[Sample]]) -> list[UpdateStats]:
+        """Take ``num_substeps`` optimizer steps, each on its share of the groups."""
+        shares = [groups[i :: self.args.num_substeps] for i in range(self.args.num_substeps)]
+        batches = [[sample for group in share for sample in group] for share in shares]
+        with self.engine.paused():
+            return [self.policy.update(batch) for batch in batches if batch]
+
+    def evaluate(self) -> Metrics:
+        """Measure the model on the held-out tasks, and write the traces."""
+        done, total = 0, len(self.plan.eval_tasks)
+        with self.folder.eval_traces(self.step_count) as store:
+
+            def on_trace(trace: Trace) -> None:
+                nonlocal done
+                done += 1
+                store.append(trace)
+                self.display.rollouts(done, total, evaluating=True)
+
+            result = self._loop.call(self.orchestrator.evaluate(on_trace), self._watch)
+        scored = [trace for trace in result.traces if trace.score is not None]
+        metrics = {f"eval/{name}": value for name, value in trace_metrics(scored).items()}
+        metrics["eval/rollouts/failed"] = result.errors
+        self.display.evaluation(self.step_count, metrics)
+        return metrics
+
+    def try_one(self) -> Trace:
+        """Run one rollout of the first train task, to see that everything works together."""
+        return self._loop.call(self.orchestrator.try_one(), self._watch)
+
+    def save(self) -> Path:
+        """Write a checkpoint of where the run stands."""
+        progress = Progress(self.step_count, self.orchestrator.cursor.position, self.seconds)
+        return save_checkpoint(self.folder.checkpoints, self.policy, progress)
+
+    def resume(self) -> int:
+        """Go back to the run's newest checkpoint, and return its step.
+
+        Raises:
+            ConfigError: There is none, or it does not fit.
+        """
+        checkpoint = latest_checkpoint(self.folder.checkpoints)
+        if checkpoint is None:
+            raise ConfigError(f"{self.folder.path} has no checkpoint to resume from")
+        with self.engine.paused():
+            progress = load_checkpoint(checkpoint, self.policy)
+        self.step_count = progress.step
+        self.orchestrator.cursor.position = progress.cursor
+        self._earlier_seconds = progress.seconds
+        self.engine.publish(self.step_count)
+        self.folder.rewind(self.step_count)
+        return self.step_count
+
+    def summary(self) -> Summary:
+        """Return how the run went, from its own metrics."""
+        evals = [
+            line["eval/reward/mean"]
+            for line in self.folder.read_metrics()
+            if "eval/reward/mean" in line
+        ]
+        return Summary(
+            steps=self.step_count,
+            eval_before=evals[0] if evals else None,
+            eval_after=evals[-1] if evals else None,
+            seconds=self.seconds,
+            checkpoint=latest_checkpoint(self.folder.checkpoints) or self.folder.checkpoints,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Wall time spent on the run so far."""
+        return self._earlier_seconds + time.perf_counter() - self._started
+
+    @property
+    def _evaluates(self) -> bool:
+        return self.args.eval_strategy == "steps"
+
+    def _watch(self) -> None:
+        """Raise if anything that rollouts depend on has died."""
+        self.engine.check()
+        self.server.check()
+
+    def _report_signal(self, groups: list[Group]) -> None:
+        uniform = [group for group in groups if group.uniform]
+        if len(uniform) == len(groups):
+            rewards = sorted({reward for group in groups for reward in group.rewards})
+            self.display.note(
+                f"step {self.step_count} taught nothing: within each of the {len(groups)} groups "
+                f"all rewards are equal ({', '.join(f'{r:g}' for r in rewards[:5])}). The task is "
+                "too easy or too hard for the model, or the temperature too low."
+            )
+        elif uniform:
+            log.info(
+                "%d of %d groups had equal rewards and were skipped", len(uniform), len(groups)
+            )
+
+    def close(self) -> None:
+        """Stop the engine and all that is in flight. Safe to call twice."""
+        self.display.stop()
+        while self._closers:
+            closer = self._closers.pop()
+            try:
+                closer()
+            except Exception:
+                log.exception("while closing")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@contextmanager
+def _timed(times: dict[str, float], name: str) -> Iterator[None]:
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        times[name] = time.perf_counter() - started
