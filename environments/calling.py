@@ -16,11 +16,23 @@ async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     The thread is a daemon: when the caller stops waiting (a deadline, a cancellation), a
     function that hangs is left behind and cannot keep the process alive. Pools join their
     threads at exit, so a pool would.
+
+    Raises:
+        RuntimeError: The function raised what asyncio gives a meaning of its own: SystemExit,
+            StopIteration, or a CancelledError that nobody asked for. Anything else passes.
     """
-    if inspect.iscoroutinefunction(fn):
-        return await fn(*args, **kwargs)
-    result = await _in_thread(fn, args, kwargs)
-    return await result if inspect.isawaitable(result) else result
+    try:
+        if inspect.iscoroutinefunction(fn):
+            return await fn(*args, **kwargs)
+        result = await _in_thread(fn, args, kwargs)
+        return await result if inspect.isawaitable(result) else result
+    except SystemExit as error:
+        raise RuntimeError(f"raised SystemExit({error.code!r})") from error
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("was cancelled from the inside") from error
 
 
 async def _in_thread(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

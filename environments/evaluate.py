@@ -91,6 +91,8 @@ async def evaluate(
         raise ConfigError("rollouts_per_example and max_concurrent must be at least 1")
     if tasks is None or isinstance(tasks, int):
         tasks = take_tasks(environment, "eval", tasks)
+    if not tasks:
+        raise ConfigError("there are no tasks to evaluate on")
     places = asyncio.Semaphore(max_concurrent)
 
     async def one(task: Task, index: int) -> Trace:
@@ -106,10 +108,13 @@ async def evaluate(
             on_trace(trace)
         return trace
 
-    async with asyncio.TaskGroup() as group:
-        runs = [
-            group.create_task(one(task, index))
-            for task in tasks
-            for index in range(rollouts_per_example)
-        ]
+    try:
+        async with asyncio.TaskGroup() as group:
+            runs = [
+                group.create_task(one(task, index))
+                for task in tasks
+                for index in range(rollouts_per_example)
+            ]
+    except BaseExceptionGroup as error:
+        raise error.exceptions[0] from None
     return Evaluation([run.result() for run in runs])

@@ -9,16 +9,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from vf.environments.calling import call
-from vf.environments.environment import Environment, Step
+from vf.environments.environment import Environment, Observation, Step
 from vf.inference.model import ContextFull, Conversation, Model, Sampling
-from vf.traces.errors import ConfigError, EnvironmentFailure, InfrastructureError, ModelError
-from vf.traces.messages import as_messages
+from vf.traces.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    InfrastructureError,
+    ModelError,
+    RubricError,
+)
+from vf.traces.messages import Message, as_messages
 from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Failure, StopReason, Trace, Turn
 
 CLOSE_TIMEOUT = 30.0  # seconds that an environment gets to close, after which it is left behind
+_BOUNDARY: dict[str, type[InfrastructureError]] = {"model": ModelError, "score": RubricError}
+_JSON: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 async def rollout(
@@ -85,8 +95,9 @@ class _Rollout:
             if not deadline.expired():
                 raise
             limit = f"the rollout took longer than its {self.environment.timeout:g} s"
-            kind = ModelError if self.doing == "model" else EnvironmentFailure
-            failure = kind(f"{limit}, and was waiting for {self.doing}")
+            failure = _BOUNDARY.get(self.doing, EnvironmentFailure)(
+                f"{limit}, and was waiting for {self.doing}"
+            )
             failure.__cause__ = error
             self._fail(failure)
         finally:
@@ -97,7 +108,8 @@ class _Rollout:
     async def _episode(self) -> StopReason:
         environment, conversation = self.environment, self.conversation
         with self._phase("reset"):
-            conversation.messages += as_messages(await self._ask("reset", self.task))
+            conversation.messages += _messages("reset", await self._ask("reset", self.task))
+        self.trace.prompt_messages = len(conversation.messages)
         if not conversation.messages:
             raise EnvironmentFailure(f"reset returned no messages for task {self.task.id!r}")
         sampled = 0
@@ -114,14 +126,10 @@ class _Rollout:
             sampled = self.trace.completion_tokens
             environment.turn = conversation.turn - 1
             with self._phase("step"):
-                step = await self._ask("step", conversation.messages[-1])
-            if not isinstance(step, Step):
-                raise EnvironmentFailure(f"step returned {type(step).__name__}, not vf.Step")
-            if not math.isfinite(step.reward):
-                raise EnvironmentFailure(f"step returned a reward of {step.reward}")
+                step = _checked(await self._ask("step", conversation.messages[-1]))
             self.trace.step_rewards.append(float(step.reward))
             self.trace.info.update(step.info)
-            observation = as_messages(step.observation)
+            observation = _messages("step", step.observation)
             conversation.messages += observation
             if step.terminated:
                 return StopReason.TERMINATED
@@ -138,7 +146,12 @@ class _Rollout:
             max_tokens=max_tokens, seed=derive_seed(self.seed, "turn", conversation.turn)
         )
         with self._phase("model") as timer:
-            reply = await self.model.respond(conversation, sampling)
+            try:
+                reply = await self.model.respond(conversation, sampling)
+            except (InfrastructureError, ConfigError, ContextFull):
+                raise
+            except Exception as error:
+                raise ModelError(f"the model raised {type(error).__name__}: {error}") from error
         self.trace.turns.append(
             Turn(reply.prompt_tokens, reply.completion_tokens, reply.finish_reason, timer())
         )
@@ -179,3 +192,29 @@ class _Rollout:
         finally:
             spent = time.perf_counter() - started
             self.trace.timing[name] = self.trace.timing.get(name, 0.0) + spent
+
+
+def _messages(name: str, observation: Observation) -> list[Message]:
+    try:
+        return as_messages(observation)
+    except ConfigError as error:
+        raise EnvironmentFailure(f"{name} returned a wrong observation: {error}") from error
+
+
+def _checked(step: object) -> Step:
+    """Return what ``step`` returned, if the trace can record it."""
+    if not isinstance(step, Step):
+        raise EnvironmentFailure(f"step returned {type(step).__name__}, not vf.Step")
+    try:
+        finite = math.isfinite(step.reward)
+    except TypeError:
+        finite = False
+    if not finite:
+        raise EnvironmentFailure(f"step returned a reward of {step.reward!r}")
+    if not isinstance(step.info, dict):
+        raise EnvironmentFailure(f"step returned {type(step.info).__name__} as info, not a dict")
+    try:
+        _JSON.dump_json(step.info)
+    except ValueError as error:
+        raise EnvironmentFailure(f"step returned info that is not JSON: {error}") from error
+    return step

@@ -46,7 +46,8 @@ class ToolBox:
             timeout: Seconds for each call.
 
         Raises:
-            ToolError: A tool raised, or ran out of time. The other calls are cancelled.
+            ToolError: A tool raised, or ran out of time. The other calls are cancelled, which
+                their events say.
         """
         events = [ToolEvent(turn, call.id, call.name, "ok") for call in calls]
         self.events += events
@@ -88,6 +89,9 @@ class ToolBox:
             return f"Error: {error}"
         except InfrastructureError as error:
             event.kind, event.detail = "error", str(error)
+            raise
+        except asyncio.CancelledError:
+            event.kind, event.detail = "error", "cancelled"
             raise
         except Exception as error:
             reason = (

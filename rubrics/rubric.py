@@ -77,7 +77,8 @@ class Rubric:
         self.penalties: dict[str, Penalty] = {}
         for entry in penalties:
             penalty = entry if isinstance(entry, Penalty) else Penalty(entry)
-            name = penalty.name or _name(_checked(penalty.fn))
+            name = penalty.name or _name(penalty.fn)
+            _checked(penalty.fn)
             if name in self.penalties:
                 raise ConfigError(f"two penalties are called {name!r}; give one a `name`")
             self.penalties[name] = penalty

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from vf.traces.errors import ConfigError
 
@@ -73,7 +73,8 @@ class Message:
         """Read a message in OpenAI's chat format.
 
         Raises:
-            ConfigError: The role is unknown or the content is not text.
+            ConfigError: The role is unknown, the content is not text, or a tool call is not one
+                of a function.
         """
         role = raw.get("role")
         if role == "developer":
@@ -81,20 +82,24 @@ class Message:
         if role not in get_args(Role):
             raise ConfigError(f"message role {role!r} is not one of {', '.join(get_args(Role))}")
         return cls(
-            role=role,
+            role=cast(Role, role),
             content=_text(raw.get("content")),
             reasoning=raw.get("reasoning_content") or raw.get("reasoning"),
-            tool_calls=[
-                ToolCall(
-                    id=str(call.get("id", "")),
-                    name=str(call["function"]["name"]),
-                    arguments=str(call["function"].get("arguments") or "{}"),
-                )
-                for call in raw.get("tool_calls") or ()
-            ],
+            tool_calls=[_tool_call(call) for call in raw.get("tool_calls") or ()],
             tool_call_id=raw.get("tool_call_id"),
             name=raw.get("name"),
         )
+
+
+def _tool_call(raw: object) -> ToolCall:
+    function = raw.get("function") if isinstance(raw, Mapping) else None
+    if not isinstance(raw, Mapping) or not isinstance(function, Mapping) or "name" not in function:
+        raise ConfigError(f"a tool call must hold a function with a name, got {raw!r}")
+    return ToolCall(
+        id=str(raw.get("id", "")),
+        name=str(function["name"]),
+        arguments=str(function.get("arguments") or "{}"),
+    )
 
 
 def _text(content: object) -> str:
@@ -103,7 +108,8 @@ def _text(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list) and all(
-        isinstance(part, Mapping) and part.get("type") == "text" for part in content
+        isinstance(part, Mapping) and part.get("type") == "text" and "text" in part
+        for part in content
     ):
         return "".join(str(part["text"]) for part in content)
     raise ConfigError(f"message content must be text, got {type(content).__name__}")

@@ -41,8 +41,13 @@ class TraceStore:
             if self._fd is None:
                 self._fd = self._open()
             view = memoryview(line)
-            while view:
-                view = view[os.write(self._fd, view) :]
+            try:
+                while view:
+                    view = view[os.write(self._fd, view) :]
+            except OSError:
+                os.close(self._fd)
+                self._fd = None  # the next append opens anew, and removes what was written of it
+                raise
 
     def __iter__(self) -> Iterator[Trace]:
         """Yield the traces in order, reading as it goes; a torn last line is left out.

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_type_hints
 
 import docstring_parser
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 
 from vf.traces.errors import ConfigError
 
@@ -43,8 +51,9 @@ def tool(fn: F) -> F:
 
 
 def is_tool(value: object) -> bool:
-    """Return whether ``value`` was marked with :func:`tool`."""
-    return callable(value) and getattr(value, _MARK, False) is True
+    """Return whether ``value`` was marked with :func:`tool`, be it a static or class method."""
+    inner = getattr(value, "__func__", value)
+    return getattr(value, _MARK, False) is True or getattr(inner, _MARK, False) is True
 
 
 class ArgumentError(Exception):
@@ -77,14 +86,15 @@ class Tool:
         """Build a tool from a typed function or bound method.
 
         Raises:
-            ConfigError: A parameter has no type, or is positional-only or variadic.
+            ConfigError: A parameter has no type or one without a JSON schema, or is
+                positional-only or variadic.
         """
         name = getattr(fn, "__name__", type(fn).__name__)
         doc = docstring_parser.parse(inspect.getdoc(fn) or "")
         described = {param.arg_name: param.description or "" for param in doc.params}
         try:
             hints = get_type_hints(fn, include_extras=True)
-        except NameError as error:
+        except (NameError, TypeError) as error:
             raise ConfigError(f"tool {name!r}: cannot resolve its annotations: {error}") from error
         fields: dict[str, Any] = {}
         for index, parameter in enumerate(inspect.signature(fn).parameters.values()):
@@ -99,18 +109,16 @@ class Tool:
                 )
             default = ... if parameter.default is parameter.empty else parameter.default
             # Fields are numbered and aliased, so that a parameter may be called `schema` or `_x`.
-            fields[f"arg{index}"] = (
-                hints[parameter.name],
-                Field(
-                    default,
-                    alias=parameter.name,
-                    description=described.get(parameter.name) or None,
-                ),
-            )
-        arguments = create_model(
-            f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields
-        )
-        schema = _without_titles(arguments.model_json_schema(by_alias=True))
+            settings: dict[str, Any] = {"alias": parameter.name}
+            if described.get(parameter.name):
+                settings["description"] = described[parameter.name]
+            fields[f"arg{index}"] = (hints[parameter.name], Field(default, **settings))
+        config = ConfigDict(extra="forbid", allow_inf_nan=False)
+        try:
+            arguments = create_model(f"{name}_arguments", __config__=config, **fields)
+            schema = _without_titles(arguments.model_json_schema(by_alias=True))
+        except PydanticUserError as error:
+            raise ConfigError(f"tool {name!r}: a parameter has no JSON schema: {error}") from error
         schema.pop("additionalProperties", None)
         schema.setdefault("properties", {})
         description = "\n\n".join(
@@ -132,13 +140,13 @@ class Tool:
     def validate(self, arguments: str) -> dict[str, Any]:
         """Check the model's arguments (JSON text) and return them as Python values.
 
-        Types are strict: the JSON string ``"5"`` is not an integer.
+        Types are strict: the JSON string ``"5"`` is not an integer, and no number is NaN.
 
         Raises:
             ArgumentError: The text is not JSON, or does not fit the schema.
         """
         try:
-            raw = json.loads(arguments)
+            raw = json.loads(arguments, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             raise ArgumentError(
                 "invalid_json", f"the arguments are not valid JSON: {error}"
@@ -148,6 +156,9 @@ class Tool:
         try:
             parsed = self._arguments.model_validate_json(arguments, strict=True)
         except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            if first["type"] == "json_invalid":  # half a surrogate pair, which json.loads lets by
+                raise ArgumentError("invalid_json", f"the arguments: {first['msg']}") from error
             raise ArgumentError("invalid_arguments", _explain(error)) from error
         return {
             info.alias or field: getattr(parsed, field)
@@ -156,15 +167,22 @@ class Tool:
 
 
 def render_result(value: object) -> str:
-    """Return a tool's result as the text of its tool message: text as it is, the rest as JSON."""
+    """Return a tool's result as the text of its tool message: text as it is, the rest as JSON.
+
+    Half a surrogate pair, which no tokenizer or file can hold, becomes ``?``.
+    """
     if isinstance(value, str):
-        return value
+        return value.encode("utf-8", "replace").decode()
     if value is None:
         return "done"
     try:
         return TypeAdapter(Any).dump_json(value).decode()
     except ValueError:
         return str(value)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _explain(error: ValidationError) -> str:
@@ -189,7 +207,9 @@ def _without_titles(schema: Any) -> Any:
         return schema
     return {
         key: (
-            {name: _without_titles(item) for name, item in value.items()}
+            value
+            if key in ("default", "const", "enum", "examples")  # the author's values, not schemas
+            else {name: _without_titles(item) for name, item in value.items()}
             if key in ("properties", "$defs")
             else _without_titles(value)
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, with_config
 
 from vf.traces.errors import InfrastructureError
 from vf.traces.messages import Message
@@ -168,11 +168,13 @@ class Failure:
         )
 
 
+@with_config(ConfigDict(ser_json_inf_nan="constants"))  # a null logprob could not be read back
 @dataclass(slots=True)
 class Trace:
     """The whole record of one rollout; one JSON line in a traces file.
 
     ``score`` is None where the rollout was not scored, which is not the same as a reward of 0.
+    The first ``prompt_messages`` of ``messages`` are those that ``reset`` returned.
     """
 
     environment: str
@@ -180,6 +182,7 @@ class Trace:
     seed: int
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     messages: list[Message] = field(default_factory=list)
+    prompt_messages: int = 0
     branches: list[Branch] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
@@ -199,7 +202,7 @@ class Trace:
     @property
     def reply(self) -> str:
         """The text of the model's last message, or ``""`` if it never answered."""
-        for message in reversed(self.messages):
+        for message in reversed(self.messages[self.prompt_messages :]):
             if message.role == "assistant":
                 return message.content
         return ""

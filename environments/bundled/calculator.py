@@ -19,15 +19,16 @@ from vf.traces.trace import Trace
 
 Operation = Literal["+", "-", "*"]
 _APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-_ANSWER = re.compile(r"Answer:\s*(-?\d+)(?!\d)")
+_ANSWER = re.compile(r"Answer:\s*(-?\d+)(?![.,]?\d)")
+_LONGEST_ANSWER = 100  # digits; Python refuses to read numbers of thousands
 _EVAL_SHARE = 5  # one task in five belongs to the eval split, for good
 _DRAWS_PER_TASK = 100  # after so many, there are no more different tasks to draw
 
 
 def final_answer(text: str) -> int | None:
-    """Return the number after the text's only ``Answer:``; None if there is none, or several."""
+    """Return the whole number after the text's only ``Answer:``; None if none, or several."""
     found = _ANSWER.findall(text)
-    return int(found[0]) if len(found) == 1 else None
+    return int(found[0]) if len(found) == 1 and len(found[0]) <= _LONGEST_ANSWER else None
 
 
 def correct(trace: Trace) -> float:

@@ -1,0 +1,158 @@
+"""Everything that waits has a deadline, and what passed it is named."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+import vf
+from vf.environments import runner
+from vf.inference.model import Conversation, Reply
+
+TASK = vf.Task("t", "Go.")
+LONG = 4.0  # seconds that a hanging part hangs; every test must end well before
+SOON = 2.0
+
+
+def run(environment: vf.Environment, model: Any = None) -> vf.Trace:
+    started = time.perf_counter()
+    trace = asyncio.run(vf.rollout(environment, TASK, model or vf.ScriptedModel(["a"])))
+    assert time.perf_counter() - started < SOON
+    return trace
+
+
+def assert_failed(trace: vf.Trace, boundary: str, *words: str) -> None:
+    assert trace.error is not None
+    assert trace.error.boundary == boundary
+    for word in words:
+        assert word in trace.error.message
+    assert trace.reward is None
+
+
+class Hanging(vf.Environment):
+    timeout = 0.2
+
+    def __init__(self, where: str, awaited: bool) -> None:
+        self.where, self.awaited = where, awaited
+
+    def hang(self, where: str, result: Any) -> Any:
+        async def later() -> Any:
+            await asyncio.sleep(LONG)
+
+        if where == self.where:
+            if self.awaited:
+                return later()
+            time.sleep(LONG)
+        return result
+
+    def reset(self, task: vf.Task) -> Any:
+        return self.hang("reset", "Go.")
+
+    def step(self, reply: vf.Message) -> Any:
+        return self.hang("step", vf.Step(terminated=True))
+
+    def close(self) -> Any:
+        return self.hang("close", None)
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["plain", "coroutine"])
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_an_environment_that_hangs_is_named_within_the_timeout(where: str, awaited: bool) -> None:
+    trace = run(Hanging(where, awaited))
+    assert_failed(trace, "environment", "longer than its 0.2 s", f"waiting for {where}")
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["plain", "coroutine"])
+def test_a_close_that_hangs_is_left_behind(awaited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "CLOSE_TIMEOUT", 0.2)
+    assert_failed(run(Hanging("close", awaited)), "environment", "close took longer than 0.2 s")
+
+
+def test_a_model_that_hangs_is_a_model_error() -> None:
+    class Silent:
+        async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
+            await asyncio.sleep(LONG)
+            raise AssertionError
+
+    environment = vf.Environment()
+    environment.timeout = 0.2
+    assert_failed(run(environment, Silent()), "model", "waiting for model")
+
+
+def test_a_judge_that_hangs_is_a_rubric_error() -> None:
+    async def judge(trace: vf.Trace) -> float:
+        await asyncio.sleep(LONG)
+        return 1.0
+
+    environment = vf.Environment()
+    environment.timeout = 0.2
+    environment.rubric = vf.Rubric(judge)
+    assert_failed(run(environment), "rubric", "waiting for score")
+
+
+def block() -> str:
+    time.sleep(LONG)
+    return "late"
+
+
+async def dawdle() -> str:
+    await asyncio.sleep(LONG)
+    return "late"
+
+
+@pytest.mark.parametrize("tool", [block, dawdle])
+def test_a_tool_past_its_deadline_is_a_tool_error(tool: Any) -> None:
+    environment = vf.Environment()
+    environment.tools = [tool]
+    environment.tool_timeout = 0.2
+    trace = run(environment, vf.ScriptedModel([{tool.__name__: {}}]))
+    assert_failed(trace, "tool", repr(tool.__name__), "longer than its 0.2 s")
+    [event] = trace.tool_events
+    assert event.kind == "error"
+    assert 0.2 <= event.seconds < SOON
+
+
+def test_a_slow_tool_holds_no_other_rollout() -> None:
+    environment = vf.Environment()
+    environment.tools = [block]
+    environment.tool_timeout = 0.5
+
+    def script(messages: list[vf.Message]) -> Any:
+        return {"block": {}} if messages[0].content == "slow" else "done"
+
+    finished: list[str] = []
+    evaluation = asyncio.run(
+        vf.evaluate(
+            environment,
+            vf.ScriptedModel(script),
+            tasks=[vf.Task("slow", "slow"), vf.Task("fast", "fast")],
+            on_trace=lambda trace: finished.append(trace.task.id),
+        )
+    )
+    assert finished == ["fast", "slow"]
+    assert [trace.error is None for trace in evaluation.traces] == [False, True]
+
+
+HUNG = """
+import asyncio, time, vf
+def forever() -> str:
+    time.sleep(600)
+    return "never"
+environment = vf.Environment()
+environment.tools, environment.tool_timeout = [forever], 0.1
+model = vf.ScriptedModel([{"forever": {}}])
+trace = asyncio.run(vf.rollout(environment, vf.Task("t", "Go."), model))
+print(trace.error.boundary)
+"""
+
+
+def test_a_hung_tool_does_not_keep_the_process_alive() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HUNG], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "tool\n"

@@ -1,0 +1,154 @@
+"""Environments by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vf
+from vf.environments import registry
+
+
+@pytest.fixture(autouse=True)
+def _own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module outside the library with an environment in it, on sys.path but not loaded."""
+    (tmp_path / "vf_test_shop.py").write_text(
+        "import vf\nclass Shop(vf.Environment):\n    pass\nNUMBER = 3\n"
+    )
+    (tmp_path / "vf_test_broken.py").write_text("import a_module_that_nobody_has\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "vf_test_shop"
+    sys.modules.pop("vf_test_shop", None)
+
+
+class Shop(vf.Environment):
+    def __init__(self, size: int = 1, colour: str = "red") -> None:
+        self.size, self.colour = size, colour
+
+
+def test_a_registered_class_is_made_with_its_arguments_and_its_id() -> None:
+    vf.register("shop", Shop)
+    made = vf.make("shop", size=3)
+    assert isinstance(made, Shop)
+    assert (made.size, made.colour, made.id) == (3, "red", "shop")
+    assert "shop" in vf.registered()
+
+
+def test_a_function_can_be_a_factory() -> None:
+    def build(size: int) -> Shop:
+        return Shop(size * 2)
+
+    vf.register("shop", build)
+    made = vf.make("shop", size=3)
+    assert isinstance(made, Shop)
+    assert made.size == 6
+
+
+def test_registering_the_same_again_is_fine_but_a_taken_name_is_not() -> None:
+    vf.register("shop", Shop)
+    vf.register("shop", Shop)
+    with pytest.raises(vf.ConfigError, match="'shop' is registered already"):
+        vf.register("shop", vf.Environment)
+
+
+def test_an_unknown_name_shows_the_nearest_and_all() -> None:
+    vf.register("shop", Shop)
+    with pytest.raises(vf.ConfigError) as caught:
+        vf.make("calculater")
+    assert "no environment 'calculater'" in str(caught.value)
+    assert "Did you mean 'calculator'?" in str(caught.value)
+    for name in vf.registered():
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"siez": 3}, ["'siez'", "Did you mean 'size'?", "It takes: size, colour"]),
+        ({"zzz": 3}, ["'zzz'", "It takes: size, colour"]),
+    ],
+)
+def test_a_wrong_argument_shows_the_nearest_and_all(kwargs: Any, words: list[str]) -> None:
+    vf.register("shop", Shop)
+    with pytest.raises(vf.ConfigError) as caught:
+        vf.make("shop", **kwargs)
+    assert "environment 'shop'" in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_missing_argument_is_named() -> None:
+    def build(size: int) -> Shop:
+        return Shop(size)
+
+    vf.register("shop", build)
+    with pytest.raises(vf.ConfigError, match="missing a required argument: 'size'"):
+        vf.make("shop")
+
+
+def test_a_module_is_imported_when_its_environment_is_first_made(module: str) -> None:
+    vf.register("shop", f"{module}:Shop")
+    assert "shop" in vf.registered()
+    assert module not in sys.modules
+    assert type(vf.make("shop")).__name__ == "Shop"
+    assert module in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("vf_test_shop", "must be of the form 'module:name'"),
+        ("vf_test_shop:", "must be of the form 'module:name'"),
+        ("vf_test_shop:Shopp", "cannot load .*Shopp"),
+        ("vf_test_gone:Shop", "cannot load .*vf_test_gone"),
+        ("vf_test_broken:Shop", "cannot load .*a_module_that_nobody_has"),
+        ("vf_test_shop:NUMBER", "not a class or function"),
+    ],
+)
+@pytest.mark.usefixtures("module")
+def test_what_cannot_be_loaded_is_a_config_error(target: str, words: str) -> None:
+    vf.register("shop", target)
+    with pytest.raises(vf.ConfigError, match=f"environment 'shop': .*{words}"):
+        vf.make("shop")
+
+
+def test_a_factory_must_give_an_environment() -> None:
+    wrong: Any = dict
+    vf.register("shop", lambda: wrong())
+    with pytest.raises(vf.ConfigError, match="'shop' gave a dict, not a"):
+        vf.make("shop")
+
+
+def test_installed_environments_are_found_by_their_entry_points() -> None:
+    assert vf.registered() == ["calculator", "guess-number", "reverse-text"]
+    for name in vf.registered():
+        made = vf.make(name)
+        assert made.id == name
+        assert made.__module__.startswith("vf.environments.bundled.")
+
+
+def test_one_name_offered_by_two_packages_is_an_error_naming_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("first", "second"):
+        info = tmp_path / f"{package}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {package}\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[vf.environments]\nshop = {package}:Shop\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(vf.ConfigError, match=r"two installed .* 'shop': .*first.*second"):
+        vf.make("shop")
+
+
+def test_an_error_of_the_factorys_own_passes_through() -> None:
+    with pytest.raises(vf.ConfigError, match="max_operations must be 1 to 4"):
+        vf.make("calculator", max_operations=9)

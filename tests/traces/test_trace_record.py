@@ -1,0 +1,161 @@
+"""The trace as a record: JSON round trip, properties, branches."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vf
+from vf.traces.errors import ToolError
+from vf.traces.trace import Failure, Fork, Turn
+
+TEXT = st.text(max_size=12)
+INTS = st.integers(-(2**40), 2**40)
+REAL = st.floats(allow_nan=False)
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | INTS | st.floats(-1e9, 1e9) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=5,
+)
+MESSAGES = st.builds(
+    vf.Message,
+    role=st.sampled_from(["system", "user", "assistant", "tool"]),
+    content=TEXT,
+    reasoning=st.none() | TEXT,
+    tool_calls=st.lists(st.builds(vf.ToolCall, TEXT, TEXT, TEXT, st.none() | TEXT), max_size=2),
+)
+
+
+@st.composite
+def branches(draw: st.DrawFn) -> vf.Branch:
+    size = draw(st.integers(0, 4))
+
+    def integers() -> list[int]:
+        return draw(st.lists(INTS, min_size=size, max_size=size))
+
+    logprobs = draw(st.lists(REAL, min_size=size, max_size=size))
+    return vf.Branch(integers(), integers(), logprobs, integers(), integers())
+
+
+TRACES = st.builds(
+    vf.Trace,
+    environment=TEXT,
+    task=st.builds(
+        vf.Task,
+        id=TEXT,
+        prompt=TEXT,
+        answer=ANY_JSON,
+        info=st.dictionaries(TEXT, ANY_JSON, max_size=2),
+    ),
+    seed=st.integers(0, 2**63 - 1),
+    messages=st.lists(MESSAGES, max_size=3),
+    branches=st.lists(branches(), max_size=2),
+    forks=st.lists(st.builds(Fork, INTS, TEXT), max_size=1),
+    turns=st.lists(
+        st.builds(Turn, INTS, INTS, st.sampled_from(["stop", "length"]), REAL), max_size=2
+    ),
+    tool_events=st.lists(
+        st.builds(vf.ToolEvent, INTS, TEXT, TEXT, st.sampled_from(["ok", "rejected"]), TEXT, REAL),
+        max_size=2,
+    ),
+    step_rewards=st.lists(REAL, max_size=2),
+    score=st.none() | st.builds(vf.Score, REAL, REAL, st.dictionaries(TEXT, REAL, max_size=2)),
+    stop_reason=st.none() | st.sampled_from(vf.StopReason),
+    error=st.none() | st.builds(Failure, TEXT, TEXT, TEXT, TEXT),
+    timing=st.dictionaries(TEXT, REAL, max_size=2),
+    info=st.dictionaries(TEXT, ANY_JSON, max_size=2),
+)
+
+
+@given(TRACES)
+@settings(deadline=None, max_examples=60)
+def test_a_trace_is_one_json_line_and_reads_back_equal(trace: vf.Trace) -> None:
+    line = trace.to_json()
+    assert b"\n" not in line
+    assert vf.Trace.from_json(line) == trace
+
+
+def test_a_logprob_of_nan_can_be_read_back() -> None:
+    trace = make_trace(branches=[vf.Branch([7], [1], [math.nan], [0], [0])])
+    assert math.isnan(vf.Trace.from_json(trace.to_json()).branches[0].logprobs[0])
+
+
+@pytest.mark.parametrize("line", ["", "{}", "[]", '{"environment": 3}', "x"])
+def test_what_is_not_a_trace_is_a_value_error(line: str) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        vf.Trace.from_json(line)
+
+
+def test_an_unscored_trace_has_no_reward_rather_than_zero() -> None:
+    assert make_trace().reward is None
+    assert make_trace(score=vf.Score(reward=0.0, outcome=0.0)).reward == 0.0
+    assert json.loads(make_trace().to_json())["score"] is None
+
+
+def test_reply_is_the_models_last_message_and_never_the_prompts() -> None:
+    shots = [vf.Message("user", "1+1"), vf.Message("assistant", "2"), vf.Message("user", "2+2")]
+    assert make_trace(messages=shots, prompt_messages=3).reply == ""
+    answered = [*shots, vf.Message("assistant", "4"), vf.Message("user", "Right.")]
+    assert make_trace(messages=answered, prompt_messages=3).reply == "4"
+
+
+@pytest.mark.parametrize("reason", vf.StopReason)
+def test_limits_truncate_but_ends_and_errors_do_not(reason: vf.StopReason) -> None:
+    ended = {vf.StopReason.TERMINATED, vf.StopReason.ERROR}
+    assert make_trace(stop_reason=reason).truncated is (reason not in ended)
+
+
+def test_a_failure_names_the_boundary_and_the_root_cause() -> None:
+    error = ToolError("tool 'add' raised KeyError: 'x'")
+    error.__cause__ = KeyError("x")
+    failure = Failure.of(error)
+    assert (failure.boundary, failure.type) == ("tool", "KeyError")
+    assert "KeyError: 'x'" in failure.traceback
+
+
+SAMPLED = st.lists(st.tuples(INTS, REAL, INTS), max_size=4)
+
+
+@given(st.lists(st.lists(INTS, max_size=4) | SAMPLED, max_size=5))
+@settings(deadline=None, max_examples=60)
+def test_branch_lists_stay_parallel_and_only_sampled_tokens_carry_loss(
+    pieces: list[list[Any]],
+) -> None:
+    branch, expected = vf.Branch(), []
+    for turn, piece in enumerate(pieces):
+        if piece and isinstance(piece[0], tuple):
+            ids, logprobs, versions = (list(column) for column in zip(*piece, strict=True))
+            branch.add_sampled(ids, logprobs, versions, turn)
+            expected += [(i, 1, p, turn, v) for i, p, v in piece]
+        else:
+            branch.add_context(piece, turn)
+            expected += [(i, 0, 0.0, turn, -1) for i in piece]
+    rows = zip(
+        branch.token_ids,
+        branch.loss_mask,
+        branch.logprobs,
+        branch.turn_index,
+        branch.weight_version,
+        strict=True,
+    )
+    assert list(rows) == expected
+    assert len(branch) == len(expected)
+
+
+@pytest.mark.parametrize(("logprobs", "versions"), [([0.0], [1, 1]), ([0.0, 0.0], [1])])
+def test_unequal_lists_are_refused_and_leave_the_branch_untouched(
+    logprobs: list[float], versions: list[int]
+) -> None:
+    branch = vf.Branch()
+    with pytest.raises(ValueError, match="2 sampled tokens"):
+        branch.add_sampled([1, 2], logprobs, versions, 0)
+    assert branch == vf.Branch()
+
+
+def make_trace(**fields: Any) -> vf.Trace:
+    return vf.Trace(environment="e", task=vf.Task("t", "p"), seed=0, **fields)
