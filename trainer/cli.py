@@ -67,6 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.getLogger("vf").exception("the run failed")
         _complain(str(error))
         return FAILED
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "vf":
+            raise
+        _complain(f"training needs the package {error.name!r}: pip install 'vf-rl[train]'")
+        return BAD_USAGE
     except KeyboardInterrupt:
         _complain("interrupted; finished traces and checkpoints are kept")
         return INTERRUPTED
@@ -155,9 +160,7 @@ def _summarise(summary: Summary, folder: RunFolder, console: Console) -> None:
         ("traces", f"{folder.traces}/"),
         ("metrics", str(folder.metrics)),
         ("checkpoint", str(summary.checkpoint)),
-        ("next", f"vf-rl {folder.config} --set env.args.max_operations=3")
-        if "calculator" in folder.config.read_text()
-        else ("next", f"vf-rl {folder.config} --set learning_rate=5e-5"),
+        ("train on", f"vf-rl --resume {folder.path} --set max_steps={2 * summary.steps}"),
     ]
     console.print()
     for name, text in rows:

@@ -28,14 +28,14 @@ class InferenceArgs(_Strict):
     """``[inference.args]`` of the embedded engine."""
 
     max_requests: Positive = Field(
-        16,
+        default=16,
         description="Requests decoded at once; the cost of attention on a CPU is quadratic in it.",
     )
     max_batch_tokens: Positive = Field(
-        1024, description="Tokens in one forward pass, prompts included."
+        default=1024, description="Tokens in one forward pass, prompts included."
     )
     port: Annotated[int, Field(ge=0, le=65535)] = Field(
-        0, description="Port of the OpenAI-compatible API on 127.0.0.1; 0 takes a free one."
+        default=0, description="Port of the OpenAI-compatible API on 127.0.0.1; 0 takes a free one."
     )
 
 
@@ -43,7 +43,7 @@ class InferenceConfig(_Strict):
     """``[inference]``: who answers."""
 
     engine: Literal["embedded"] = Field(
-        "embedded",
+        default="embedded",
         description="`embedded`: transformers' continuous batching on the trained module.",
     )
     args: InferenceArgs = Field(default_factory=InferenceArgs)
@@ -53,97 +53,117 @@ class TrainerArgs(_Strict):
     """``[trainer.args]``: how the model learns."""
 
     run_name: str | None = Field(
-        None,
+        default=None,
         pattern=r"^[\w.-]+$",
         description="Folder of the run; by default the TOML's name and a number.",
     )
-    output_dir: str = Field("runs", description="Where run folders are made.")
-    seed: int = Field(0, description="Seed of everything random.")
+    output_dir: str = Field(default="runs", description="Where run folders are made.")
+    seed: int = Field(default=0, description="Seed of everything random.")
 
-    max_steps: Positive = Field(100, description="Training steps.")
-    batch_size: Positive = Field(64, description="Rollouts in one step.")
+    max_steps: Positive = Field(default=100, description="Training steps.")
+    batch_size: Positive = Field(default=64, description="Rollouts in one step.")
     rollouts_per_example: Annotated[int, Field(ge=2)] = Field(
-        8, description="Rollouts of one task in a step; advantages are relative to them."
+        default=8, description="Rollouts of one task in a step; advantages are relative to them."
     )
     num_substeps: Positive = Field(
-        1, description="Optimizer steps that a batch is split into, by whole groups."
+        default=1, description="Optimizer steps that a batch is split into, by whole groups."
     )
     micro_batch_tokens: Positive = Field(
-        8192, description="Tokens, padding included, in one forward and backward pass."
+        default=8192, description="Tokens, padding included, in one forward and backward pass."
     )
     micro_batch_size: Positive | None = Field(
-        None, description="Most sequences in one forward and backward pass."
+        default=None, description="Most sequences in one forward and backward pass."
     )
 
-    max_tokens: Positive = Field(512, description="Tokens sampled in one turn at most.")
-    max_prompt_len: Positive = Field(1024, description="Tokens in a task's first prompt at most.")
-    max_seq_len: Positive = Field(2048, description="Tokens in one context at most.")
-    temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Sampling temperature.")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Nucleus mass.")
-    top_k: Annotated[int, Field(ge=0)] = Field(0, description="Likeliest tokens kept; 0 keeps all.")
+    max_tokens: Positive = Field(default=512, description="Tokens sampled in one turn at most.")
+    max_prompt_len: Positive = Field(
+        default=1024, description="Tokens in a task's first prompt at most."
+    )
+    max_seq_len: Positive = Field(default=2048, description="Tokens in one context at most.")
+    temperature: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="Sampling temperature."
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, description="Nucleus mass.")
+    top_k: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Likeliest tokens kept; 0 keeps all."
+    )
     min_p: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0,
+        default=0.0,
         description="Share of the likeliest token's probability below which tokens are dropped.",
     )
     repetition_penalty: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="Divides the logits of tokens already in the context."
+        default=1.0, description="Divides the logits of tokens already in the context."
     )
-    max_concurrent: Positive = Field(64, description="Rollouts in flight at once.")
-    generation_timeout: Seconds = Field(120.0, description="Seconds for one answer of the model.")
+    max_concurrent: Positive = Field(default=64, description="Rollouts in flight at once.")
+    generation_timeout: Seconds = Field(
+        default=120.0, description="Seconds for one answer of the model."
+    )
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.25, description="Share of a step's rollouts that may fail before the run stops."
+        default=0.25, description="Share of a step's rollouts that may fail before the run stops."
     )
 
-    learning_rate: Annotated[float, Field(gt=0)] = Field(1e-4, description="Peak learning rate.")
+    learning_rate: Annotated[float, Field(gt=0)] = Field(
+        default=1e-4, description="Peak learning rate."
+    )
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="Course of the learning rate after the warm-up."
+        default="constant", description="Course of the learning rate after the warm-up."
     )
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(0, description="Steps of linear warm-up.")
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Steps of linear warm-up."
+    )
     max_grad_norm: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="Gradient norm is clipped to it."
+        default=1.0, description="Gradient norm is clipped to it."
     )
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's decoupled decay.")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(
+        default=0.0, description="AdamW's decoupled decay."
+    )
     loss_fn: Literal["importance_sampling", "ppo"] = Field(
-        "importance_sampling", description="Loss per token; see trainer/losses.py."
+        default="importance_sampling", description="Loss per token; see trainer/losses.py."
     )
     clip_low: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.2, description="`ppo`: ratio floor is 1 - this."
+        default=0.2, description="`ppo`: ratio floor is 1 - this."
     )
     clip_high: Annotated[float, Field(gt=0)] = Field(
-        0.2, description="`ppo`: ratio ceiling is 1 + this."
+        default=0.2, description="`ppo`: ratio ceiling is 1 + this."
     )
     advantage: Literal["mean", "mean_std"] = Field(
-        "mean",
+        default="mean",
         description="Reward less the group's mean; `mean_std` also divides by its deviation.",
     )
-    bf16: bool = Field(False, description="Keep the frozen weights in bfloat16 (with LoRA).")
+    bf16: bool = Field(
+        default=False, description="Keep the frozen weights in bfloat16 (with LoRA)."
+    )
     gradient_checkpointing: bool = Field(
-        False, description="Recompute activations in the backward pass: less memory, more time."
+        default=False,
+        description="Recompute activations in the backward pass: less memory, more time.",
     )
 
-    use_lora: bool = Field(True, description="Train a LoRA adapter rather than all weights.")
-    lora_rank: Positive = Field(16, description="Rank of the adapter.")
+    use_lora: bool = Field(
+        default=True, description="Train a LoRA adapter rather than all weights."
+    )
+    lora_rank: Positive = Field(default=16, description="Rank of the adapter.")
     lora_alpha: Annotated[float, Field(gt=0)] = Field(
-        32, description="Scale of the adapter, over its rank."
+        default=32, description="Scale of the adapter, over its rank."
     )
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="Dropout before the adapter."
+        default=0.0, description="Dropout before the adapter."
     )
     lora_target_modules: list[str] | None = Field(
-        None, description="Names of the adapted modules; by default all linear layers but the head."
+        default=None,
+        description="Names of the adapted modules; by default all linear layers but the head.",
     )
 
     eval_strategy: Literal["no", "steps"] = Field(
-        "steps",
+        default="steps",
         description="`steps`: before the first step, every `eval_steps`, and after the last.",
     )
-    eval_steps: Positive = Field(50, description="Steps between evaluations.")
-    eval_examples: Positive = Field(64, description="Held-out tasks in an evaluation.")
+    eval_steps: Positive = Field(default=50, description="Steps between evaluations.")
+    eval_examples: Positive = Field(default=64, description="Held-out tasks in an evaluation.")
     save_steps: Positive = Field(
-        50, description="Steps between checkpoints; the last is always saved."
+        default=50, description="Steps between checkpoints; the last is always saved."
     )
     sample_steps: Positive = Field(
-        10, description="Steps between conversations shown on the terminal."
+        default=10, description="Steps between conversations shown on the terminal."
     )
 
     @model_validator(mode="after")
@@ -171,16 +191,21 @@ class TrainerArgs(_Strict):
                 f"micro_batch_tokens = {self.micro_batch_tokens} is below max_seq_len = "
                 f"{self.max_seq_len}, so a full context fits in no micro-batch; raise it"
             )
-        lora = {name for name in self.model_fields_set if name.startswith("lora_")}
+        changed = {
+            name
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) != field.default
+        }
+        lora = sorted(name for name in changed if name.startswith("lora_"))
         if lora and not self.use_lora:
-            raise ValueError(f"{', '.join(sorted(lora))} is set, but use_lora = false; remove one")
+            raise ValueError(f"{', '.join(lora)} is set, but use_lora = false; remove one")
         if self.bf16 and not self.use_lora:
             raise ValueError(
                 "bf16 = true needs use_lora = true: weights trained in bfloat16 lose small updates"
             )
-        clips = self.model_fields_set & {"clip_low", "clip_high"}
+        clips = sorted(changed & {"clip_low", "clip_high"})
         if clips and self.loss_fn != "ppo":
-            raise ValueError(f"{', '.join(sorted(clips))} is set, but only loss_fn = 'ppo' clips")
+            raise ValueError(f"{', '.join(clips)} is set, but only loss_fn = 'ppo' clips")
         return self
 
 

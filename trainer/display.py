@@ -94,7 +94,8 @@ class TerminalDisplay:
         if self._live is None:
             done = round(20 * self._step / self._max_steps)
             bar = "█" * done + "░" * (20 - done)
-            self.console.print(f"{bar} step {self._step:>4}/{self._max_steps}  {self._numbers()}")
+            line = f"{bar} step {self._step:>4}/{self._max_steps}  {self._numbers()}"
+            self.console.print(line, soft_wrap=True)
 
     def evaluation(self, step: int, metrics: Metrics) -> None:
         """Show a held-out evaluation."""
@@ -120,7 +121,7 @@ class TerminalDisplay:
 
     def note(self, text: str) -> None:
         """Say something that the user should know."""
-        self.console.print(f"[yellow]note:[/yellow] {escape(text)}")
+        self.console.print(f"[yellow]note:[/yellow] {escape(text)}", soft_wrap=True)
 
     def stop(self) -> None:
         """End the live status. Safe to call twice."""
@@ -150,6 +151,8 @@ class TerminalDisplay:
         parts = [f"reward {metrics.get('reward/mean', float('nan')):.3f}"]
         if "loss" in metrics:
             parts.append(f"loss {metrics['loss']:+.4f}")
+        if metrics.get("groups/uniform_fraction"):
+            parts.append(f"{metrics['groups/uniform_fraction']:.0%} of groups without signal")
         parts.append(f"{metrics['tokens_per_s/generate']:,.0f} tok/s generated")
         parts.append(f"{metrics['tokens_per_s/train']:,.0f} trained")
         return "  ".join(parts)

@@ -90,6 +90,8 @@ class Policy:
 
         self.args = args
         self.accelerator = Accelerator()
+        if self.accelerator.num_processes > 1:
+            raise ConfigError("vf-rl trains in one process; start it without a launcher")
         model = _load(model_name, args)
         if args.use_lora:
             model = _with_lora(model, args)

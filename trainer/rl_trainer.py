@@ -16,7 +16,7 @@ from vf.inference.embedded.engine import EmbeddedEngine
 from vf.inference.embedded.server import ServerThread
 from vf.inference.token_model import TokenModel
 from vf.inference.wire import JsonClient
-from vf.traces.errors import ConfigError
+from vf.traces.errors import ConfigError, TrainingError
 from vf.traces.trace import Trace
 from vf.trainer.background import BackgroundLoop
 from vf.trainer.batch import Group, Sample, build_samples
@@ -211,6 +211,8 @@ class RLTrainer:
 
             result = self._loop.call(self.orchestrator.evaluate(on_trace), self._watch)
         scored = [trace for trace in result.traces if trace.score is not None]
+        if not scored:
+            raise TrainingError("not one rollout of the held-out evaluation could be scored")
         metrics = {f"eval/{name}": value for name, value in trace_metrics(scored).items()}
         metrics["eval/rollouts/failed"] = result.errors
         self.display.evaluation(self.step_count, metrics)

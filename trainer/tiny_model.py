@@ -1,10 +1,10 @@
 """Makes the tiny chat model that ships with the library: `python -m vf.trainer.tiny_model OUT`.
 
 A Llama-shaped transformer of about a million parameters with a byte-level BPE tokenizer and a
-chat template with tools, warm-started on conversations in the `calculator` environment. The
-conversations are deliberately imperfect: most of them guess, stop early or slip. So the model
-knows how to call the tool and how to copy numbers, but does the right thing less than half the
-time, which leaves reinforcement learning something to do.
+chat template with tools, warm-started on conversations in the `calculator` environment. It first
+learns from faultless ones how to call the tool and copy numbers, and then from deliberately
+imperfect ones, most of which guess, stop early or slip. So it is able to do the right thing, but
+does it less than half the time, which leaves reinforcement learning something to do.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -29,7 +30,7 @@ from vf.inference.scripted import Line, ScriptedModel
 from vf.traces.messages import Message
 from vf.traces.task import Task
 
-CHAT_TEMPLATE = (Path(__file__).parent / "tiny_chat_template.jinja").read_text
+CHAT_TEMPLATE = (Path(__file__).parent / "tiny_chat_template.jinja").read_text()
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MARKUP = [
     "<tool_call>",
@@ -41,8 +42,9 @@ MARKUP = [
 ]
 VOCABULARY = 512
 
-# How often each way of working appears in the conversations.
-BEHAVIOURS = {"good": 0.30, "guesses": 0.20, "stops_early": 0.25, "slips": 0.25}
+# How often each way of working appears in the conversations of the two phases.
+FAULTLESS = {"good": 1.0}
+IMPERFECT = {"good": 0.30, "guesses": 0.30, "stops_early": 0.30, "slips": 0.10}
 
 _ATOM = re.compile(r"\d+|[-+*()]")
 
@@ -85,21 +87,18 @@ def behave(behaviour: str, task: Task, rng: random.Random) -> Callable[[list[Mes
         left = results[-1] if a is None else a
         right = results[-1] if b is None else b
         if done == slip:
-            if rng.random() < 0.5:
-                op = rng.choice([other for other in "+-*" if other != op])
-            else:
-                left, right = rng.randint(1, 50), right
+            left = rng.randint(1, 50)
         return {"calculate": {"op": op, "a": left, "b": right}}
 
     return answer
 
 
-async def demonstrate(count: int, seed: int) -> list[list[Message]]:
+async def demonstrate(count: int, behaviours: dict[str, float], seed: int) -> list[list[Message]]:
     """Run scripted agents on train tasks, and return what was said."""
     rng = random.Random(seed)
     environment = Calculator(num_train=min(count, 20_000), max_operations=2)
     tasks = list(environment.tasks("train"))
-    names, weights = list(BEHAVIOURS), list(BEHAVIOURS.values())
+    names, weights = list(behaviours), list(behaviours.values())
 
     async def one(task: Task) -> list[Message]:
         behaviour = rng.choices(names, weights)[0]
@@ -138,41 +137,31 @@ def train_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
         model_max_length=1024,
         clean_up_tokenization_spaces=False,
     )
-    fast.chat_template = CHAT_TEMPLATE()
+    fast.chat_template = CHAT_TEMPLATE
     return fast
 
 
 def encode(
-    renderer: Renderer, messages: Sequence[Message], tools: list[dict]
-) -> tuple[list[int], list[int]]:  # type: ignore[type-arg]
+    renderer: Renderer, messages: Sequence[Message], tools: list[dict[str, Any]]
+) -> tuple[list[int], list[int]]:
     """Return a conversation's token ids, and which of them the model is to learn (0 or 1)."""
     ids = renderer.prompt(messages, tools)
-    start, header = (
-        renderer.tokenizer.convert_tokens_to_ids("<|im_start|>"),
-        renderer.prompt([Message("user", "-")], [])[-3:],
-    )
-    assert header[0] == start, "the generation prompt is <|im_start|>, assistant, newline"
+    opening = renderer.tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
     mask, learn = [0] * len(ids), False
     for index, token in enumerate(ids):
         if learn:
             mask[index] = 1
             learn = token != renderer.closer_id
-        elif ids[index - 2 : index + 1] == header:
+        elif ids[: index + 1][-len(opening) :] == opening:
             learn = True
     return ids, mask
 
 
-def train(
-    conversations: list[tuple[list[int], list[int]]],
-    tokenizer: PreTrainedTokenizerFast,
-    *,
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
-    seed: int,
-) -> LlamaForCausalLM:
-    """Train on the conversations by next-token cross-entropy on the masked tokens."""
-    torch.manual_seed(seed)
+Encoded = list[tuple[list[int], list[int]]]
+
+
+def build(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """Return the model, untrained."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=144,
@@ -187,76 +176,90 @@ def train(
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = LlamaForCausalLM(config)
-    print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
+    return LlamaForCausalLM(config)
+
+
+def train(
+    model: LlamaForCausalLM,
+    conversations: Encoded,
+    *,
+    steps: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+) -> None:
+    """Train on the conversations by next-token cross-entropy on the masked tokens."""
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.05
     )
-    order = random.Random(seed)
-    started = time.perf_counter()
+    order, started = random.Random(seed), time.perf_counter()
     for step in range(steps):
-        progress = step / steps
-        rate = min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * progress))
+        rate = min(1.0, (step + 1) / 100) * 0.5 * (1 + math.cos(math.pi * step / steps))
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * max(rate, 0.02)
         rows = order.sample(conversations, batch_size)
-        width = max(len(ids) for ids, _ in rows)
-        ids = torch.full((batch_size, width), tokenizer.pad_token_id)
-        mask = torch.zeros((batch_size, width), dtype=torch.bool)
+        shape = (batch_size, max(len(ids) for ids, _ in rows))
+        ids = torch.zeros(shape, dtype=torch.long)  # padding is to the right, and never learned
+        mask = torch.zeros(shape, dtype=torch.bool)
         for index, (row, learn) in enumerate(rows):
             ids[index, : len(row)] = torch.tensor(row)
             mask[index, : len(row)] = torch.tensor(learn, dtype=torch.bool)
         with torch.autocast("cpu", torch.bfloat16):
-            logits = model(input_ids=ids).logits[:, :-1].float()  # padding is to the right
-        targets = ids[:, 1:][mask[:, 1:]]
-        loss = torch.nn.functional.cross_entropy(logits[mask[:, 1:]], targets)
+            logits = model(input_ids=ids).logits[:, :-1].float()
+        loss = torch.nn.functional.cross_entropy(logits[mask[:, 1:]], ids[:, 1:][mask[:, 1:]])
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % 100 == 0 or step == steps - 1:
-            print(
-                f"step {step:5d}  loss {loss.item():.4f}  {time.perf_counter() - started:6.0f} s",
-                flush=True,
-            )
-    return model
+            seconds = time.perf_counter() - started
+            print(f"step {step:5d}  loss {loss.item():.4f}  {seconds:6.0f} s", flush=True)
 
 
 def main() -> None:
     """Make the model and save it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("out", type=Path, help="folder to write")
-    parser.add_argument("--steps", type=int, default=2500)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--conversations", type=int, default=20_000)
+    parser.add_argument("--steps", type=int, default=2500, help="steps on faultless conversations")
+    parser.add_argument("--spoil-steps", type=int, default=500, help="steps on imperfect ones")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--conversations", type=int, default=8_000)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
-    conversations = asyncio.run(demonstrate(args.conversations, args.seed))
+    faultless, imperfect = (
+        asyncio.run(demonstrate(args.conversations, behaviours, args.seed))
+        for behaviours in (FAULTLESS, IMPERFECT)
+    )
     tools = Calculator().episode(0).toolbox.schemas()
     blank = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
-    blank.chat_template = CHAT_TEMPLATE()
-    texts = (
+    blank.chat_template = CHAT_TEMPLATE
+    tokenizer = train_tokenizer(
         blank.apply_chat_template(
-            [{**m.to_openai()} for m in messages], tools=tools, tokenize=False
+            [message.to_openai() for message in messages], tools=tools, tokenize=False
         )
-        for messages in conversations[:3000]
+        for messages in imperfect[:3000]
     )
-    tokenizer = train_tokenizer(iter(texts))
     renderer = Renderer(tokenizer)
-    encoded = [encode(renderer, messages, tools) for messages in conversations]
-    lengths = [len(ids) for ids, _ in encoded]
-    print(f"{len(encoded)} conversations, mean {sum(lengths) / len(lengths):.0f} tokens")
-    print(renderer.decode(encoded[0][0]))
-    model = train(
-        encoded,
-        tokenizer,
-        steps=args.steps,
-        batch_size=args.batch_size,
-        learning_rate=args.learning_rate,
-        seed=args.seed,
-    )
+    torch.manual_seed(args.seed)
+    model = build(tokenizer)
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
+    for conversations, steps, learning_rate in (
+        (faultless, args.steps, args.learning_rate),
+        (imperfect, args.spoil_steps, args.learning_rate / 3),
+    ):
+        encoded = [encode(renderer, messages, tools) for messages in conversations]
+        tokens = sum(len(ids) for ids, _ in encoded)
+        print(f"{len(encoded)} conversations of {tokens / len(encoded):.0f} tokens on average")
+        train(
+            model,
+            encoded,
+            steps=steps,
+            batch_size=args.batch_size,
+            learning_rate=learning_rate,
+            seed=args.seed,
+        )
     model.to(torch.bfloat16).save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
 

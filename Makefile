@@ -1,0 +1,37 @@
+# Everything happens in a virtual environment of its own, so nothing outside of it changes.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: help setup quickstart test check format
+
+help:
+	@echo "make quickstart   set everything up, then train the tiny model on a CPU"
+	@echo "make test         set everything up, then run the tests"
+	@echo "make check        formatting, lint and types"
+	@echo "make format       put the formatting right"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints/cpu.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "vf-rl needs Python 3.11 or newer; name one with PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -c constraints/cpu.txt -e '.[train,dev]'
+	@touch $(READY)
+
+quickstart: $(READY)
+	$(BIN)/vf-rl configs/quickstart.toml
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .

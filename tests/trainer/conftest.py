@@ -1,0 +1,77 @@
+"""A toy that a tiny model learns in seconds, and a trainer for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vf
+from vf.environments.environment import Split
+from vf.trainer.load_config import parse_config
+from vf.trainer.preflight import preflight
+from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.run_folder import RunFolder
+
+TrainerFactory = Callable[..., RLTrainer]
+
+
+def digits(trace: vf.Trace) -> float:
+    """Share of the reply's characters that are digits."""
+    return sum(c.isdigit() for c in trace.reply) / max(1, len(trace.reply))
+
+
+def noise(trace: vf.Trace) -> float:
+    """A reward that has nothing to do with the reply."""
+    return random.Random(trace.seed).random()
+
+
+class Digits(vf.Environment):
+    """Reply with digits. With ``shuffled``, the reward is noise and digits only a metric."""
+
+    max_turns = 1
+
+    def __init__(self, shuffled: bool = False) -> None:
+        self.rubric = vf.Rubric(outcome=noise if shuffled else digits, metrics={"digits": digits})
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        for index in range(16):
+            yield vf.Task(f"{split}-{index}", f"Say {index}.")
+
+
+vf.register("test-digits", Digits)
+
+
+@pytest.fixture
+def make_trainer(tmp_path: Path) -> Iterator[TrainerFactory]:
+    """Return a factory of running trainers; they are closed when the test ends."""
+    with ExitStack() as stack:
+
+        def make(run: str = "run", *, env: str = "test-digits", **settings: Any) -> RLTrainer:
+            env_args = settings.pop("env_args", {})
+            args = {
+                "max_steps": 4,
+                "batch_size": 16,
+                "rollouts_per_example": 8,
+                "max_tokens": 8,
+                "max_prompt_len": 192,
+                "max_seq_len": 384,
+                "micro_batch_tokens": 4096,
+                "learning_rate": 5e-3,
+                "eval_strategy": "no",
+                **settings,
+            }
+            raw = {"model": "tiny", "env": {"id": env, "args": env_args}, "trainer": {"args": args}}
+            folder = RunFolder(tmp_path / run)
+            if folder.path.exists():
+                folder.open()
+            else:
+                folder.create()
+            config, _ = parse_config(raw)
+            return stack.enter_context(RLTrainer(preflight(config), folder))
+
+        yield make

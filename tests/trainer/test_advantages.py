@@ -1,0 +1,48 @@
+"""Advantages against their formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vf.trainer.advantages import group_advantages, is_uniform
+
+rewards = st.lists(st.floats(0, 1), min_size=2, max_size=20)
+
+
+def test_mean_by_hand() -> None:
+    assert group_advantages([1.0, 0.0, 0.0, 1.0]) == [0.5, -0.5, -0.5, 0.5]
+
+
+def test_mean_std_by_hand() -> None:
+    # mean 0.25, population deviation sqrt(0.1875)
+    got = group_advantages([1.0, 0.0, 0.0, 0.0], "mean_std")
+    assert got == pytest.approx(
+        [0.75 / math.sqrt(0.1875)] + [-0.25 / math.sqrt(0.1875)] * 3, rel=1e-5
+    )
+
+
+@given(rewards)
+def test_advantages_are_centred_and_keep_the_order(values: list[float]) -> None:
+    got = group_advantages(values)
+    assert math.fsum(got) == pytest.approx(0.0, abs=1e-9)
+    for i, a in enumerate(values):
+        for j, b in enumerate(values):
+            if a > b:
+                assert got[i] >= got[j]
+
+
+@given(st.floats(0, 1), st.integers(2, 10))
+def test_equal_rewards_have_no_advantage(value: float, count: int) -> None:
+    assert is_uniform([value] * count)
+    zeros = pytest.approx([0.0] * count, abs=1e-9)
+    assert group_advantages([value] * count) == zeros
+    assert group_advantages([value] * count, "mean_std") == zeros
+
+
+def test_an_empty_group_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        group_advantages([])

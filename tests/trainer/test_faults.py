@@ -1,0 +1,99 @@
+"""What fails is named, soon, and is never a reward."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import vf
+from vf.environments.environment import Split
+from vf.traces.errors import EngineError, TrainingError
+from vf.trainer.rl_trainer import RLTrainer
+
+
+class Faulty(vf.Environment):
+    """Fails in a chosen way, always or for every n-th episode."""
+
+    max_turns = 1
+
+    def __init__(self, how: str, every: int = 1) -> None:
+        self.how = how
+        self.every = every
+        self.timeout = 0.5 if how == "hang" else 60.0
+        self.rubric = vf.Rubric(outcome=_nan if how == "nan" else _length)
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        for index in range(8):
+            yield vf.Task(str(index), "Hello.")
+
+    def step(self, reply: vf.Message) -> vf.Step:
+        if self.rng.randrange(self.every) == 0:
+            if self.how == "raise":
+                raise KeyError("the database is gone")
+            if self.how == "hang":
+                time.sleep(60)
+        return vf.Step(terminated=True)
+
+
+def _nan(trace: vf.Trace) -> float:
+    return float("nan")
+
+
+def _length(trace: vf.Trace) -> float:
+    return min(1.0, len(trace.reply) / 20)
+
+
+vf.register("test-faulty", Faulty)
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("raise", "step raised KeyError: 'the database is gone'"),
+        ("hang", r"took longer than its 0\.5 s, and was waiting for step"),
+        ("nan", "'_nan' returned nan"),
+    ],
+)
+def test_a_step_in_which_all_fails_stops_the_run_with_the_cause(
+    make_trainer: Any, how: str, cause: str
+) -> None:
+    trainer: RLTrainer = make_trainer(env="test-faulty", env_args={"how": how})
+    with pytest.raises(TrainingError, match=cause):
+        trainer.step()
+
+
+def test_failed_rollouts_are_replaced_and_stay_out_of_the_baseline(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer(
+        env="test-faulty", env_args={"how": "raise", "every": 6}, max_error_rate=1.0
+    )
+    metrics = trainer.step()
+    traces = list(trainer.folder.step_traces(1))
+    failed = [trace for trace in traces if trace.error is not None]
+    assert failed, "the draw must make some fail"
+    assert all(trace.reward is None for trace in failed)
+    assert metrics["rollouts/failed"] == len(failed)
+    assert metrics["rollouts/scored"] == len(traces) - len(failed) == 16
+
+
+def test_a_dead_engine_ends_the_run_within_seconds(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer(max_tokens=150, batch_size=32)
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("the device fell off the bus")
+
+    killed: list[float] = []
+
+    def kill() -> None:
+        killed.append(time.monotonic())
+        trainer.policy.module.model.norm.forward = broken
+
+    timer = threading.Timer(0.5, kill)
+    timer.start()
+    trainer.args.max_steps = 50
+    with pytest.raises((EngineError, TrainingError), match="the device fell off the bus"):
+        trainer.train()
+    assert time.monotonic() - killed[0] < 10.0
