@@ -64,6 +64,7 @@ class ChatModel:
             ModelError: The API refused, or did not answer.
         """
         import openai
+        from openai.types.chat import ChatCompletion
 
         if self._client is None:
             self._client = openai.AsyncOpenAI(**self._settings)
@@ -85,8 +86,10 @@ class ChatModel:
                 seed=openai.omit if sampling.seed is None else sampling.seed,
                 extra_body=extra or None,
             )
-        except openai.OpenAIError as error:
+        except (openai.OpenAIError, ValueError) as error:  # ValueError: the body is not JSON
             raise ModelError(f"{self.model}: {type(error).__name__}: {error}") from error
+        if not isinstance(answer, ChatCompletion):  # what the client makes of a page of HTML
+            raise ModelError(f"{self.model}: the server did not answer with a chat completion")
         if not answer.choices:
             raise ModelError(f"{self.model}: the answer has no choices")
         choice = answer.choices[0]

@@ -64,6 +64,9 @@ def _parse_call(match: re.Match[str], call_id: str) -> ToolCall:
     if not isinstance(name, str) or not name:
         return malformed("it has no 'name'")
     # Some templates have the arguments as a JSON string; both forms mean the same.
-    return ToolCall(
-        call_id, name, arguments if isinstance(arguments, str) else json.dumps(arguments)
-    )
+    try:
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        f"{name}{written}".encode()  # JSON can spell half characters, which no file can hold
+    except (ValueError, RecursionError) as error:
+        return malformed(f"it cannot be written down again: {error}")
+    return ToolCall(call_id, name, written)

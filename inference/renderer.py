@@ -19,6 +19,7 @@ from vf.traces.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 
 _MARKER = "vfmarkervf"  # letters only, so that no template escapes it
+_TAIL = 16  # tokens; more than "<think>" and line breaks can take
 
 
 class BridgeError(Exception):
@@ -52,6 +53,9 @@ class Renderer:
             )
         self.tokenizer = tokenizer
         self._template_args = template_args or {}
+        self._special = set(tokenizer.all_special_ids) | {
+            index for index, token in tokenizer.added_tokens_decoder.items() if token.special
+        }
         self.closer_id = self._find_closer()
         eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
         self.stop_token_ids = sorted({*stop_token_ids, *eos, self.closer_id})
@@ -108,18 +112,19 @@ class Renderer:
         Raises:
             BridgeError: The template does not show where the answer ends.
         """
-        marked = self._marked(reply)
-        try:
-            text = self._text([Message("user", "-"), marked, *new], tools)
-        except Exception as error:
-            raise BridgeError(f"the template refuses the closed conversation: {error}") from error
+        marker, said = _MARKER, repr((new, tools))
+        while marker in said:
+            marker += "x"
+        text = self._closed_text(reply, marker, new, tools)
         closer = self.tokenizer.convert_ids_to_tokens(self.closer_id)
-        place = text.rfind(_MARKER)
+        place = text.rfind(marker)
         if place < 0:
             raise BridgeError("the template does not show the last answer")
         end = text.find(closer, place)
         if end < 0:
             raise BridgeError(f"the template does not close the answer with {closer}")
+        if not self._special.isdisjoint(self._encode(text[place:end])):
+            raise BridgeError(f"the template closes this answer with another token than {closer}")
         # A special token is never merged with its neighbours, so encoding from it on gives the
         # same ids as encoding the whole; its id in front proves it.
         ids = self._encode(text[end:])
@@ -136,20 +141,39 @@ class Renderer:
 
     def parse_text(self, text: str, *, prompt_ids: Sequence[int], turn: int) -> Message:
         """Read an answer from its text, without the stop token."""
-        opened = self.decode(prompt_ids[-8:]).rstrip().endswith("<think>")
+        opened = self.opens_reasoning(prompt_ids)
         return parse_hermes(text, id_prefix=f"call_{turn}", in_reasoning=opened)
+
+    def opens_reasoning(self, prompt_ids: Sequence[int]) -> bool:
+        """Return whether a prompt ends with ``<think>``, so that the answer begins inside it."""
+        return self.decode(prompt_ids[-_TAIL:]).rstrip().endswith("<think>")
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens included."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
-    def _marked(self, reply: Message) -> Message:
-        """Return a stand-in for an answer, with the marker as the last thing it says."""
+    def _closed_text(
+        self,
+        reply: Message,
+        marker: str,
+        new: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+    ) -> str:
+        """Render ``new`` after a stand-in for the answer, with the marker as its last words."""
         calls = [
-            ToolCall(call.id, call.name or "unknown", json.dumps({"x": _MARKER}))
+            ToolCall(call.id, call.name or "unknown", json.dumps({"x": marker}))
             for call in reply.tool_calls
         ]
-        return Message("assistant", "" if calls else _MARKER, tool_calls=calls)
+        # Some templates refuse parallel calls in the history (Llama 3.1). The model has made them
+        # all the same, and what comes after them does not depend on how many there were.
+        problem = None
+        for shown in (calls, calls[:1]):
+            marked = Message("assistant", "" if shown else marker, tool_calls=shown)
+            try:
+                return self._text([Message("user", "-"), marked, *new], tools)
+            except Exception as error:  # jinja raises whatever the template's author chose
+                problem = problem or error
+        raise BridgeError(f"the template refuses the closed conversation: {problem}") from problem
 
     def _find_closer(self) -> int:
         """Find the token that closes an assistant's turn: the first special one after it."""
@@ -160,11 +184,8 @@ class Renderer:
         except Exception as error:
             raise ConfigError(f"the chat template cannot be rendered: {error}") from error
         _, found, after = text.rpartition(_MARKER)
-        special = set(self.tokenizer.all_special_ids) | {
-            index for index, token in self.tokenizer.added_tokens_decoder.items() if token.special
-        }
         ids = self._encode(after) if found else []
-        if not ids or ids[0] not in special:
+        if not ids or ids[0] not in self._special:
             raise ConfigError(
                 "the chat template does not close the assistant's turn with a special token "
                 f"(after an answer it renders {after[:40]!r}), so turns cannot be told apart"
@@ -192,6 +213,6 @@ def _for_template(message: Message) -> dict[str, Any]:
     for call in raw.get("tool_calls", ()):
         try:
             call["function"]["arguments"] = json.loads(call["function"]["arguments"])
-        except ValueError:
+        except (ValueError, RecursionError):
             call["function"]["arguments"] = {"malformed": call["function"]["arguments"]}
     return raw

@@ -7,7 +7,7 @@ from typing import Any
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
 from vf.inference.renderer import BridgeError, Renderer
 from vf.inference.wire import JsonClient
-from vf.traces.errors import ModelError
+from vf.traces.errors import ConfigError, ModelError
 from vf.traces.trace import Branch, Fork
 
 
@@ -19,7 +19,8 @@ class TokenModel:
     """Answers conversations through a server that takes and returns token ids.
 
     Every branch of the conversation grows by exactly what was sent and sampled: the engine's
-    ids and the engine's logprobs, never anything encoded a second time.
+    ids and the engine's logprobs, never anything encoded a second time. A turn that was not
+    answered leaves no tokens behind.
 
     Args:
         client: The server.
@@ -52,8 +53,8 @@ class TokenModel:
             PromptTooLong: The first prompt is over ``max_prompt_len``.
             ContextFull: The context has no room for one more token.
         """
-        branch = self._extend(conversation)
-        prompt_ids = branch.token_ids
+        branch, context, fork = self._next_prompt(conversation)
+        prompt_ids = branch.token_ids + context
         room = self._max_seq_len - len(prompt_ids)
         if room < 1:
             raise ContextFull
@@ -63,14 +64,19 @@ class TokenModel:
         choice = _choice(answer)
         ids, logprobs, versions = choice["token_ids"], choice["logprobs"], choice["versions"]
         message = self._renderer.parse(ids, prompt_ids=prompt_ids, turn=conversation.turn)
-        prompt_tokens = len(prompt_ids)
+        if fork is not None:
+            conversation.forks.append(fork)
+        if not branch.token_ids:
+            conversation.branches.append(branch)
+        branch.add_context(context, conversation.turn)
         branch.add_sampled(ids, logprobs, versions, conversation.turn)
         # The runner appends the answer: counting it here keeps it from being rendered again.
         conversation.encoded = len(conversation.messages) + 1
-        return Reply(message, choice["finish_reason"], prompt_tokens, len(ids))
+        return Reply(message, choice["finish_reason"], len(prompt_ids), len(ids))
 
-    def _extend(self, conversation: Conversation) -> Branch:
-        messages, turn = conversation.messages, conversation.turn
+    def _next_prompt(self, conversation: Conversation) -> tuple[Branch, list[int], Fork | None]:
+        """Return the branch to grow, what to append to it, and a fork if it is a new one."""
+        messages = conversation.messages
         if not conversation.branches:
             ids = self._renderer.prompt(messages, conversation.tools)
             if self._max_prompt_len is not None and len(ids) > self._max_prompt_len:
@@ -78,7 +84,7 @@ class TokenModel:
                     f"the first prompt has {len(ids)} tokens, over max_prompt_len = "
                     f"{self._max_prompt_len}"
                 )
-            return self._begin(conversation, ids)
+            return Branch(), ids, None
         branch, new = conversation.branches[-1], messages[conversation.encoded :]
         try:
             if not new:
@@ -89,26 +95,22 @@ class TokenModel:
         except BridgeError as error:
             return self._rerender(conversation, branch, str(error))
         # A turn that was cut off, or ended on another stop token, is closed for the model.
-        closer = (
-            [] if branch.token_ids[-1] == self._renderer.closer_id else [self._renderer.closer_id]
-        )
-        branch.add_context(closer + bridge, turn)
-        return branch
+        closer = self._renderer.closer_id
+        closed = branch.token_ids[-1] == closer
+        return branch, bridge if closed else [closer, *bridge], None
 
-    def _rerender(self, conversation: Conversation, branch: Branch, reason: str) -> Branch:
+    def _rerender(
+        self, conversation: Conversation, branch: Branch, reason: str
+    ) -> tuple[Branch, list[int], Fork | None]:
         """Render everything again; grow the branch if that happens to extend it, else fork."""
-        ids = self._renderer.prompt(conversation.messages, conversation.tools)
+        try:
+            ids = self._renderer.prompt(conversation.messages, conversation.tools)
+        except ConfigError as error:
+            # What the model said brought this about: it ends the rollout, not the run.
+            raise ModelError(f"turn {conversation.turn} cannot be rendered: {error}") from error
         if ids[: len(branch)] == branch.token_ids:
-            branch.add_context(ids[len(branch) :], conversation.turn)
-            return branch
-        conversation.forks.append(Fork(conversation.turn, reason))
-        return self._begin(conversation, ids)
-
-    def _begin(self, conversation: Conversation, prompt_ids: list[int]) -> Branch:
-        branch = Branch()
-        branch.add_context(prompt_ids, conversation.turn)
-        conversation.branches.append(branch)
-        return branch
+            return branch, ids[len(branch) :], None
+        return Branch(), ids, Fork(conversation.turn, reason)
 
     def _request(
         self, prompt_ids: list[int], sampling: Sampling, max_tokens: int
@@ -141,17 +143,22 @@ def _choice(answer: dict[str, Any]) -> dict[str, Any]:
         choice = answer["choices"][0]
         ids = choice["token_ids"]
         logprobs = choice["logprobs"]["token_logprobs"]
+        versions = choice.get("weight_versions") or [0] * len(ids)
+        lengths = len(ids), len(logprobs), len(versions)
         finish_reason = choice["finish_reason"]
     except (KeyError, IndexError, TypeError) as error:
         raise ModelError(
             "the server's completion lacks token ids or logprobs; it must understand "
             f"`return_token_ids` and `logprobs` (missing: {error})"
         ) from error
-    if not ids or len(ids) != len(logprobs):
-        raise ModelError(f"the server sent {len(ids)} token ids and {len(logprobs)} logprobs")
+    if not ids or len({*lengths}) != 1:
+        raise ModelError(
+            "the server sent {} token ids, {} logprobs and {} weight versions".format(*lengths)
+        )
+    if not all(isinstance(logprob, float | int) for logprob in logprobs):
+        raise ModelError("the server sent no logprob for some of the sampled tokens")
     if finish_reason not in ("stop", "length"):
         raise ModelError(f"the server ended the completion with {finish_reason!r}")
-    versions = choice.get("weight_versions") or [0] * len(ids)
     return {
         "token_ids": ids,
         "logprobs": logprobs,

@@ -61,21 +61,20 @@ class JsonClient:
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
             try:
                 async with self._open().post(url, data=payload) as response:
-                    text = await response.text()
-                    if response.status == 200:
-                        answer = json.loads(text)
-                        if isinstance(answer, dict):
-                            return answer
-                        raise ModelError(f"{url} answered with JSON that is not an object")
-                    problem = f"{url} answered {response.status}: {_reason(text)}"
-                    if response.status not in RETRY_STATUSES:
-                        raise ModelError(problem)
-            except ValueError as error:
-                raise ModelError(f"{url} did not answer with JSON: {error}") from error
+                    status, text = response.status, await response.text(errors="replace")
             except TimeoutError:
                 problem = f"{url} did not answer within {self._timeout.total:g} s"
+                continue
+            except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
+                raise ModelError(f"{url} is not a URL: write it as http://host:port/v1") from error
             except aiohttp.ClientError as error:
                 problem = f"{url}: {type(error).__name__}: {error}"
+                continue
+            if status == 200:
+                return _object(url, text)
+            problem = f"{url} answered {status}: {_reason(text)}"
+            if status not in RETRY_STATUSES:
+                raise ModelError(problem)
         raise ModelError(f"{problem} (after {self._max_retries + 1} attempts)")
 
     async def close(self) -> None:
@@ -92,6 +91,16 @@ class JsonClient:
                 connector=aiohttp.TCPConnector(limit=0),
             )
         return self._session
+
+
+def _object(url: str, text: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{url} did not answer with JSON: {error}") from error
+    if not isinstance(answer, dict):
+        raise ModelError(f"{url} answered with JSON that is not an object")
+    return answer
 
 
 def _reason(text: str) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 )
 from transformers.generation.logits_process import LogitsProcessorList
 
+from vf.inference.embedded.outputs import Outputs
 from vf.inference.embedded.sampler import SeededSampler, Stream
 from vf.inference.model import Sampling
 from vf.traces.errors import EngineError
@@ -73,6 +74,7 @@ class EmbeddedEngine:
         self._max_requests = max_requests
         self._max_batch_tokens = max_batch_tokens
         self._sampler = SeededSampler()
+        self._outputs = Outputs()
         self._manager: Any = None
         self._ids = itertools.count()
 
@@ -98,6 +100,8 @@ class EmbeddedEngine:
             # The sampler keeps its books in Python: no graphs, one batch at a time.
             use_cuda_graph=False,
             use_async_batching=False,
+            # The trainer runs on this very module: its attention stays as it was loaded.
+            auto_switch_to_flash=False,
         )
         generation = GenerationConfig(do_sample=False, eos_token_id=-1)
         try:
@@ -109,6 +113,7 @@ class EmbeddedEngine:
         processors = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([self._sampler]))
         processors.tensors_required = 1
         self._manager.logit_processor = processors
+        self._manager.output_router = self._outputs
         self._manager.start()
 
     def stop(self) -> None:
@@ -137,7 +142,11 @@ class EmbeddedEngine:
             EngineError: The engine is dead.
         """
         self.check()
-        with self._manager.pause():
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._manager.pause())
+            except RuntimeError as error:  # the thread died while we waited for it
+                raise EngineError(f"the embedded engine cannot pause: {error}") from error
             yield
 
     def publish(self, version: int) -> None:
@@ -153,14 +162,22 @@ class EmbeddedEngine:
         Raises:
             EngineError: The engine died or refused the request.
         """
-        async for completion in self._run(prompt_ids, sampling, stop_token_ids, every_token=False):
-            last = completion
+        run = self._run(prompt_ids, sampling, stop_token_ids, every_token=False)
+        async with aclosing(run) as completions:
+            async for completion in completions:
+                last = completion
         return last
 
     def stream(
         self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
-    ) -> AsyncIterator[Completion]:
-        """Sample one completion, yielding all of it so far after every token."""
+    ) -> AsyncGenerator[Completion, None]:
+        """Sample one completion, yielding all of it so far after every token.
+
+        Closing the generator cancels the request.
+
+        Raises:
+            EngineError: The engine died or refused the request.
+        """
         return self._run(prompt_ids, sampling, stop_token_ids, every_token=True)
 
     async def _run(
@@ -170,36 +187,39 @@ class EmbeddedEngine:
         stop_token_ids: list[int],
         *,
         every_token: bool,
-    ) -> AsyncIterator[Completion]:
+    ) -> AsyncGenerator[Completion, None]:
         self.check()
         request_id = f"vf-{next(self._ids)}"
         stream = self._sampler.streams[request_id] = Stream(sampling, prompt_ids)
-        outputs: asyncio.Queue[Any] = asyncio.Queue()
         manager, finished = self._manager, False
-        manager.register_result_handler(request_id, outputs.put_nowait)
-        try:
-            manager.add_request(
-                list(prompt_ids),
-                request_id=request_id,
-                max_new_tokens=sampling.max_tokens,
-                eos_token_id=list(stop_token_ids),
-                streaming=every_token,
-            )
-            while not finished:
-                output = await self._next(outputs)
-                if output.error is not None:
-                    raise EngineError(f"the embedded engine failed the request: {output.error}")
-                finished = output.is_finished()
-                yield _completion(stream, len(output.generated_tokens), finished, stop_token_ids)
-        finally:
-            if not finished:
-                manager.cancel_request(request_id)
-            self._sampler.streams.pop(request_id, None)
+        with self._outputs.of(request_id) as outputs:
+            try:
+                manager.add_request(
+                    list(prompt_ids),
+                    request_id=request_id,
+                    max_new_tokens=sampling.max_tokens,
+                    eos_token_id=list(stop_token_ids),
+                    streaming=every_token,
+                )
+                while not finished:
+                    output = await self._next(outputs)
+                    if output.error is not None:
+                        raise EngineError(f"the embedded engine failed the request: {output.error}")
+                    finished = output.is_finished()
+                    count = len(output.generated_tokens)
+                    yield _completion(stream, count, finished, stop_token_ids)
+            finally:
+                if not finished:
+                    manager.cancel_request(request_id)
+                self._sampler.streams.pop(request_id, None)
 
     async def _next(self, outputs: asyncio.Queue[Any]) -> Any:
         while True:
             try:
-                return await asyncio.wait_for(outputs.get(), POLL_SECONDS)
+                # Not wait_for: before Python 3.12 it swallows a cancellation that comes with an
+                # output, and the request would run on.
+                async with asyncio.timeout(POLL_SECONDS):
+                    return await outputs.get()
             except TimeoutError:
                 self.check()
 

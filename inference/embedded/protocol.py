@@ -5,11 +5,13 @@ A parameter that is not listed here is refused, never ignored.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vf.inference.model import Sampling
+
+NonEmpty = Annotated[str, Field(min_length=1)]
 
 
 class SamplingFields(BaseModel):
@@ -26,12 +28,19 @@ class SamplingFields(BaseModel):
     seed: int | None = None
     n: int = Field(1, ge=1, le=128)
     stream: bool = False
-    stop: str | list[str] | None = None
+    stop: NonEmpty | list[NonEmpty] | None = None
     stop_token_ids: list[int] | None = None
+    logprobs: int | None = None
     return_token_ids: bool = False
     user: str | None = None
     presence_penalty: Literal[0] | None = None
     frequency_penalty: Literal[0] | None = None
+
+    @model_validator(mode="after")
+    def _streams_text_only(self) -> Self:
+        if self.stream and (self.return_token_ids or self.logprobs not in (None, False)):
+            raise ValueError("stream cannot be combined with return_token_ids or logprobs")
+        return self
 
     def sampling(self, max_tokens: int, index: int) -> Sampling:
         """Return the parameters of the request's ``index``-th choice."""
@@ -53,7 +62,7 @@ class SamplingFields(BaseModel):
 class CompletionRequest(SamplingFields):
     """``POST /v1/completions``."""
 
-    prompt: str | list[int] = Field(min_length=1)
+    prompt: str | list[int]
     max_tokens: int = Field(16, ge=1)
     logprobs: Literal[0, 1] | None = None
     echo: Literal[False] = False

@@ -72,9 +72,7 @@ def test_gradient_is_zero_on_everything_that_was_not_sampled(seed: int) -> None:
         logits = torch.randn(rows, columns, 11, requires_grad=True)
         logprobs, _ = token_logprobs(Table(logits), batch, temperature=1.3)
         mask = batch.loss_mask
-        losses = importance_sampling(
-            logprobs, batch.sampler_logprobs[mask], batch.advantages[mask]
-        )
+        losses = importance_sampling(logprobs, batch.sampler_logprobs[mask], batch.advantages[mask])
         torch.autograd.backward(losses.sum())
         assert logits.grad is not None
         touched = logits.grad.abs().sum(-1) > 0

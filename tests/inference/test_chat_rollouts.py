@@ -1,0 +1,180 @@
+"""Rollouts through a chat API: the embedded server, and servers that fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+import vf
+from tests.inference.local_server import Handler, error_answer, in_turn, json_answer, serve
+from tests.inference.tiny_serving import load_model, running_engine, running_server
+from vf.inference.model import Conversation, Reply, Sampling
+from vf.traces.errors import ConfigError, ModelError
+from vf.traces.trace import StopReason, Trace
+
+ASK = [vf.Message("user", "x")]
+ANSWER: dict[str, Any] = {
+    "id": "1",
+    "object": "chat.completion",
+    "created": 0,
+    "model": "m",
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": "tool_calls",
+            "message": {
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": "hm",
+                "tool_calls": [
+                    {
+                        "id": "c9",
+                        "type": "function",
+                        "function": {"name": "add", "arguments": '{"a": 1}'},
+                    }
+                ],
+            },
+        }
+    ],
+    "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18},
+}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running_engine(load_model(), max_seq_len=1024) as engine, running_server(engine) as base:
+        yield base
+
+
+def respond(
+    answer: Handler, sampling: Sampling | None = None, delay: float = 0.0, **settings: Any
+) -> tuple[Reply, list[dict[str, Any]]]:
+    async def main() -> tuple[Reply, list[dict[str, Any]]]:
+        async with serve(answer, delay) as server:
+            model = vf.ChatModel("m", base_url=server.base_url, **{"max_retries": 0} | settings)
+            try:
+                conversation = Conversation(list(ASK))
+                return await model.respond(conversation, sampling or Sampling()), server.bodies
+            finally:
+                await model.close()
+
+    return asyncio.run(main())
+
+
+def test_without_key_and_server_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="no API key: set OPENAI_API_KEY"):
+        vf.ChatModel("m")
+    assert vf.ChatModel("m", base_url="http://127.0.0.1:1/v1").model == "m"
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    assert vf.ChatModel("m").model == "m"
+
+
+@pytest.mark.parametrize("environment", ["calculator", "reverse-text"])
+def test_rollouts_through_the_embedded_server_are_scored(url: str, environment: str) -> None:
+    async def main() -> list[Trace]:
+        definition = vf.make(environment)
+        tasks = list(definition.tasks("train"))[:4]
+        model = vf.ChatModel("tiny", base_url=url, max_retries=0)
+        try:
+            return await asyncio.gather(
+                *(
+                    vf.rollout(definition, task, model, sampling=Sampling(32), seed=seed)
+                    for seed, task in enumerate(tasks)
+                )
+            )
+        finally:
+            await model.close()
+
+    for trace in asyncio.run(main()):
+        assert trace.error is None
+        assert trace.reward is not None
+        assert trace.branches == []
+        assert 0 < trace.turns[0].completion_tokens <= 32
+        assert trace.turns[0].prompt_tokens > 0
+        ids = [call.id for message in trace.messages for call in message.tool_calls]
+        assert len(set(ids)) == len(ids)
+
+
+def test_an_answer_is_read_with_its_calls_and_reasoning() -> None:
+    reply, _ = respond(lambda body: json_answer(ANSWER))
+    (call,) = reply.message.tool_calls
+    assert (call.id, call.name, call.arguments) == ("c9", "add", '{"a": 1}')
+    assert (reply.message.content, reply.message.reasoning) == ("", "hm")
+    assert (reply.finish_reason, reply.prompt_tokens, reply.completion_tokens) == ("stop", 11, 7)
+
+
+def test_a_cut_off_answer_says_so_and_usage_may_be_missing() -> None:
+    choice = ANSWER["choices"][0] | {"finish_reason": "length"}
+    reply, _ = respond(lambda body: json_answer(ANSWER | {"choices": [choice], "usage": None}))
+    assert (reply.finish_reason, reply.prompt_tokens) == ("length", 0)
+
+
+def test_only_parameters_that_were_set_are_sent() -> None:
+    _, (plain,) = respond(lambda body: json_answer(ANSWER))
+    assert plain == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "x"}],
+        "max_tokens": 512,
+        "temperature": 1.0,
+        "top_p": 1.0,
+    }
+    _, (full,) = respond(
+        lambda body: json_answer(ANSWER),
+        Sampling(9, 0.5, 0.9, 5, 0.1, 1.2, seed=3),
+        extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+    )
+    expected = {"max_tokens": 9, "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1}
+    expected |= {"repetition_penalty": 1.2, "seed": 3}
+    assert {name: full[name] for name in expected} == expected
+    assert full["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (error_answer(400, "no such parameter"), "BadRequestError.*no such parameter"),
+        (error_answer(404, "no such model"), "NotFoundError.*no such model"),
+        (error_answer(500, "broken"), "InternalServerError.*broken"),
+        (json_answer(ANSWER | {"choices": []}), "no choices"),
+        (web.Response(text="<html>hi</html>", content_type="text/html"), "chat completion"),
+        (web.Response(text="{", content_type="application/json"), "m: "),
+    ],
+)
+def test_a_failing_server_is_a_model_error(answer: web.Response, reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        respond(in_turn([answer]))
+
+
+def test_a_silent_server_is_a_model_error() -> None:
+    with pytest.raises(ModelError, match="APITimeoutError"):
+        respond(lambda body: json_answer(ANSWER), delay=5.0, timeout=0.2)
+
+
+def test_passing_failures_are_tried_again() -> None:
+    script = [error_answer(503, "busy"), json_answer(ANSWER)]
+    reply, bodies = respond(in_turn(script), max_retries=2)
+    assert reply.message.tool_calls
+    assert len(bodies) == 2
+
+
+def test_a_model_that_is_not_there_fails_the_rollout_and_gives_no_reward() -> None:
+    async def main() -> Trace:
+        model = vf.ChatModel("m", base_url="http://127.0.0.1:1/v1", max_retries=0)
+        definition = vf.make("reverse-text")
+        task = next(iter(definition.tasks("train")))
+        try:
+            return await vf.rollout(definition, task, model)
+        finally:
+            await model.close()
+
+    trace = asyncio.run(main())
+    assert trace.stop_reason is StopReason.ERROR
+    assert trace.reward is None
+    assert trace.error is not None
+    assert trace.error.boundary == "model"
+    assert "APIConnectionError" in trace.error.message

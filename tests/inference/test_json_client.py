@@ -1,0 +1,191 @@
+"""The wire: what is tried again, what is final, and what the error says."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from tests.inference.local_server import Handler, error_answer, in_turn, json_answer, serve
+from vf.inference.wire import JsonClient
+from vf.traces.errors import ModelError
+
+OK = {"fine": True}
+
+
+def post(answer: Handler, **settings: Any) -> tuple[Any, int]:
+    """Post once; return the answer (or the error) and how many requests the server saw."""
+
+    async def run() -> tuple[Any, int]:
+        delay = settings.pop("delay", 0.0)
+        async with serve(answer, delay) as server:
+            client = JsonClient(server.base_url, **{"backoff": 0.01} | settings)
+            try:
+                return await client.post("/completions", {"prompt": [1]}), len(server.bodies)
+            except ModelError as error:
+                return error, len(server.bodies)
+            finally:
+                await client.close()
+
+    return asyncio.run(run())
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504])
+def test_passing_failures_are_tried_again(status: int) -> None:
+    script = [error_answer(status, "busy"), error_answer(status, "busy"), json_answer(OK)]
+    assert post(in_turn(script)) == (OK, 3)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+def test_refusals_are_final_at_once(status: int) -> None:
+    error, requests = post(in_turn([error_answer(status, "no such thing"), json_answer(OK)]))
+    assert isinstance(error, ModelError)
+    assert f"answered {status}: no such thing" in str(error)
+    assert requests == 1
+
+
+def test_the_last_failure_is_reported_with_the_number_of_attempts() -> None:
+    error, requests = post(lambda body: error_answer(503, "still loading"), max_retries=2)
+    assert "answered 503: still loading" in str(error)
+    assert "after 3 attempts" in str(error)
+    assert requests == 3
+
+
+def test_a_reset_connection_is_tried_again() -> None:
+    async def run() -> tuple[dict[str, Any], int]:
+        attempts = 0
+
+        async def handle(request: web.Request) -> web.Response:
+            nonlocal attempts
+            attempts += 1
+            if attempts < 3:
+                assert request.transport is not None
+                request.transport.abort()
+            return json_answer(OK)
+
+        app = web.Application()
+        app.router.add_post("/v1/x", handle)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        client = JsonClient(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", backoff=0.01)
+        try:
+            return await client.post("/x", {}), attempts
+        finally:
+            await client.close()
+            await runner.cleanup()
+
+    assert asyncio.run(run()) == (OK, 3)
+
+
+def test_a_refused_connection_is_tried_again_until_the_server_is_up() -> None:
+    async def run() -> dict[str, Any]:
+        port = free_port()
+        client = JsonClient(f"http://127.0.0.1:{port}/v1", backoff=0.1, max_retries=8)
+
+        async def handle(request: web.Request) -> web.Response:
+            return json_answer(OK)
+
+        app = web.Application()
+        app.router.add_post("/v1/x", handle)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        posting = asyncio.create_task(client.post("/x", {}))
+        await asyncio.sleep(0.15)
+        assert not posting.done()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        try:
+            return await posting
+        finally:
+            await client.close()
+            await runner.cleanup()
+
+    assert asyncio.run(run()) == OK
+
+
+def test_nobody_listening_is_a_model_error() -> None:
+    async def run() -> None:
+        client = JsonClient(f"http://127.0.0.1:{free_port()}/v1", backoff=0.01, max_retries=2)
+        try:
+            await client.post("/x", {})
+        finally:
+            await client.close()
+
+    with pytest.raises(ModelError, match=r"ClientConnectorError.*after 3 attempts"):
+        asyncio.run(run())
+
+
+def test_a_silent_server_is_given_up_after_the_timeout() -> None:
+    started = time.monotonic()
+    error, requests = post(lambda b: json_answer(OK), delay=5.0, timeout=0.2, max_retries=1)
+    assert "did not answer within 0.2 s" in str(error)
+    assert requests == 2
+    assert time.monotonic() - started < 4.0
+
+
+@pytest.mark.parametrize("text", ["<html>hello</html>", "", "{", "[" * 100_000, "\udcff"])
+def test_an_answer_that_is_not_json_is_final(text: str) -> None:
+    body = text.encode("utf-8", "surrogateescape")
+    error, requests = post(lambda _: web.Response(body=body, content_type="text/html"))
+    assert isinstance(error, ModelError)
+    assert "did not answer with JSON" in str(error)
+    assert requests == 1
+
+
+def test_json_that_is_not_an_object_is_refused() -> None:
+    error, _ = post(lambda _: json_answer([1]))
+    assert isinstance(error, ModelError)
+    assert "not an object" in str(error)
+
+
+@pytest.mark.parametrize(
+    "body", ['{"detail": "bad"}', "plainly bad", '{"error": "bad"}', '["bad"]', "null bad"]
+)
+def test_other_error_bodies_are_shown_as_they_are(body: str) -> None:
+    error, _ = post(lambda _: web.Response(text=body, status=400))
+    assert body in str(error)
+
+
+def test_a_base_url_without_scheme_is_explained() -> None:
+    async def run() -> None:
+        client = JsonClient("127.0.0.1:1/v1", backoff=0.01)
+        try:
+            await client.post("/x", {})
+        finally:
+            await client.close()
+
+    with pytest.raises(ModelError, match="is not a URL"):
+        asyncio.run(run())
+
+
+def test_the_key_is_sent_as_a_bearer_token() -> None:
+    async def run() -> str | None:
+        seen: list[str | None] = []
+
+        async def handle(request: web.Request) -> web.Response:
+            seen.append(request.headers.get("Authorization"))
+            return json_answer(OK)
+
+        app = web.Application()
+        app.router.add_post("/v1/x", handle)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/"
+        client = JsonClient(url, api_key="sesame")
+        await client.post("/x", {})
+        await client.close()
+        await runner.cleanup()
+        return seen[0]
+
+    assert asyncio.run(run()) == "Bearer sesame"
