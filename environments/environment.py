@@ -132,7 +132,15 @@ class Environment:
         return self.toolbox.events
 
     def episode(self, seed: int) -> Environment:
-        """Return a fresh copy for one episode, with its own ``rng``."""
+        """Return a fresh copy for one episode, with its own ``rng``.
+
+        Raises:
+            ConfigError: A limit is out of range.
+        """
+        for name in ("max_turns", "max_tokens", "timeout", "tool_timeout"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise ConfigError(f"environment {self.id!r}: {name} must be positive, got {limit}")
         episode = copy.copy(self)
         episode.rng = random.Random(seed)
         episode._toolbox = None

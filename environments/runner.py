@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from vf.environments.calling import call
 from vf.environments.environment import Environment, Observation, Step
 from vf.inference.model import ContextFull, Conversation, Model, Sampling
+from vf.traces.calling import call
 from vf.traces.errors import (
     ConfigError,
     EnvironmentFailure,

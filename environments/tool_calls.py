@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from vf.environments.calling import call
+from vf.traces.calling import call
 from vf.traces.errors import ConfigError, InfrastructureError, InvalidToolUse, ToolError
 from vf.traces.messages import Message, ToolCall
 from vf.traces.suggest import did_you_mean

@@ -5,12 +5,16 @@ adds only the *bridge*: the tokens between the model's last sampled token and it
 bridge is found by rendering a small closed conversation whose assistant turn holds a marker, and
 taking what follows the token that closes that turn. So a template that rewrites history (strips
 ``<think>``, say) has no history to rewrite, and sampled ids are never encoded again.
+
+Special tokens that a user's or a tool's text spells out are broken up by a zero-width space, so
+that what a tool found cannot close its turn and open another.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +60,7 @@ class Renderer:
         self._special = set(tokenizer.all_special_ids) | {
             index for index, token in tokenizer.added_tokens_decoder.items() if token.special
         }
+        self._special_texts = [tokenizer.convert_ids_to_tokens(index) for index in self._special]
         self.closer_id = self._find_closer()
         eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
         self.stop_token_ids = sorted({*stop_token_ids, *eos, self.closer_id})
@@ -195,13 +200,23 @@ class Renderer:
     def _text(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> str:
         return str(
             self.tokenizer.apply_chat_template(
-                [_for_template(message) for message in messages],
+                [_for_template(self._defused(message)) for message in messages],
                 tools=list(tools) or None,
                 add_generation_prompt=messages[-1].role != "assistant",
                 tokenize=False,
                 **self._template_args,
             )
         )
+
+    def _defused(self, message: Message) -> Message:
+        """Break up special tokens that a user or a tool wrote out, so that none forges a turn."""
+        if message.role not in ("user", "tool"):
+            return message
+        content = message.content
+        for text in self._special_texts:
+            if text in content:
+                content = content.replace(text, f"{text[:1]}\u200b{text[1:]}")
+        return replace(message, content=content)
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))

@@ -12,7 +12,9 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 
+from vf.traces.calling import call
 from vf.traces.errors import ConfigError, RubricError
 from vf.traces.trace import Score, Trace
 
@@ -96,14 +98,20 @@ class Rubric:
             RubricError: A function raised, or returned something that is not a number in its
                 range. The message names it. Never turned into a 0.
         """
-        outcome = await _call(self.outcome, _name(self.outcome), trace, unit=True)
-        penalties = {
-            name: await _call(penalty.fn, name, trace, unit=True)
-            for name, penalty in self.penalties.items()
-        }
-        metrics = {
-            name: await _call(fn, name, trace, unit=False) for name, fn in self.metrics.items()
-        }
+        parts = [
+            (self.outcome, _name(self.outcome), True),
+            *((penalty.fn, name, True) for name, penalty in self.penalties.items()),
+            *((fn, name, False) for name, fn in self.metrics.items()),
+        ]
+        # Plain functions share one thread, so a slow or hanging one holds up no other rollout.
+        raw = await call(lambda: [_run(fn, name, trace) for fn, name, _ in parts])
+        values = [
+            await _value(result, name, unit=unit)
+            for result, (_, name, unit) in zip(raw, parts, strict=True)
+        ]
+        outcome, rest = values[0], iter(values[1:])
+        penalties = {name: next(rest) for name in self.penalties}
+        metrics = {name: next(rest) for name in self.metrics}
         total = sum(self.penalties[name].weight * value for name, value in penalties.items())
         return Score(outcome * (1.0 - min(self.cap, total)), outcome, penalties, metrics)
 
@@ -116,21 +124,27 @@ def episode_return(trace: Trace) -> float:
     return sum(trace.step_rewards)
 
 
-async def _call(fn: Scorer, name: str, trace: Trace, *, unit: bool) -> float:
+def _run(fn: Scorer, name: str, trace: Trace) -> Value | Awaitable[Value]:
     try:
-        result = fn(trace)
+        return fn(trace)
+    except (Exception, SystemExit) as error:
+        raise RubricError(f"{name!r} raised {type(error).__name__}: {error}") from error
+
+
+async def _value(result: Value | Awaitable[Value], name: str, *, unit: bool) -> float:
+    """Await a scorer's result if need be, and check that it is a number in its range."""
+    try:
         value = await result if inspect.isawaitable(result) else result
     except Exception as error:
         raise RubricError(f"{name!r} raised {type(error).__name__}: {error}") from error
-    if isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, (int, float)):
+    if not isinstance(value, Real):  # bool, and NumPy's scalars, are among them
         raise RubricError(f"{name!r} returned {type(value).__name__}, not a number")
-    if not math.isfinite(value):
-        raise RubricError(f"{name!r} returned {value}")
-    if unit and not 0.0 <= value <= 1.0:
-        raise RubricError(f"{name!r} returned {value}, which is outside [0, 1]")
-    return float(value)
+    number = float(value)
+    if not math.isfinite(number):
+        raise RubricError(f"{name!r} returned {number}")
+    if unit and not 0.0 <= number <= 1.0:
+        raise RubricError(f"{name!r} returned {number}, which is outside [0, 1]")
+    return number
 
 
 def _name(fn: Scorer) -> str:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vf.environments.calling import call
 from vf.environments.environment import Environment
 from vf.environments.evaluate import take_tasks
 from vf.environments.registry import make
 from vf.inference.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
+from vf.traces.calling import call
 from vf.traces.errors import ConfigError, VfError
 from vf.traces.messages import as_messages
 from vf.traces.task import Task

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vf.inference.model import Sampling
+from vf.traces.seeding import derive_seed
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 
@@ -51,7 +52,7 @@ class SamplingFields(BaseModel):
             top_k=max(0, self.top_k),
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
-            seed=None if self.seed is None else self.seed + index,
+            seed=None if self.seed is None else derive_seed(self.seed, index),
         )
 
     def stop_strings(self) -> list[str]:

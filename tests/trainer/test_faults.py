@@ -23,8 +23,9 @@ class Faulty(vf.Environment):
     def __init__(self, how: str, every: int = 1) -> None:
         self.how = how
         self.every = every
-        self.timeout = 0.5 if how == "hang" else 60.0
-        self.rubric = vf.Rubric(outcome=_nan if how == "nan" else _length)
+        self.timeout = 0.5 if how.startswith("hang") else 60.0
+        scorers = {"nan": _nan, "hang-score": _hang}
+        self.rubric = vf.Rubric(outcome=scorers.get(how, _length))
 
     def tasks(self, split: Split) -> Iterator[vf.Task]:
         for index in range(8):
@@ -43,6 +44,11 @@ def _nan(trace: vf.Trace) -> float:
     return float("nan")
 
 
+def _hang(trace: vf.Trace) -> float:
+    time.sleep(60)
+    return 1.0
+
+
 def _length(trace: vf.Trace) -> float:
     return min(1.0, len(trace.reply) / 20)
 
@@ -56,6 +62,7 @@ vf.register("test-faulty", Faulty)
         ("raise", "step raised KeyError: 'the database is gone'"),
         ("hang", r"took longer than its 0\.5 s, and was waiting for step"),
         ("nan", "'_nan' returned nan"),
+        ("hang-score", r"took longer than its 0\.5 s, and was waiting for score"),
     ],
 )
 def test_a_step_in_which_all_fails_stops_the_run_with_the_cause(
