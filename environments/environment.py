@@ -7,7 +7,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from vf.environments.tool_calls import ToolBox
 from vf.rubrics.rubric import Rubric, episode_return
@@ -74,6 +74,12 @@ class Environment:
     rng: random.Random
     turn: int = 0
     _toolbox: ToolBox | None = None
+    _tool_methods: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        members = inspect.getmembers_static(cls)
+        cls._tool_methods = tuple(name for name, value in members if is_tool(value))
 
     def tasks(self, split: Split) -> Iterable[Task]:
         """Return the tasks of a split. Must be the same every time.
@@ -118,11 +124,7 @@ class Environment:
     def toolbox(self) -> ToolBox:
         """This episode's tools."""
         if self._toolbox is None:
-            bound = [
-                getattr(self, name)
-                for name, value in inspect.getmembers_static(type(self))
-                if is_tool(value)
-            ]
+            bound = [getattr(self, name) for name in self._tool_methods]
             self._toolbox = ToolBox([Tool.from_function(fn) for fn in [*self.tools, *bound]])
         return self._toolbox
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import os
+import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +16,9 @@ from typing import Any
 async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Await a coroutine function, or run a plain function in a thread of its own.
 
-    The thread is a daemon: when the caller stops waiting (a deadline, a cancellation), a
-    function that hangs is left behind and cannot keep the process alive. Pools join their
-    threads at exit, so a pool would.
+    The threads are daemons: when the caller stops waiting (a deadline, a cancellation), a
+    function that hangs is left behind and cannot keep the process alive. The standard library's
+    pools join their threads at exit, so they would.
 
     Raises:
         RuntimeError: The function raised what asyncio gives a meaning of its own: SystemExit,
@@ -61,9 +64,32 @@ async def _in_thread(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
         except RuntimeError:
             return  # the loop has closed: nobody waits for the result any more
 
-    threading.Thread(target=run, daemon=True, name=f"vf-{_label(fn)}").start()
+    _submit(run)
     return await future
 
 
-def _label(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__qualname__", type(fn).__name__)
+class _Worker(threading.Thread):
+    """Runs jobs one after the other, and lies idle in between."""
+
+    def __init__(self) -> None:
+        super().__init__(name="vf-call", daemon=True)
+        self.jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        while True:
+            self.jobs.get()()
+            _idle.append(self)
+
+
+# A worker whose job hangs never comes back here, so nobody waits behind it.
+_idle: deque[_Worker] = deque()
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _submit(job: Callable[[], None]) -> None:
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = _Worker()
+        worker.start()
+    worker.jobs.put(job)

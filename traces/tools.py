@@ -9,7 +9,9 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MethodType
 from typing import Any, Literal, TypeVar, get_type_hints
 
 import docstring_parser
@@ -89,6 +91,18 @@ class Tool:
             ConfigError: A parameter has no type or one without a JSON schema, or is
                 positional-only or variadic.
         """
+        if inspect.ismethod(fn):
+            # Every episode binds its own methods: what they look like is worked out once.
+            return replace(cls._of_method(fn.__func__), fn=fn)
+        return cls._build(fn)
+
+    @classmethod
+    @lru_cache(maxsize=1024)
+    def _of_method(cls, function: Callable[..., Any]) -> Tool:
+        return cls._build(MethodType(function, object()))  # bound to anything: `self` is not shown
+
+    @classmethod
+    def _build(cls, fn: Callable[..., Any]) -> Tool:
         name = getattr(fn, "__name__", type(fn).__name__)
         doc = docstring_parser.parse(inspect.getdoc(fn) or "")
         described = {param.arg_name: param.description or "" for param in doc.params}
