@@ -40,7 +40,7 @@ MARKUP = [
     "<think>",
     "</think>",
 ]
-VOCABULARY = 512
+VOCABULARY = 1024
 
 # How often each way of working appears in the conversations of the two phases.
 FAULTLESS = {"good": 1.0}
@@ -111,12 +111,12 @@ async def demonstrate(count: int, behaviours: dict[str, float], seed: int) -> li
 
 
 def train_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer in which every digit is a token of its own."""
+    """Train a byte-level BPE tokenizer that takes numbers in chunks of up to three digits."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(
-                Regex(r"\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"), behavior="isolated"
+                Regex(r"\p{N}{1,3}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"), behavior="isolated"
             ),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]

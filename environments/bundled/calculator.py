@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from vf.environments.environment import Environment, Split
+from vf.environments.generated import distinct_tasks
 from vf.rubrics.penalties import extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.traces.errors import ConfigError
-from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.tools import tool
 from vf.traces.trace import Trace
@@ -21,8 +21,6 @@ Operation = Literal["+", "-", "*"]
 _APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _ANSWER = re.compile(r"Answer:\s*(-?\d+)(?![.,]?\d)")
 _LONGEST_ANSWER = 100  # digits; Python refuses to read numbers of thousands
-_EVAL_SHARE = 5  # one task in five belongs to the eval split, for good
-_DRAWS_PER_TASK = 100  # after so many, there are no more different tasks to draw
 
 
 def final_answer(text: str) -> int | None:
@@ -103,29 +101,20 @@ class Calculator(Environment):
         return int(_APPLY[op](a, b))
 
     def tasks(self, split: Split) -> Iterator[Task]:
-        """Yield distinct expressions; the split is decided by the expression itself."""
-        rng = random.Random(derive_seed(self.seed, "calculator", split))
-        seen: set[str] = set()
-        for _ in range(_DRAWS_PER_TASK * self.sizes[split]):
-            if len(seen) == self.sizes[split]:
-                return
-            operations = rng.randint(1, self.max_operations)
-            expression, value = self._expression(rng, operations)
-            held_out = derive_seed("calculator", expression) % _EVAL_SHARE == 0
-            if expression in seen or held_out != (split == "eval"):
-                continue
-            seen.add(expression)
-            yield Task(
-                id=expression,
-                prompt=f"Compute {expression}.",
-                answer=value,
-                info={"operations": operations},
-            )
-        if len(seen) < self.sizes[split]:
-            raise ConfigError(
-                f"calculator: found only {len(seen)} different {split} tasks of this size, not "
-                f"{self.sizes[split]}; ask for fewer, or for larger ones"
-            )
+        """Yield distinct expressions; which split an expression is in never changes."""
+        return distinct_tasks(
+            "calculator", self._draw, split=split, count=self.sizes[split], seed=self.seed
+        )
+
+    def _draw(self, rng: random.Random) -> Task:
+        operations = rng.randint(1, self.max_operations)
+        expression, value = self._expression(rng, operations)
+        return Task(
+            id=expression,
+            prompt=f"Compute {expression}.",
+            answer=value,
+            info={"operations": operations},
+        )
 
     def _expression(self, rng: random.Random, operations: int) -> tuple[str, int]:
         """Draw an expression and its value; a nested one is grown from the inside out."""

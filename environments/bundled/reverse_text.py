@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 
 from vf.environments.environment import Environment, Split
+from vf.environments.generated import distinct_tasks
 from vf.rubrics.rubric import Rubric
 from vf.traces.errors import ConfigError
-from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
-_EVAL_SHARE = 5  # one task in five belongs to the eval split, for good
-_DRAWS_PER_TASK = 100  # after so many, there are no more different tasks to draw
 
 
 def exact(trace: Trace) -> float:
@@ -70,27 +68,15 @@ class ReverseText(Environment):
         )
 
     def tasks(self, split: Split) -> Iterator[Task]:
-        """Yield distinct texts; the split is decided by the text itself."""
-        rng = random.Random(derive_seed(self.seed, "reverse-text", split))
-        seen: set[str] = set()
-        for _ in range(_DRAWS_PER_TASK * self.sizes[split]):
-            if len(seen) == self.sizes[split]:
-                return
-            letters = rng.randint(self.min_letters, self.max_letters)
-            text = "".join(
-                rng.choice(_VOWELS if index % 2 else _CONSONANTS) for index in range(letters)
-            )
-            held_out = derive_seed("reverse-text", text) % _EVAL_SHARE == 0
-            if text in seen or held_out != (split == "eval"):
-                continue
-            seen.add(text)
-            yield Task(
-                id=text,
-                prompt=f"Write this backwards, and nothing else: {text}",
-                answer=text[::-1],
-            )
-        if len(seen) < self.sizes[split]:
-            raise ConfigError(
-                f"reverse-text: found only {len(seen)} different {split} tasks of this size, not "
-                f"{self.sizes[split]}; ask for fewer, or for larger ones"
-            )
+        """Yield distinct texts; which split a text is in never changes."""
+        return distinct_tasks(
+            "reverse-text", self._draw, split=split, count=self.sizes[split], seed=self.seed
+        )
+
+    def _draw(self, rng: random.Random) -> Task:
+        letters = rng.randint(self.min_letters, self.max_letters)
+        text = "".join(
+            rng.choice(_VOWELS if index % 2 else _CONSONANTS) for index in range(letters)
+        )
+        prompt = f"Write this backwards, and nothing else: {text}"
+        return Task(id=text, prompt=prompt, answer=text[::-1])

@@ -1,0 +1,54 @@
+"""Generated tasks: distinct, the same every time, and never in both splits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from vf.environments.environment import Split
+from vf.traces.errors import ConfigError
+from vf.traces.seeding import derive_seed
+from vf.traces.task import Task
+
+_EVAL_SHARE = 5  # one task in five belongs to the eval split, for good
+_DRAWS_PER_TASK = 100  # after so many, there are no more different tasks to draw
+
+
+def distinct_tasks(
+    environment: str,
+    draw: Callable[[random.Random], Task],
+    *,
+    split: Split,
+    count: int,
+    seed: int,
+) -> Iterator[Task]:
+    """Yield ``count`` different tasks of a split.
+
+    Which split a task belongs to is decided by its id, so no task is in both whatever their
+    sizes and seeds.
+
+    Args:
+        environment: Its name, for the seed and the error.
+        draw: Makes a random task.
+        split: Which split.
+        count: How many tasks.
+        seed: Seed of the tasks.
+
+    Raises:
+        ConfigError: There are not so many different tasks.
+    """
+    rng = random.Random(derive_seed(seed, environment, split))
+    seen: set[str] = set()
+    for _ in range(_DRAWS_PER_TASK * count):
+        if len(seen) == count:
+            return
+        task = draw(rng)
+        held_out = derive_seed(environment, task.id) % _EVAL_SHARE == 0
+        if task.id not in seen and held_out == (split == "eval"):
+            seen.add(task.id)
+            yield task
+    if len(seen) < count:
+        raise ConfigError(
+            f"{environment}: found only {len(seen)} different {split} tasks of this size, not "
+            f"{count}; ask for fewer, or for larger ones"
+        )
