@@ -40,7 +40,7 @@ MARKUP = [
     "<think>",
     "</think>",
 ]
-VOCABULARY = 1024
+VOCABULARY = 512
 
 # How often each way of working appears in the conversations of the two phases.
 FAULTLESS = {"good": 1.0}
@@ -111,12 +111,12 @@ async def demonstrate(count: int, behaviours: dict[str, float], seed: int) -> li
 
 
 def train_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer that takes numbers in chunks of up to three digits."""
+    """Train a byte-level BPE tokenizer that takes numbers in chunks of up to two digits."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(
-                Regex(r"\p{N}{1,3}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"), behavior="isolated"
+                Regex(r"\p{N}{1,2}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+"), behavior="isolated"
             ),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
@@ -220,8 +220,8 @@ def main() -> None:
     """Make the model and save it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("out", type=Path, help="folder to write")
-    parser.add_argument("--steps", type=int, default=2500, help="steps on faultless conversations")
-    parser.add_argument("--spoil-steps", type=int, default=500, help="steps on imperfect ones")
+    parser.add_argument("--steps", type=int, default=2000, help="steps on faultless conversations")
+    parser.add_argument("--spoil-steps", type=int, default=300, help="steps on imperfect ones")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--conversations", type=int, default=8_000)
     parser.add_argument("--learning-rate", type=float, default=3e-3)

@@ -26,7 +26,7 @@ from vf.inference.embedded.sampler import SeededSampler, Stream
 from vf.inference.model import Sampling
 from vf.traces.errors import EngineError
 
-PAGE_TOKENS = 32
+PAGE_TOKENS = 16  # a shared prefix is found in whole pages
 POLL_SECONDS = 0.5  # how soon a request notices that the generation thread has died
 
 
@@ -95,8 +95,7 @@ class EmbeddedEngine:
             num_blocks=blocks_per_request * self._max_requests,
             max_batch_tokens=self._max_batch_tokens,
             max_requests_per_batch=self._max_requests,
-            # A shared block would outlive the weights it was computed with.
-            allow_block_sharing=False,
+            allow_block_sharing=True,
             # The sampler keeps its books in Python: no graphs, one batch at a time.
             use_cuda_graph=False,
             use_async_batching=False,
@@ -150,9 +149,32 @@ class EmbeddedEngine:
             yield
 
     def publish(self, version: int) -> None:
-        """Make the weights now in the model known as ``version``."""
+        """Make the weights now in the model known as ``version``.
+
+        Prefixes that were computed with earlier weights are shared with no request to come.
+        """
         with self.paused():
             self._sampler.version = version
+            self._forget_prefixes()
+
+    def _forget_prefixes(self) -> None:
+        """Drop all shared prefixes.
+
+        Requests under way keep their own, of earlier weights, and would offer them again: while
+        there are any, nothing is shared until the next publish.
+        """
+        if self._manager.batch_processor is None:
+            return
+        cache = self._manager.batch_processor.cache
+        cache.evict_cached_blocks()
+        allocators = list(cache.cache_allocators.values())
+        for allocator in allocators:
+            allocator.ledger.hash_to_block.clear()
+            allocator.ledger.block_to_hash.clear()
+        cache.allow_block_sharing = not self._sampler.streams
+        cache.use_prefix_sharing = cache.allow_block_sharing and all(
+            allocator.use_block_sharing for allocator in allocators
+        )
 
     async def generate(
         self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
