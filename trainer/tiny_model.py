@@ -169,6 +169,7 @@ def build(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         num_hidden_layers=4,
         num_attention_heads=6,
         num_key_value_heads=3,
+        head_dim=32,  # the smallest that vLLM serves on a CPU
         max_position_embeddings=1024,
         rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
         tie_word_embeddings=True,

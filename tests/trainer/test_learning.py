@@ -9,7 +9,9 @@ from vf.trainer.rl_trainer import RLTrainer
 
 
 def digit_share(make_trainer: Any, shuffled: bool) -> tuple[float, float]:
-    trainer: RLTrainer = make_trainer(max_steps=12, batch_size=32, env_args={"shuffled": shuffled})
+    trainer: RLTrainer = make_trainer(
+        max_steps=12, batch_size=32, learning_rate=1e-3, env_args={"shuffled": shuffled}
+    )
     lines = [trainer.step() for _ in range(12)]
     name = "metric/digits" if shuffled else "reward/mean"
     shares = [line[name] for line in lines]
