@@ -1,0 +1,102 @@
+"""Building tool calls from what a model wrote, and the reasons why one cannot be built."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from vf.traces.messages import ToolCall
+
+
+class Unreadable(Exception):
+    """A call cannot be read; the text is the reason, written for the model."""
+
+
+def malformed(raw: str, reason: str) -> ToolCall:
+    """Return the call that stands for an unreadable one."""
+    return ToolCall("", "", raw.strip(), malformed=reason)
+
+
+def decode(text: str) -> Any:
+    """Decode JSON.
+
+    Raises:
+        Unreadable: It is not JSON, or is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"it is not valid JSON: {error}") from error
+
+
+def call_from_object(
+    value: object, *, name: str = "name", arguments: str = "arguments"
+) -> ToolCall:
+    """Build a call from a JSON object that holds its name and its arguments.
+
+    Raises:
+        Unreadable: It is not an object, has no name, or cannot be written down again.
+    """
+    if not isinstance(value, dict):
+        raise Unreadable("it is not a JSON object")
+    called, given = value.get(name), value.get(arguments, {})
+    if not isinstance(called, str) or not called:
+        raise Unreadable(f"it has no {name!r}")
+    # Some templates have the arguments as a JSON string; both forms mean the same.
+    return _call(called, given if isinstance(given, str) else _encode(given))
+
+
+def call_from_text(name: str, arguments: str) -> ToolCall:
+    """Build a call from its name and its arguments as JSON text, which is kept as written.
+
+    Raises:
+        Unreadable: There is no name, or the arguments are not JSON.
+    """
+    if not name:
+        raise Unreadable("it has no name")
+    decode(arguments)
+    return _call(name, arguments.strip())
+
+
+def call_from_values(name: str, arguments: dict[str, Any]) -> ToolCall:
+    """Build a call from its name and its decoded arguments.
+
+    Raises:
+        Unreadable: It cannot be written down again.
+    """
+    return _call(name, _encode(arguments))
+
+
+def calls_from_json(
+    text: str, *, name: str = "name", arguments: str = "arguments"
+) -> list[ToolCall]:
+    """Build the calls of a JSON list of objects, or of one object.
+
+    An entry that cannot be read becomes a malformed call and leaves the others alone.
+
+    Raises:
+        Unreadable: The text is not JSON.
+    """
+    value = decode(text)
+    calls = []
+    for entry in value if isinstance(value, list) else [value]:
+        try:
+            calls.append(call_from_object(entry, name=name, arguments=arguments))
+        except Unreadable as problem:
+            calls.append(malformed(text, str(problem)))
+    return calls
+
+
+def _encode(value: object) -> str:
+    try:
+        return json.dumps(value)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"it cannot be written down again: {error}") from error
+
+
+def _call(name: str, arguments: str) -> ToolCall:
+    try:
+        f"{name}{arguments}".encode()  # JSON can spell half characters, which no file can hold
+    except UnicodeEncodeError as error:
+        raise Unreadable(f"it cannot be written down again: {error}") from error
+    return ToolCall("", name, arguments)

@@ -1,0 +1,107 @@
+"""Argument values that a form writes as bare text, read with the tool's schema in hand.
+
+``5`` may be a number or the text of one: only the schema knows. Where it does not say, the text is
+taken as JSON if it is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Schemas = Mapping[str, Mapping[str, Any]]
+
+_PYTHON = {"True": True, "False": False, "None": None}  # what jinja's `string` filter makes
+_KINDS = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+_MAX_DEPTH = 8  # of references and unions in a schema
+
+
+def parameter_schemas(tools: Iterable[Mapping[str, Any]]) -> Schemas:
+    """Return the JSON schema of each tool's arguments, by the tool's name."""
+    functions = [tool.get("function", tool) for tool in tools]
+    return {
+        function["name"]: function["parameters"]
+        for function in functions
+        if isinstance(function, Mapping)
+        and isinstance(function.get("name"), str)
+        and isinstance(function.get("parameters"), Mapping)
+    }
+
+
+def read_value(text: str, parameter: str, schema: Mapping[str, Any]) -> Any:
+    """Read a value that was written as bare text.
+
+    Args:
+        text: The value: text as it is, anything else as JSON (or as Python's True, False, None).
+        parameter: Which argument it is for.
+        schema: JSON schema of all the tool's arguments; empty if it is not known.
+
+    Returns:
+        The text itself if the schema wants text, or if nothing else can be made of it; else what
+        it decodes to, whether or not the schema wants that: the environment checks.
+    """
+    properties = schema.get("properties")
+    declared = properties.get(parameter) if isinstance(properties, Mapping) else None
+    kinds = _kinds(declared, schema, _MAX_DEPTH)
+    if kinds == frozenset({"string"}):
+        return text
+    try:
+        value = _decode(text)
+    except (ValueError, RecursionError):
+        return text
+    if isinstance(value, str):  # a text in quotes is a text with quotes: none were needed
+        return text
+    wanted = kinds is None or "string" not in kinds or _kind(value) in kinds
+    return value if wanted else text
+
+
+def _decode(text: str) -> Any:
+    bare = text.strip()
+    return _PYTHON[bare] if bare in _PYTHON else json.loads(bare, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), "null" if value is None else "string")
+
+
+def _kinds(schema: object, root: Mapping[str, Any], depth: int) -> frozenset[str] | None:
+    """Return the JSON types that a schema allows, None if it does not say."""
+    if not isinstance(schema, Mapping) or depth < 0:
+        return None
+    if isinstance(schema.get("$ref"), str):
+        return _kinds(_resolve(schema["$ref"], root), root, depth - 1)
+    if "const" in schema:
+        return _with_integers([_kind(schema["const"])])
+    if isinstance(schema.get("enum"), list):
+        return _with_integers(_kind(value) for value in schema["enum"])
+    for union in ("anyOf", "oneOf"):
+        if isinstance(schema.get(union), list):
+            found = [_kinds(option, root, depth - 1) for option in schema[union]]
+            known = [kinds for kinds in found if kinds is not None]
+            return frozenset().union(*known) if len(known) == len(found) else None
+    if isinstance(schema.get("allOf"), list):
+        found = [_kinds(part, root, depth - 1) for part in schema["allOf"]]
+        return next((kinds for kinds in found if kinds is not None), None)
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        return _with_integers([declared])
+    if isinstance(declared, list):
+        return _with_integers(str(kind) for kind in declared)
+    return None
+
+
+def _with_integers(kinds: Iterable[str]) -> frozenset[str]:
+    found = frozenset(kinds)
+    return found | {"integer"} if "number" in found else found
+
+
+def _resolve(reference: str, root: Mapping[str, Any]) -> object:
+    found: object = root
+    for key in reference.removeprefix("#/").split("/"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
