@@ -1,33 +1,27 @@
 """Messages to token ids and back, for one tokenizer, without touching what was sampled.
 
 A conversation is rendered through the chat template once, for its first prompt. Each later turn
-adds only the *bridge*: the tokens between the model's last sampled token and its next one. The
-bridge is found by rendering a small closed conversation whose assistant turn holds a marker, and
-taking what follows the token that closes that turn. So a template that rewrites history (strips
+adds only the *bridge*: the tokens between the model's last sampled token and its next one, read
+off the template by :mod:`vf.inference.bridge`. So a template that rewrites history (strips
 ``<think>``, say) has no history to rewrite, and sampled ids are never encoded again.
-
-Special tokens that a user's or a tool's text spells out are broken up by a zero-width space, so
-that what a tool found cannot close its turn and open another.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vf.inference.parsing import parse_hermes
+from vf.inference.bridge import Bridge, BridgeError
+from vf.inference.chat_template import ChatTemplate
+from vf.inference.parsing import parser_for
+from vf.inference.seam import Seams
 from vf.traces.errors import ConfigError
-from vf.traces.messages import Message, ToolCall
+from vf.traces.messages import Message
 
-_MARKER = "vfmarkervf"  # letters only, so that no template escapes it
+__all__ = ["BridgeError", "Renderer"]
+
 _TAIL = 16  # tokens; more than "<think>" and line breaks can take
-
-
-class BridgeError(Exception):
-    """The template cannot be extended here; the message says where it breaks."""
 
 
 class Renderer:
@@ -35,13 +29,17 @@ class Renderer:
 
     Args:
         tokenizer: A ``PreTrainedTokenizerBase`` with a chat template.
-        stop_token_ids: Tokens that end an answer; the tokenizer's eos and the turn's closer are
-            always among them.
+        stop_token_ids: Tokens that end an answer; the tokenizer's eos, and the tokens with which
+            the template shows that an answer ends, are always among them.
         template_args: Extra variables for the chat template, like ``enable_thinking``.
 
+    Attributes:
+        template: The chat template.
+        closer_id: The token that ends an answer in words.
+        stop_token_ids: All tokens that end answers, in ascending order.
+
     Raises:
-        ConfigError: There is no chat template, or it does not close the assistant's turn with
-            a token of its own.
+        ConfigError: There is no chat template, it cannot be rendered, or nothing ends an answer.
     """
 
     def __init__(
@@ -50,24 +48,34 @@ class Renderer:
         stop_token_ids: Sequence[int] = (),
         template_args: dict[str, Any] | None = None,
     ) -> None:
-        if not getattr(tokenizer, "chat_template", None):
-            raise ConfigError(
-                f"the tokenizer {tokenizer.name_or_path!r} has no chat template; use a chat "
-                "model, or set tokenizer.chat_template and save it beside the weights"
-            )
         self.tokenizer = tokenizer
-        self._template_args = template_args or {}
-        self._special = set(tokenizer.all_special_ids) | {
-            index for index, token in tokenizer.added_tokens_decoder.items() if token.special
-        }
-        self._special_texts = [tokenizer.convert_ids_to_tokens(index) for index in self._special]
-        self.closer_id = self._find_closer()
-        eos = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
-        self.stop_token_ids = sorted({*stop_token_ids, *eos, self.closer_id})
+        self.template = ChatTemplate(tokenizer, template_args)
+        # A tokenizer may have several templates by name: one of them shows how tools are called.
+        self.parser = parser_for(str(tokenizer.chat_template))
+        self._seams = Seams(self.template, [self.template.token(i) for i in stop_token_ids])
+        self._bridge = Bridge(self.template, self._seams)
+        if self._seams.closer is None:
+            raise ConfigError(
+                "nothing ends an answer: the chat template closes the assistant's turn with text, "
+                "and the tokenizer has no eos token"
+            )
+        self.closer_id = self.template.id(self._seams.closer)
+        stops = {self.template.id(token) for token in self._seams.stops}
+        self.stop_token_ids = sorted({*stop_token_ids, *stops})
 
     @classmethod
-    def from_pretrained(cls, model: str, template_args: dict[str, Any] | None = None) -> Renderer:
+    def from_pretrained(
+        cls,
+        model: str,
+        template_args: dict[str, Any] | None = None,
+        chat_template: str | None = None,
+    ) -> Renderer:
         """Load the tokenizer (and the stop tokens) of a local folder or a hub name.
+
+        Args:
+            model: The folder or the name.
+            template_args: Extra variables for the chat template.
+            chat_template: A template to use in place of the tokenizer's own.
 
         Raises:
             ConfigError: It cannot be loaded, or has no usable chat template.
@@ -78,6 +86,8 @@ class Renderer:
             tokenizer = AutoTokenizer.from_pretrained(model)
         except (OSError, ValueError) as error:
             raise ConfigError(f"model {model!r}: cannot load its tokenizer: {error}") from error
+        if chat_template is not None:
+            tokenizer.chat_template = chat_template
         stops: Sequence[int] = ()
         local = Path(model)
         if not local.is_dir() or (local / "generation_config.json").is_file():
@@ -93,141 +103,71 @@ class Renderer:
         """Render a whole conversation, up to where the model answers.
 
         Raises:
-            ConfigError: The template refuses these messages.
+            ConfigError: The template refuses these messages, or would leave some of them out.
         """
+        for role in ("system", "tool"):
+            if any(message.role == role for message in messages) and not self._seams.shows(role):
+                raise ConfigError(f"the chat template leaves out {role} messages")
         try:
-            text = self._text(messages, tools)
+            text = self.template.text(messages, tools)
         except Exception as error:  # jinja raises whatever the template's author chose
             raise ConfigError(f"the chat template refuses the conversation: {error}") from error
-        return self._encode(text)
+        return self.template.encode(text)
 
     def bridge(
         self,
         reply: Message,
         new: Sequence[Message],
         tools: Sequence[dict[str, Any]],
+        last_token_id: int | None = None,
     ) -> list[int]:
-        """Return the tokens from after the closer of ``reply`` to the next answer's first.
+        """Return the tokens from behind a sampled answer to the next answer's first.
 
         Args:
             reply: The answer that was just sampled; only the shape of its tool calls matters.
             new: The messages that came after it.
             tools: The tools on offer.
+            last_token_id: The answer's last token. Where that is the one with which the template
+                goes on, it is not repeated; where the turn was cut off, or ended on another
+                token, the tokens returned close it first.
 
         Raises:
-            BridgeError: The template does not show where the answer ends.
+            BridgeError: The template does not show where the answer ends, or refuses ``new``.
         """
-        marker, said = _MARKER, repr((new, tools))
-        while marker in said:
-            marker += "x"
-        text = self._closed_text(reply, marker, new, tools)
-        closer = self.tokenizer.convert_ids_to_tokens(self.closer_id)
-        place = text.rfind(marker)
-        if place < 0:
-            raise BridgeError("the template does not show the last answer")
-        end = text.find(closer, place)
-        if end < 0:
-            raise BridgeError(f"the template does not close the answer with {closer}")
-        if not self._special.isdisjoint(self._encode(text[place:end])):
-            raise BridgeError(f"the template closes this answer with another token than {closer}")
-        # A special token is never merged with its neighbours, so encoding from it on gives the
-        # same ids as encoding the whole; its id in front proves it.
-        ids = self._encode(text[end:])
-        if not ids or ids[0] != self.closer_id:
-            raise BridgeError(f"the text after the answer does not begin with {closer}")
-        return ids[1:]
+        ended = None if last_token_id is None else self.template.token(last_token_id)
+        return self._bridge.after(reply, new, tools, ended)
 
-    def parse(self, token_ids: Sequence[int], *, prompt_ids: Sequence[int], turn: int) -> Message:
+    def parse(
+        self,
+        token_ids: Sequence[int],
+        *,
+        prompt_ids: Sequence[int],
+        turn: int,
+        tools: Sequence[dict[str, Any]] = (),
+    ) -> Message:
         """Read an answer from its sampled ids; see :mod:`vf.inference.parsing`."""
         ids = list(token_ids)
         while ids and ids[-1] in self.stop_token_ids:
             ids.pop()
-        return self.parse_text(self.decode(ids), prompt_ids=prompt_ids, turn=turn)
+        return self.parse_text(self.decode(ids), prompt_ids=prompt_ids, turn=turn, tools=tools)
 
-    def parse_text(self, text: str, *, prompt_ids: Sequence[int], turn: int) -> Message:
+    def parse_text(
+        self,
+        text: str,
+        *,
+        prompt_ids: Sequence[int],
+        turn: int,
+        tools: Sequence[dict[str, Any]] = (),
+    ) -> Message:
         """Read an answer from its text, without the stop token."""
         opened = self.opens_reasoning(prompt_ids)
-        return parse_hermes(text, id_prefix=f"call_{turn}", in_reasoning=opened)
+        return self.parser.parse(text, id_prefix=f"call_{turn}", in_reasoning=opened, tools=tools)
 
     def opens_reasoning(self, prompt_ids: Sequence[int]) -> bool:
-        """Return whether a prompt ends with ``<think>``, so that the answer begins inside it."""
-        return self.decode(prompt_ids[-_TAIL:]).rstrip().endswith("<think>")
+        """Return whether a prompt ends by opening the reasoning (with ``<think>``, mostly)."""
+        tail = self.decode(prompt_ids[-_TAIL:]).rstrip()
+        return tail.endswith(self.parser.reasoning_opener)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens included."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
-
-    def _closed_text(
-        self,
-        reply: Message,
-        marker: str,
-        new: Sequence[Message],
-        tools: Sequence[dict[str, Any]],
-    ) -> str:
-        """Render ``new`` after a stand-in for the answer, with the marker as its last words."""
-        calls = [
-            ToolCall(call.id, call.name or "unknown", json.dumps({"x": marker}))
-            for call in reply.tool_calls
-        ]
-        # Some templates refuse parallel calls in the history (Llama 3.1). The model has made them
-        # all the same, and what comes after them does not depend on how many there were.
-        problem = None
-        for shown in (calls, calls[:1]):
-            marked = Message("assistant", "" if shown else marker, tool_calls=shown)
-            try:
-                return self._text([Message("user", "-"), marked, *new], tools)
-            except Exception as error:  # jinja raises whatever the template's author chose
-                problem = problem or error
-        raise BridgeError(f"the template refuses the closed conversation: {problem}") from problem
-
-    def _find_closer(self) -> int:
-        """Find the token that closes an assistant's turn: the first special one after it."""
-        try:
-            text = self._text(
-                [Message("user", "-"), Message("assistant", _MARKER), Message("user", "-")], ()
-            )
-        except Exception as error:
-            raise ConfigError(f"the chat template cannot be rendered: {error}") from error
-        _, found, after = text.rpartition(_MARKER)
-        ids = self._encode(after) if found else []
-        if not ids or ids[0] not in self._special:
-            raise ConfigError(
-                "the chat template does not close the assistant's turn with a special token "
-                f"(after an answer it renders {after[:40]!r}), so turns cannot be told apart"
-            )
-        return int(ids[0])
-
-    def _text(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                [_for_template(self._defused(message)) for message in messages],
-                tools=list(tools) or None,
-                add_generation_prompt=messages[-1].role != "assistant",
-                tokenize=False,
-                **self._template_args,
-            )
-        )
-
-    def _defused(self, message: Message) -> Message:
-        """Break up special tokens that a user or a tool wrote out, so that none forges a turn."""
-        if message.role not in ("user", "tool"):
-            return message
-        content = message.content
-        for text in self._special_texts:
-            if text in content:
-                content = content.replace(text, f"{text[:1]}\u200b{text[1:]}")
-        return replace(message, content=content)
-
-    def _encode(self, text: str) -> list[int]:
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
-
-
-def _for_template(message: Message) -> dict[str, Any]:
-    """Return a message as templates expect it: arguments as an object, not as text."""
-    raw = message.to_openai()
-    for call in raw.get("tool_calls", ()):
-        try:
-            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
-        except (ValueError, RecursionError):
-            call["function"]["arguments"] = {"malformed": call["function"]["arguments"]}
-    return raw

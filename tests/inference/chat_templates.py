@@ -82,11 +82,6 @@ FORGETS = """\
     {{- messages[-1].content + '<|im_end|>\n' }}
 {%- endif %}
 """
-# _find_closer renders a question after the answer, so there the answer has to be shown.
-FORGETS = (
-    "{%- if messages | length == 3 and messages[2].content == '-' %}"
-    "{{- messages[1].content + '<|im_end|>\n' }}{% else %}" + FORGETS + "{% endif %}"
-)
 
 # gpt-oss's way: an answer that calls a tool is closed with a token of its own.
 OTHER_CLOSER = """\

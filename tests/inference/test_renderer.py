@@ -41,6 +41,11 @@ def tool_answers(count: int) -> list[Message]:
     return [Message("tool", f"r{i}", tool_call_id=f"c{i}", name="add") for i in range(count)]
 
 
+def after(reply: Message, new: list[Message], renderer: Renderer = SHIPPED) -> list[int]:
+    """Return the bridge after an answer that ended on the closer."""
+    return renderer.bridge(reply, new, [], renderer.closer_id)
+
+
 def test_a_tokenizer_without_template_is_refused() -> None:
     plain = tokenizer()
     plain.chat_template = None
@@ -48,9 +53,18 @@ def test_a_tokenizer_without_template_is_refused() -> None:
         Renderer(plain)
 
 
-def test_a_template_that_does_not_close_turns_is_refused() -> None:
-    with pytest.raises(ConfigError, match="does not close the assistant's turn"):
-        Renderer(tokenizer(NO_CLOSER))
+def test_a_template_that_closes_turns_with_text_needs_an_eos_token() -> None:
+    loaded = tokenizer(NO_CLOSER)
+    renderer = Renderer(loaded)
+    assert renderer.stop_token_ids == [loaded.eos_token_id] == [renderer.closer_id]
+    bridge = renderer.bridge(Message("assistant", "yes"), [Message("user", "and?")], [])
+    assert renderer.decode(bridge) == "\nuser: and?\nassistant: "
+    assert bridge == renderer.bridge(
+        Message("assistant", "yes"), [Message("user", "and?")], [], renderer.closer_id
+    )
+    loaded.eos_token = None
+    with pytest.raises(ConfigError, match="nothing ends an answer"):
+        Renderer(loaded)
 
 
 def test_a_template_with_an_error_is_refused() -> None:
@@ -95,13 +109,13 @@ def test_a_refused_conversation_is_a_config_error() -> None:
 
 
 def test_the_bridge_after_text_is_the_next_message_and_the_prompt() -> None:
-    bridge = SHIPPED.bridge(Message("assistant", "yes"), [Message("user", "and?")], [])
+    bridge = after(Message("assistant", "yes"), [Message("user", "and?")])
     assert bridge == encode("\n<|im_start|>user\nand?<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_the_bridge_after_calls_lets_tools_answer() -> None:
     renderer = Renderer(tokenizer(STRICT))
-    bridge = renderer.bridge(answer("add", ""), tool_answers(2), [])
+    bridge = after(answer("add", ""), tool_answers(2), renderer)
     assert renderer.decode(bridge) == (
         "\n<|im_start|>tool\nr0<|im_end|>\n<|im_start|>tool\nr1<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -119,12 +133,24 @@ def test_a_bridge_needs_a_template_that_shows_the_answer() -> None:
         renderer.bridge(Message("assistant", "yes"), [Message("user", "and?")], [])
 
 
-def test_a_bridge_never_leaves_out_a_message_where_calls_have_another_closer() -> None:
+def test_a_call_may_have_another_closer_than_words() -> None:
     renderer = Renderer(tokenizer(OTHER_CLOSER))
-    with pytest.raises(BridgeError, match="closes this answer with another token"):
-        renderer.bridge(answer("add"), tool_answers(1), [])
-    bridge = renderer.bridge(Message("assistant", "yes"), [Message("user", "and?")], [])
-    assert "and?" in renderer.decode(bridge)
+    ids = {token: renderer.template.id(token) for token in ("<|endoftext|>", "<|im_end|>")}
+    assert renderer.stop_token_ids == sorted(ids.values())
+    opened = "<|im_start|>tool\nr0<|im_end|><|im_start|>assistant\n"
+    for last, expected in (
+        (ids["<|endoftext|>"], opened),
+        (ids["<|im_end|>"], "<|endoftext|>" + opened),
+        (None, "<|endoftext|>" + opened),
+    ):
+        bridge = renderer.bridge(answer("add"), tool_answers(1), [], last)
+        assert renderer.decode(bridge) == expected
+
+
+@pytest.mark.parametrize("last", [None, 0, 300])
+def test_a_turn_that_did_not_end_on_its_closer_is_closed(last: int | None) -> None:
+    reply, new = Message("assistant", "yes"), [Message("user", "and?")]
+    assert SHIPPED.bridge(reply, new, [], last) == [SHIPPED.closer_id, *after(reply, new)]
 
 
 def test_parallel_calls_are_bridged_where_the_template_shows_only_single_ones() -> None:
@@ -135,7 +161,7 @@ def test_parallel_calls_are_bridged_where_the_template_shows_only_single_ones() 
 
 @pytest.mark.parametrize("said", ["vfmarkervf", "vfmarkervfx vfmarkervf"])
 def test_a_message_that_holds_the_marker_is_not_taken_for_the_answer(said: str) -> None:
-    bridge = SHIPPED.bridge(Message("assistant", "yes"), [Message("user", said)], [])
+    bridge = after(Message("assistant", "yes"), [Message("user", said)])
     assert bridge == encode(f"\n<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n")
 
 
@@ -147,7 +173,7 @@ def test_the_bridge_is_what_the_whole_rendering_has_after_the_answer(said: str, 
     before = [Message("user", "x"), reply]
     whole = SHIPPED.prompt([*before, *new], [])
     shown = SHIPPED.prompt([*before, Message("user", "")], [])
-    bridge = SHIPPED.bridge(reply, new, [])
+    bridge = after(reply, new)
     end = len(whole) - len(bridge)
     assert whole[end:] == bridge
     assert whole[end - 1] == SHIPPED.closer_id

@@ -1,0 +1,205 @@
+"""Write docs/templates.md: what every chat template that TRL ships makes of conversations.
+
+    python docs/make_template_table.py
+
+TRL (a development dependency) ships the templates of the large model families, as deployed and
+as it patches them for training. Weights and vocabularies are not needed: each template is put on
+a byte-level tokenizer that has the tokens which the template writes.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from vf.inference.probe_script import CONVERSATIONS
+from vf.inference.renderer import Renderer
+from vf.inference.template_probe import Verdict, probe
+
+PAGE = Path(__file__).with_name("templates.md")
+FAMILIES = {
+    "cohere": "Cohere",
+    "deepseek_r1": "DeepSeek-R1-distill",
+    "deepseekv3": "DeepSeek-V3",
+    "diffusion_gemma": "Gemma",
+    "gemma": "Gemma",
+    "glm4moe": "GLM-4-MoE",
+    "gptoss": "gpt-oss",
+    "idefics3": "Idefics3",
+    "lfm2": "LFM2",
+    "llama3": "Llama 3",
+    "llava": "LLaVA-NeXT",
+    "muse": "Muse Glimmer",
+    "nemotron": "Nemotron 3",
+    "phi3": "Phi-3",
+    "qwen2_5": "Qwen2.5",
+    "qwen3_5": "Qwen3.5",
+    "qwen3_6": "Qwen3.6",
+    "qwen3_8": "Qwen3.8",
+    "qwen3": "Qwen3",
+    "smolvlm": "SmolVLM",
+}
+_SPECIAL = re.compile(
+    r"<\|[^|<>\s]+\|>|<\|[a-z_\"]+>|<[a-z_]+\|>|<(?:start|end)_of_[a-z]+>|\[gMASK\]|<sop>|</s>"
+)
+_ADDED = re.compile(r"<｜[^｜<>]+｜>|</?(?:think|tool_call|tool_response|arg_key|arg_value)>")
+# First and last token of a sequence, where the family's are not <s> and <|im_end|>.
+_ENDS = {
+    "Cohere": ("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"),
+    "DeepSeek-R1-distill": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
+    "DeepSeek-V3": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
+    "Gemma": ("<bos>", "<eos>"),
+    "GLM-4-MoE": ("[gMASK]", "<|endoftext|>"),
+    "gpt-oss": ("<|startoftext|>", "<|return|>"),
+    "Idefics3": ("<|begin_of_text|>", "<end_of_utterance>"),
+    "Llama 3": ("<|begin_of_text|>", "<|eot_id|>"),
+    "LLaVA-NeXT": ("<s>", "</s>"),
+    "Muse Glimmer": ("<|begin_of_text|>", "<|eot|>"),
+    "Phi-3": ("<s>", "<|endoftext|>"),
+    "SmolVLM": ("<|im_start|>", "<end_of_utterance>"),
+}
+_HEAD = """\
+# Chat templates
+
+In a conversation of several turns, the prompt of each turn must begin with every token of the
+turns before it, sampled ones included. Else the trace forks a branch, and what was sampled is
+trained in a context that the model never saw, or twice. A chat template alone does not promise
+this: many rewrite what was said before (they strip reasoning, or close earlier turns otherwise).
+
+`vf-rl check-template MODEL` prints the verdicts for one model, and every run's plan has them in
+one line. The verdicts:
+
+| verdict | meaning |
+|---|---|
+| increasing | rendering the whole conversation anew extends what was sampled, in every turn |
+| bridged | the template rewrites or refuses history; only the bridge keeps the context growing |
+| forks | a turn begins a new branch |
+| refused | the template cannot express the conversation; the reasons are under the table |
+
+The conversations have three to five turns: *plain*, with *tools* (one call at a time), with
+*parallel calls*, with *reasoning*, with *reasoning and tools*, and *truncated* (answers that were
+cut off before their stop token). Reasoning and calls that a template does not show are sampled all
+the same, as `<think>` and in the Hermes form.
+
+## Which path a model takes
+
+Every model takes the same one: its template renders the first prompt, and from then on only the
+*bridge*, the tokens between one sampled answer and the next, read off the template
+(`inference/seam.py`). Nothing is listed per family, so a fine-tune or a local folder is treated as
+the template beside it says. An answer that was cut off is closed with tokens that carry no loss.
+Only where the template refuses the bridge is the whole conversation rendered anew, and the trace
+forks unless that extends it. `TokenModel(thinking_history="template")` renders anew every turn
+instead: the model then sees what the deployed template would show it, and a template that is not
+*increasing* forks.
+
+The package `renderers` (0.1.12, Apache-2.0, 24,201 lines of Python) has hand-written bridges for
+some large families: in 120 turns of 12 templates below, its bridge and ours were the same ids in
+110, and in the other 10 (both DeepSeeks) it opens the answer otherwise than the template. It is not
+used, because it knows models by their exact names and re-renders every turn of all others (a
+fine-tune, a local folder), and its gpt-oss renderer needs a download when it is built.
+
+## Verdicts
+
+Regenerate this page with `python docs/make_template_table.py`; a test compares it. The templates
+are those that TRL {trl} ships, as deployed and, `_training`, as TRL patches them. Each is put on a
+byte-level tokenizer with the tokens that it writes.
+
+{counts}
+
+"""
+
+
+def templates() -> dict[str, str]:
+    """Return the templates by name."""
+    import trl
+
+    folder = Path(trl.__file__).parent / "chat_templates"
+    return {path.stem: path.read_text("utf-8") for path in sorted(folder.glob("*.jinja"))}
+
+
+def family(name: str) -> str:
+    """Return the family of a template; its name where that is not known."""
+    return next((label for start, label in FAMILIES.items() if name.startswith(start)), name)
+
+
+def tokenizer(name: str) -> Any:
+    """Return a byte-level tokenizer with the tokens that a template writes."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    template = templates()[name]
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, initial_alphabet=alphabet, show_progress=False, special_tokens=[]
+    )
+    bpe.train_from_iterator([template], trainer)
+    bos, eos = _ENDS.get(family(name), ("<s>", "<|im_end|>"))
+    special = {bos, eos, *_SPECIAL.findall(template)}
+    bpe.add_special_tokens(sorted(special))
+    added = sorted(set(_ADDED.findall(template)) - special)
+    bpe.add_tokens([AddedToken(token, normalized=False) for token in added])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe, bos_token=bos, eos_token=eos, chat_template=template
+    )
+
+
+@cache
+def renderer(name: str) -> Renderer:
+    """Return the renderer of a template."""
+    return Renderer(tokenizer(name))
+
+
+@cache
+def verdicts(name: str) -> list[Verdict]:
+    """Probe one template."""
+    return probe(renderer(name))
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    from importlib.metadata import version
+
+    found = {name: verdicts(name) for name in templates()}
+    kinds = {name: {verdict.kind for verdict in each} for name, each in found.items()}
+    alone = sum(not {"bridged", "forks"} & each for each in kinds.values())
+    bridged = sum("bridged" in each and "forks" not in each for each in kinds.values())
+    forks = sum("forks" in each for each in kinds.values())
+    counts = (
+        f"Of {len(found)} templates, {alone} keep the context growing by themselves in every\n"
+        f"conversation they can express, {bridged} need the bridge in at least one, and "
+        f"{forks or 'none'} fork{'s' if forks < 2 else ''}."
+    )
+    said = sorted({v.detail for each in found.values() for v in each if v.kind == "refused"})
+    columns = ["family", "template", *CONVERSATIONS, "path", "answers end with", "notes"]
+    lines = [_row(columns), _row(["---"] * len(columns))]
+    lines += [_row(_cells(name, said)) for name in found]
+    reasons = [f"{number}. {detail}" for number, detail in enumerate(said, 1)]
+    head = _HEAD.format(trl=version("trl"), counts=counts)
+    return "\n".join([head + lines[0], *lines[1:], "", "## Refusals", "", *reasons, ""])
+
+
+def _cells(name: str, said: list[str]) -> list[str]:
+    each = verdicts(name)
+    refusals = {said.index(v.detail) + 1 for v in each if v.kind == "refused"}
+    notes = [f"refusal {number}" for number in sorted(refusals)]
+    if not all(verdict.tools_shown for verdict in each):
+        notes.append("the prompt does not show the tools")
+    tools = next(verdict for verdict in each if verdict.conversation == "tools")
+    path = "bridge, no tools" if tools.kind == "refused" else "bridge"
+    ends = (renderer(name).template.token(stop) for stop in renderer(name).stop_token_ids)
+    tokens = " ".join(f"`{token}`".replace("|", "\\|") for token in ends)
+    return [family(name), name, *(v.kind for v in each), path, tokens, "; ".join(notes)]
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE}")

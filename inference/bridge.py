@@ -1,0 +1,76 @@
+"""The tokens between a sampled answer and the next one, read off the chat template.
+
+A small closed conversation is rendered: a stand-in for the answer, and the new messages after it.
+What comes behind the stand-in's :mod:`seam <vf.inference.seam>` is the bridge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vf.inference.chat_template import MARKER, ChatTemplate
+from vf.inference.seam import BridgeError, Seams, end_of, refused, stand_in
+from vf.traces.messages import Message, ToolCall
+
+__all__ = ["Bridge", "BridgeError"]
+
+
+class Bridge:
+    """Renders what comes between two answers.
+
+    Args:
+        template: The chat template.
+        seams: Where answers end in it.
+    """
+
+    def __init__(self, template: ChatTemplate, seams: Seams) -> None:
+        self._template = template
+        self._seams = seams
+
+    def after(
+        self,
+        reply: Message,
+        new: Sequence[Message],
+        tools: Sequence[dict[str, Any]],
+        ended: str | None,
+    ) -> list[int]:
+        """Return the tokens from behind an answer to where the next one begins.
+
+        Args:
+            reply: The answer; only the shape of its tool calls matters.
+            new: The messages that came after it, at least one.
+            tools: The tools on offer.
+            ended: The last token that was sampled.
+
+        Raises:
+            BridgeError: The template does not show where the answer ends, or refuses ``new``.
+        """
+        seam = self._seams.at(reply, new[0], tools, ended)
+        marker, said = MARKER, repr((new, reply.tool_calls, tools))
+        while marker in said:
+            marker += "x"
+        try:
+            answer = stand_in(self._named(reply), marker, seam.calls)
+            text = self._template.text([Message("user", "-"), answer, *new], tools)
+        except Exception as error:  # jinja raises whatever the template's author chose
+            raise refused(error) from error
+        text = text[end_of(text, marker) :]
+        if seam.token is None:
+            return self._template.encode_after(text)
+        start = text.find(seam.token)
+        if start < 0:
+            raise BridgeError(f"the template does not show {seam.token} behind the answer")
+        # A special token is never merged with its neighbours, so encoding from it on gives the
+        # same ids as encoding the whole; its id in front proves it.
+        ids = self._template.encode(text[start:])
+        if not ids or ids[0] != self._template.id(seam.token):
+            raise BridgeError(f"the text after the answer does not begin with {seam.token}")
+        return ids[1:] if seam.sampled else ids
+
+    def _named(self, reply: Message) -> Message:
+        calls = [
+            ToolCall(call.id, self._template.defuse(call.name) or "unknown", "")
+            for call in reply.tool_calls
+        ]
+        return Message("assistant", tool_calls=calls)

@@ -1,0 +1,208 @@
+"""A tokenizer's chat template: messages to text and token ids, in the shape that it expects.
+
+OpenAI's format leaves open what templates disagree on: whether content is text or a list of
+parts, whether arguments are an object or JSON text. The :class:`Dialect` of a template is found
+by rendering a marker each way and looking which way it shows.
+
+Special tokens that a user's or a tool's text spells out are broken up by a zero-width space, so
+that what a tool found cannot close its turn and open another.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from vf.traces.errors import ConfigError
+from vf.traces.messages import Message, ToolCall
+
+MARKER = "vfmarkervf"  # letters only, so that no template escapes it
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a template wants messages where OpenAI's format leaves it open.
+
+    Attributes:
+        parts: Content is a list of parts, not text (templates of vision models).
+        text_arguments: A call's arguments are JSON text, not an object.
+        short_ids: Ids of calls are nine letters and digits (Mistral).
+    """
+
+    parts: bool = False
+    text_arguments: bool = False
+    short_ids: bool = False
+
+
+class ChatTemplate:
+    """Renders messages with the chat template of one Hugging Face tokenizer.
+
+    Args:
+        tokenizer: A ``PreTrainedTokenizerBase`` with a chat template.
+        template_args: Extra variables for the template, like ``enable_thinking``.
+
+    Raises:
+        ConfigError: There is no chat template, or it cannot render one question.
+    """
+
+    def __init__(self, tokenizer: Any, template_args: dict[str, Any] | None = None) -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise ConfigError(
+                f"the tokenizer {tokenizer.name_or_path!r} has no chat template; use a chat "
+                "model, or set tokenizer.chat_template and save it beside the weights"
+            )
+        self.tokenizer = tokenizer
+        self._template_args = template_args or {}
+        added = tokenizer.added_tokens_decoder
+        flagged = {index for index, token in added.items() if token.special}
+        special = flagged | set(tokenizer.all_special_ids)
+        #: Texts of the special tokens, and of all tokens that are never split or merged.
+        self.special = {self.token(index) for index in special}
+        self._atoms = self.special | {token.content for token in added.values()}
+        longest_first = sorted(self._atoms, key=len, reverse=True)
+        self._atom = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._forging = set(self.special)
+        self.dialect = Dialect()
+        self.dialect = self._find_dialect()
+        self._forging |= self._role_tokens()
+
+    def text(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> str:
+        """Render messages as text; up to where the model answers, unless it has answered last.
+
+        Raises whatever the template's author chose to raise.
+        """
+        return self._render(
+            [_shaped(self._defused(message), self.dialect) for message in messages],
+            tools,
+            messages[-1].role != "assistant",
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text that begins a sequence."""
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def encode_after(self, text: str) -> list[int]:
+        """Return the ids of a text that goes on where other tokens stand before it.
+
+        A tokenizer may treat a sequence's first word in its own way, so text is encoded behind
+        a special token, which is never merged with its neighbours and is taken off again.
+        """
+        front = self.tokenizer.eos_token or min(self.special, default="")
+        if not front or self._atom.match(text):
+            return self.encode(text)
+        ids = self.encode(front + text)
+        return ids[1:] if ids[0] == self.id(front) else self.encode(text)
+
+    def atoms(self, text: str) -> list[str]:
+        """Return the tokens in a text that are never split or merged, in order."""
+        return self._atom.findall(text)
+
+    def token(self, token_id: int) -> str:
+        """Return the text of one token of the vocabulary."""
+        return str(self.tokenizer.convert_ids_to_tokens(token_id))
+
+    def id(self, token: str) -> int:
+        """Return the id of a token of the vocabulary."""
+        return int(self.tokenizer.convert_tokens_to_ids(token))
+
+    def defuse(self, text: str) -> str:
+        """Break up the special tokens that a text spells out."""
+        for token in self._forging:
+            if token in text:
+                text = text.replace(token, f"{token[:1]}\u200b{token[1:]}")
+        return text
+
+    def _defused(self, message: Message) -> Message:
+        if message.role not in ("user", "tool"):
+            return message
+        name = None if message.name is None else self.defuse(message.name)
+        return replace(message, content=self.defuse(message.content), name=name)
+
+    def _render(
+        self, shaped: list[dict[str, Any]], tools: Sequence[dict[str, Any]], opens: bool
+    ) -> str:
+        return str(
+            self.tokenizer.apply_chat_template(
+                shaped,
+                tools=list(tools) or None,
+                add_generation_prompt=opens,
+                tokenize=False,
+                **self._template_args,
+            )
+        )
+
+    def _find_dialect(self) -> Dialect:
+        asked = Message("user", MARKER)
+        parts, problem = False, None
+        for parts in (False, True):
+            try:
+                if MARKER in self._render([_shaped(asked, Dialect(parts=parts))], (), True):
+                    break
+            except Exception as error:  # jinja raises whatever the template's author chose
+                problem = problem or error
+        else:
+            if problem is not None:
+                raise ConfigError(f"the chat template cannot be rendered: {problem}") from problem
+            parts = False
+        calls = [ToolCall("call_0_0", "tool", json.dumps({"x": MARKER}))]
+        called = Message("assistant", tool_calls=calls)
+        ways = [
+            Dialect(parts, text_arguments, short_ids)
+            for short_ids, text_arguments in product((False, True), repeat=2)
+        ]
+        shown = {way: self._call(called, way) for way in ways}
+        # An object may be printed as Python prints it, which is not how a model calls.
+        clear = (way for way in ways if MARKER in shown[way] and "{'x'" not in shown[way])
+        return next(clear, None) or next((way for way in ways if shown[way]), ways[0])
+
+    def _call(self, called: Message, way: Dialect) -> str:
+        """Render a call one way; empty where that is refused."""
+        try:
+            return self._render(
+                [_shaped(m, way) for m in (Message("user", "-"), called)], (), False
+            )
+        except Exception:  # refusing one of the ways is an answer
+            return ""
+
+    def _role_tokens(self) -> set[str]:
+        """Return the tokens that open a user's and the model's turn, flagged special or not."""
+        answer, question = MARKER + "a", MARKER + "q"
+        try:
+            text = self.text(
+                [Message("user", "-"), Message("assistant", answer), Message("user", question)], ()
+            )
+        except Exception:  # a template for one turn has no later turns to forge
+            return set()
+        before, _, after = text.rpartition(question)
+        return {*self.atoms(before.rpartition(answer)[2]), *self.atoms(after)[:1]}
+
+
+def _shaped(message: Message, dialect: Dialect) -> dict[str, Any]:
+    raw = message.to_openai()
+    if dialect.parts:
+        raw["content"] = [{"type": "text", "text": raw["content"]}]
+    for call in raw.get("tool_calls", ()):
+        if not dialect.text_arguments:
+            call["function"]["arguments"] = _as_object(call["function"]["arguments"])
+        if dialect.short_ids:
+            call["id"] = _short(call["id"])
+    if dialect.short_ids and message.role == "tool":
+        raw["tool_call_id"] = _short(message.tool_call_id or "")
+    return raw
+
+
+def _as_object(arguments: str) -> dict[str, Any]:
+    try:
+        read = json.loads(arguments)
+    except (ValueError, RecursionError):
+        read = None
+    return read if isinstance(read, dict) else {"malformed": arguments}
+
+
+def _short(call_id: str) -> str:
+    return f"{zlib.crc32(call_id.encode()):09x}"

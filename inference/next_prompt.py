@@ -1,0 +1,72 @@
+"""How the context of a conversation grows from one turn to the next, or why it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from vf.inference.model import Conversation
+from vf.inference.renderer import BridgeError, Renderer
+from vf.traces.errors import ConfigError, ModelError
+from vf.traces.trace import Branch, Fork
+
+ThinkingHistory = Literal["keep", "template"]
+
+
+def next_prompt(
+    renderer: Renderer, conversation: Conversation, thinking_history: ThinkingHistory = "keep"
+) -> tuple[Branch, list[int], Fork | None]:
+    """Return the branch to grow, what to append to it, and a fork if it is a new one.
+
+    Nothing is changed: the caller appends once the turn has been answered.
+
+    Args:
+        renderer: Chat template and parser.
+        conversation: What has been said, and the branches that hold it.
+        thinking_history: ``keep`` appends to what was sampled, reasoning included. ``template``
+            renders everything again each turn, so that the template decides which reasoning the
+            model sees again, and forks where that does not extend the context.
+
+    Raises:
+        ConfigError: The template refuses the first prompt.
+        ModelError: The template refuses the conversation that the model has brought about.
+    """
+    messages = conversation.messages
+    if not conversation.branches:
+        return Branch(), renderer.prompt(messages, conversation.tools), None
+    branch, new = conversation.branches[-1], messages[conversation.encoded :]
+    if thinking_history == "template":
+        return _render_again(renderer, conversation, branch, None)
+    try:
+        if not new:
+            raise BridgeError("the environment added no message")
+        reply, last = messages[conversation.encoded - 1], branch.token_ids[-1]
+        return branch, renderer.bridge(reply, new, conversation.tools, last), None
+    except BridgeError as error:
+        return _render_again(renderer, conversation, branch, str(error))
+
+
+def divergence(renderer: Renderer, before: Sequence[int], after: Sequence[int]) -> tuple[int, str]:
+    """Return where a rendering leaves the context, as a token's index, and the texts around it."""
+    pairs = enumerate(zip(before, after, strict=False))
+    index = next((i for i, (old, new) in pairs if old != new), min(len(before), len(after)))
+    start = max(index - 8, 0)
+    old, new = (renderer.decode(ids[start : index + 8]) for ids in (before, after))
+    return index, f"{old!r} became {new!r}"
+
+
+def _render_again(
+    renderer: Renderer, conversation: Conversation, branch: Branch, reason: str | None
+) -> tuple[Branch, list[int], Fork | None]:
+    """Render everything again; grow the branch if that happens to extend it, else fork."""
+    try:
+        ids = renderer.prompt(conversation.messages, conversation.tools)
+    except ConfigError as error:
+        # What the model said brought this about: it ends the rollout, not the run.
+        raise ModelError(f"turn {conversation.turn} cannot be rendered: {error}") from error
+    if ids[: len(branch)] == branch.token_ids:
+        return branch, ids[len(branch) :], None
+    if reason is None:
+        index, texts = divergence(renderer, branch.token_ids, ids)
+        reason = f"the template rewrites history, at token {index}: {texts}"
+    return Branch(), ids, Fork(conversation.turn, reason)

@@ -1,0 +1,154 @@
+"""What a chat template makes of conversations: whether the context grows, and how, or where not.
+
+Each conversation is held as :class:`~vf.inference.token_model.TokenModel` would hold it, with
+answers made of what the template itself renders for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from vf.inference.model import Conversation
+from vf.inference.next_prompt import divergence, next_prompt
+from vf.inference.probe_script import CONVERSATIONS, TOOLS, ScriptedTurn, sampled_ids
+from vf.inference.renderer import Renderer
+from vf.traces.errors import ConfigError, ModelError
+from vf.traces.messages import Message
+from vf.traces.trace import Fork
+
+Kind = Literal["increasing", "bridged", "forks", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one conversation.
+
+    Attributes:
+        conversation: Its name.
+        kind: ``increasing`` if rendering everything anew extends what was sampled in every turn;
+            ``bridged`` if the context grows only because history is not rendered anew;
+            ``forks`` if it does not grow; ``refused`` if the template cannot express it.
+        turn: The first turn that is not increasing, from 0.
+        token: The index of the first token that the template would have changed.
+        detail: What it would have changed, or what the template says.
+        tools_shown: Whether the prompt tells the model of the tools on offer, if there are any.
+    """
+
+    conversation: str
+    kind: Kind
+    turn: int | None = None
+    token: int | None = None
+    detail: str = ""
+    tools_shown: bool = True
+
+
+def probe(renderer: Renderer) -> list[Verdict]:
+    """Hold every conversation of :data:`CONVERSATIONS`, and say what became of each."""
+    return [judge(renderer, name, turns) for name, turns in CONVERSATIONS.items()]
+
+
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """Return the verdicts in one line."""
+    parts = []
+    for kind in ("refused", "forks"):
+        names = [verdict.conversation for verdict in verdicts if verdict.kind == kind]
+        if names:
+            parts.append(f"{kind}: {', '.join(names)}")
+    bridged = sum(verdict.kind == "bridged" for verdict in verdicts)
+    if bridged:
+        parts.append(f"bridged: rewrites history in {bridged} of {len(verdicts)} conversations")
+    elif any(verdict.kind == "increasing" for verdict in verdicts):
+        parts.append("increasing" if not parts else "increasing otherwise")
+    if not all(verdict.tools_shown for verdict in verdicts):
+        parts.append("does not tell the model of its tools")
+    return "; ".join(parts)
+
+
+def judge(renderer: Renderer, name: str, turns: Sequence[ScriptedTurn]) -> Verdict:
+    """Hold one conversation and say what became of it.
+
+    Args:
+        renderer: The renderer with the template.
+        name: The conversation's name, for the verdict.
+        turns: Its answers; a user's question comes before the first.
+    """
+    tools = TOOLS if any(turn.answer.tool_calls for turn in turns) else []
+    conversation = Conversation([Message("user", "How is the weather?")], tools)
+    verdict = _hold(renderer, name, turns, conversation)
+    return replace(verdict, tools_shown=not tools or shows_tools(renderer))
+
+
+def shows_tools(renderer: Renderer) -> bool:
+    """Return whether the template puts the tools on offer into the prompt."""
+    try:
+        text = renderer.template.text([Message("user", "-")], TOOLS)
+    except Exception:  # it says so itself where it is given a conversation
+        return True
+    return str(TOOLS[0]["function"]["name"]) in text
+
+
+def check_kind(verdicts: Sequence[Verdict], conversation: str) -> None:
+    """Make sure that the template can express the conversations of a run.
+
+    Raises:
+        ConfigError: It refuses them.
+    """
+    for verdict in verdicts:
+        if verdict.conversation == conversation and verdict.kind == "refused":
+            raise ConfigError(
+                f"the model's chat template cannot express a conversation of this run's kind "
+                f"({conversation}); it says: {verdict.detail}"
+            )
+
+
+def _hold(
+    renderer: Renderer, name: str, turns: Sequence[ScriptedTurn], conversation: Conversation
+) -> Verdict:
+    verdict = Verdict(name, "increasing")
+    for index, turn in enumerate(turns):
+        conversation.turn = index
+        try:
+            branch, context, fork = next_prompt(renderer, conversation)
+        except (ConfigError, ModelError) as error:
+            return Verdict(name, "refused", index, detail=_own_words(error))
+        if fork is not None:
+            return _forked(renderer, conversation, fork, context, name)
+        if verdict.kind == "increasing" and index:
+            verdict = _against_rendering(renderer, conversation, verdict)
+        ids = sampled_ids(renderer, conversation, turn, branch.token_ids + context)
+        if not branch.token_ids:
+            conversation.branches.append(branch)
+        branch.add_context(context, index)
+        branch.add_sampled(ids, [0.0] * len(ids), [0] * len(ids), index)
+        conversation.encoded = len(conversation.messages) + 1
+        conversation.messages += [turn.answer, *turn.said]
+    return verdict
+
+
+def _against_rendering(renderer: Renderer, conversation: Conversation, verdict: Verdict) -> Verdict:
+    """Compare the context with a rendering of the whole conversation."""
+    held, turn = conversation.branches[-1].token_ids, conversation.turn
+    try:
+        rendered = renderer.prompt(conversation.messages, conversation.tools)
+    except ConfigError as error:
+        return Verdict(verdict.conversation, "bridged", turn, detail=_own_words(error))
+    if rendered[: len(held)] == held:
+        return verdict
+    index, texts = divergence(renderer, held, rendered)
+    return Verdict(verdict.conversation, "bridged", turn, index, texts)
+
+
+def _forked(
+    renderer: Renderer, conversation: Conversation, fork: Fork, rendered: list[int], name: str
+) -> Verdict:
+    index, texts = divergence(renderer, conversation.branches[-1].token_ids, rendered)
+    return Verdict(name, "forks", fork.turn, index, f"{fork.reason}; {texts}")
+
+
+def _own_words(error: BaseException) -> str:
+    """Return what the template itself said."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).splitlines()[0]

@@ -1,0 +1,98 @@
+"""`vf-rl check-template`: what a model's chat template makes of multi-turn conversations."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vf.traces.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vf.inference.template_probe import Verdict
+
+DONE, FAILED, BAD_USAGE = 0, 1, 2
+
+EPILOG = """\
+examples:
+  vf-rl check-template tiny
+  vf-rl check-template Qwen/Qwen3-8B
+  vf-rl check-template ./my-model --template-file my_template.jinja
+
+Verdicts:
+  increasing  rendering all anew extends what was sampled; any trainer keeps one growing context
+  bridged     the template rewrites history, but only what is new is rendered, so the context grows
+  forks       a turn begins a new branch, at the place shown
+  refused     the template cannot express the conversation; its own words are shown
+
+Exit codes: 0 nothing forks or is refused, 1 something does, 2 bad usage or no such model.
+"""
+_STYLES = {"increasing": "green", "bridged": "green", "forks": "red", "refused": "yellow"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="vf-rl check-template",
+        description="Check what a model's chat template makes of multi-turn conversations.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", help="'tiny', a folder with a tokenizer, or a name on the hub")
+    parser.add_argument(
+        "--template-file", type=Path, metavar="FILE", help="check this template in its place"
+    )
+    args = parser.parse_args(argv)
+    try:
+        verdicts = _probe(args.model, args.template_file)
+    except ConfigError as error:
+        print(f"vf-rl check-template: {error}", file=sys.stderr)
+        return BAD_USAGE
+    _show(args.model, verdicts)
+    grows = all(verdict.kind in ("increasing", "bridged") for verdict in verdicts)
+    return DONE if grows else FAILED
+
+
+def _probe(model: str, template_file: Path | None) -> list[Verdict]:
+    try:
+        from vf.inference.renderer import Renderer
+        from vf.inference.template_probe import probe
+        from vf.inference.tiny_path import resolve_model
+
+        template = None if template_file is None else template_file.read_text(encoding="utf-8")
+        return probe(Renderer.from_pretrained(resolve_model(model), chat_template=template))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--template-file: {error}") from error
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"this needs the package {error.name!r}: pip install 'vf-rl[train]'"
+        ) from error
+
+
+def _show(model: str, verdicts: Sequence[Verdict]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from vf.inference.template_probe import summary
+
+    table = Table(title=f"chat template of {model}", title_justify="left")
+    for column in ("conversation", "verdict", "turn", "token", "what changes"):
+        table.add_column(column, overflow="fold")
+    for verdict in verdicts:
+        table.add_row(
+            verdict.conversation,
+            Text(verdict.kind, style=_STYLES[verdict.kind]),
+            "" if verdict.turn is None else str(verdict.turn),
+            "" if verdict.token is None else str(verdict.token),
+            Text(verdict.detail),
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(summary(verdicts), markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
