@@ -14,6 +14,7 @@ import torch
 
 from vf.traces.errors import ConfigError
 from vf.trainer.policy import Policy
+from vf.trainer.ranks import Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def save_checkpoint(folder: Path, policy: Policy, progress: Progress) -> Path:
         "scheduler": policy.scheduler.state_dict(),
         "rng": {
             "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
             "python": random.getstate(),
         },
     }
@@ -75,11 +76,16 @@ def latest_checkpoint(folder: Path) -> Path | None:
 def load_checkpoint(path: Path, policy: Policy) -> Progress:
     """Put a checkpoint's state into a policy, in place, and return where the run stood.
 
+    On rank 0 it goes into the policies of all trainer processes.
+
     Raises:
         ConfigError: The checkpoint is unreadable, or of another model or adapter.
     """
     try:
-        state: dict[str, Any] = torch.load(path / "state.pt", weights_only=False)
+        # Onto the CPU: on a device that this process does not train on it would only take memory.
+        state: dict[str, Any] = torch.load(
+            path / "state.pt", map_location="cpu", weights_only=False
+        )
         progress = Progress(**json.loads((path / "progress.json").read_text()))
     except (OSError, ValueError, TypeError, RuntimeError, EOFError) as error:
         raise ConfigError(f"cannot read the checkpoint {path}: {error}") from error
@@ -87,7 +93,9 @@ def load_checkpoint(path: Path, policy: Policy) -> Progress:
     policy.optimizer.load_state_dict(state["optimizer"])
     policy.scheduler.load_state_dict(state["scheduler"])
     torch.set_rng_state(state["rng"]["torch"])
-    if torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["rng"]["cuda"])
+    if torch.cuda.is_available() and state["rng"]["cuda"]:
+        torch.cuda.set_rng_state(state["rng"]["cuda"][0])
     random.setstate(state["rng"]["python"])
+    if policy.ranks.rank == 0:
+        policy.ranks.tell([Load(path)] * policy.ranks.count)
     return progress

@@ -12,9 +12,11 @@ import torch
 
 from vf.inference.tiny_path import resolve_model
 from vf.traces.errors import ConfigError, TrainingError
+from vf.traces.trace import Branch
 from vf.trainer.batch import MicroBatch, Sample, micro_batches, trained_tokens
 from vf.trainer.config import TrainerArgs
 from vf.trainer.losses import LossFn, Ppo, importance_sampling
+from vf.trainer.ranks import Ranks, Update, balance
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +78,24 @@ def token_logprobs(
 class Policy:
     """The trained module with its optimizer and schedule.
 
+    With several trainer processes each has one, and all stay alike: see
+    :mod:`vf.trainer.ranks`. Rank 0 calls :meth:`update`, and the others take part.
+
     Args:
         model_name: A local folder or a hub name.
         args: ``[trainer.args]``.
 
     Raises:
         ConfigError: The model cannot be loaded, or a LoRA target module does not exist.
+        TrainingError: Another trainer process is gone.
     """
 
     def __init__(self, model_name: str, args: TrainerArgs) -> None:
-        from accelerate import Accelerator
         from transformers import get_scheduler
 
         self.args = args
-        self.accelerator = Accelerator()
-        if self.accelerator.num_processes > 1:
-            raise ConfigError("vf-rl trains in one process; start it without a launcher")
+        self.ranks = Ranks()
+        self.accelerator = self.ranks.accelerator
         model = _load(model_name, args)
         if args.use_lora:
             model = _with_lora(model, args)
@@ -113,10 +117,10 @@ class Policy:
             num_warmup_steps=args.warmup_steps * args.num_substeps,
             num_training_steps=args.max_steps * args.num_substeps,
         )
-        self.model: Any
-        self.model, self.optimizer, self.scheduler = self.accelerator.prepare(
-            model, optimizer, scheduler
-        )
+        # Only placed on the device, never wrapped: the ranks sum their gradients themselves.
+        self.model: Any = self.accelerator.prepare_model(model, evaluation_mode=True)
+        self.optimizer, self.scheduler = self.accelerator.prepare(optimizer, scheduler)
+        self.ranks.align(self._trained)
         self.model.eval()
         self.loss_fn: LossFn = (
             Ppo(args.clip_low, args.clip_high) if args.loss_fn == "ppo" else importance_sampling
@@ -137,17 +141,38 @@ class Policy:
         """Take one optimizer step on the samples.
 
         The loss is the sum over trained tokens divided by their number, whatever the split into
-        micro-batches.
+        micro-batches and over trainer processes.
 
         Raises:
-            TrainingError: The loss or the gradient is not finite; no step was taken.
+            TrainingError: The loss or the gradient is not finite; no step was taken. Or another
+                trainer process is gone.
         """
-        args, device = self.args, self.accelerator.device
-        total = trained_tokens(samples)
+        args, count = self.args, self.ranks.count
+        seeds = torch.randint(2**62, (count,)).tolist() if count > 1 else [0]
+        tokens, processed = trained_tokens(samples), sum(len(sample) for sample in samples)
+        updates = [
+            Update(
+                micro_batches(share, args.micro_batch_tokens, args.micro_batch_size),
+                tokens,
+                processed,
+                seed,
+            )
+            for share, seed in zip(balance(samples, count), seeds, strict=True)
+        ]
+        self.ranks.tell(updates)
+        return self.take_step(updates[0])
+
+    def take_step(self, update: Update) -> UpdateStats:
+        """Do this rank's part of an update; all ranks end with the same parameters and statistics.
+
+        Raises:
+            TrainingError: As in :meth:`update`, and on every rank alike.
+        """
+        args, total = self.args, update.tokens
         sums = torch.zeros(4, dtype=torch.float64)
         with self._training():
-            for batch in micro_batches(samples, args.micro_batch_tokens, args.micro_batch_size):
-                batch = batch.to(device)
+            for batch in update.batches:
+                batch = batch.to(self.accelerator.device)
                 logprobs, entropy = token_logprobs(self.model, batch, args.temperature)
                 sampler = batch.sampler_logprobs[batch.loss_mask]
                 losses = self.loss_fn(logprobs, sampler, batch.advantages[batch.loss_mask])
@@ -160,6 +185,7 @@ class Policy:
                     .double()
                     .cpu()
                 )
+            self.ranks.add_up(self._trained, sums)
             norm = float(
                 self.accelerator.clip_grad_norm_(self.model.parameters(), args.max_grad_norm)
             )
@@ -173,8 +199,20 @@ class Policy:
             self.optimizer.step()
             self.scheduler.step()
             self.optimizer.zero_grad()
-        processed = sum(len(sample) for sample in samples)
-        return UpdateStats(loss, norm, kl_v1, 0.5 * kl_v2, mean_entropy, total, processed)
+        return UpdateStats(
+            loss, norm, kl_v1, 0.5 * kl_v2, mean_entropy, total, update.processed_tokens
+        )
+
+    def logprobs(self, prompt_ids: list[int], token_ids: list[int]) -> list[float]:
+        """Return the log-probability of each token after the prompt, at the run's temperature."""
+        branch = Branch()
+        branch.add_context(prompt_ids, 0)
+        branch.add_sampled(token_ids, [0.0] * len(token_ids), [0] * len(token_ids), 0)
+        [batch] = micro_batches([Sample(branch, 0.0)], len(branch))
+        batch = batch.to(self.accelerator.device)
+        with torch.no_grad():
+            logprobs, _ = token_logprobs(self.model, batch, self.args.temperature)
+        return [float(logprob) for logprob in logprobs]
 
     def save(self, folder: Path) -> None:
         """Save the adapter or the model in Hugging Face's format."""
@@ -204,6 +242,10 @@ class Policy:
         with torch.no_grad():
             for name, parameter in mine.items():
                 parameter.copy_(state[name])
+
+    @property
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     @contextmanager
     def _training(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import re
 from pathlib import Path
 
 from vf.traces.errors import ConfigError
@@ -31,7 +32,7 @@ def choose_folder(config: Config, stem: str) -> Path:
                 f"choose another name, or continue it with --resume {folder}"
             )
         return folder
-    number = 1
+    stem, number = re.sub(r"[^\w.-]", "-", stem), 1
     while (parent / f"{stem}-{number}").exists():
         number += 1
     return parent / f"{stem}-{number}"
@@ -53,6 +54,7 @@ class RunFolder:
         self.report = path / "report.html"
         self.trainer_log = path / "logs" / "trainer.log"
         self.inference_log = path / "logs" / "inference.log"
+        self.environment_log = path / "logs" / "environment.log"
 
     def create(self) -> None:
         """Make the folder.
@@ -73,6 +75,8 @@ class RunFolder:
         logging.captureWarnings(True)
         _log_to(self.trainer_log, ["vf", "py.warnings"])
         _log_to(self.inference_log, ["transformers", "uvicorn", "ContinuousBatchingLogger"])
+        # Failures of environments are in the trainer's log too: there they have a place in time.
+        _log_to(self.environment_log, ["vf.environments"], propagate=True)
 
     def step_traces(self, step: int) -> TraceStore:
         """Return the store of a training step's traces; the first step is 1."""
@@ -125,7 +129,7 @@ def _step_of(traces: Path) -> int:
     return int(traces.stem.rpartition("-")[2])
 
 
-def _log_to(path: Path, names: list[str]) -> None:
+def _log_to(path: Path, names: list[str], *, propagate: bool = False) -> None:
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     for name in names:
@@ -134,4 +138,4 @@ def _log_to(path: Path, names: list[str]) -> None:
             logger.removeHandler(old)
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
-        logger.propagate = False
+        logger.propagate = propagate

@@ -1,0 +1,278 @@
+"""Runs in several processes, started as `vf-rl` starts them, and what ends them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vf.traces.errors import ConfigError
+from vf.trainer import cli
+from vf.trainer.launch import (
+    OUTER_DEVICES,
+    World,
+    check_devices,
+    launcher_args,
+    leave_world,
+    narrow_devices,
+    world,
+)
+from vf.trainer.load_config import parse_config
+
+TOML = """
+model = "tiny"
+[env]
+id = "calculator"
+[trainer.args]
+run_name = "run"
+max_steps = 3
+batch_size = 16
+rollouts_per_example = 4
+max_tokens = 32
+max_prompt_len = 256
+max_seq_len = 384
+lora_dropout = 0.1
+learning_rate = 1e-3
+eval_strategy = "no"
+save_steps = 1
+output_dir = {output!r}
+"""
+LAUNCH = "import sys; from vf.trainer.launch import launch; sys.exit(launch(2, sys.argv[1:]))"
+CLOCK = ("time/", "tokens_per_s/")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML.format(output=str(tmp_path / "runs")))
+    return path
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith(CLOCK)} for line in lines]
+
+
+def parameters(run: Path, step: int) -> dict[str, torch.Tensor]:
+    state = torch.load(run / f"checkpoints/step-{step}/state.pt", weights_only=False)
+    found: dict[str, torch.Tensor] = state["parameters"]
+    return found
+
+
+def accelerate_launch(*argv: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "accelerate.commands.launch", *launcher_args(2, argv)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+
+
+def test_a_run_in_two_processes_is_written_once_and_resumes_exactly(config: Path) -> None:
+    done = accelerate_launch(str(config))
+    assert done.returncode == 0, done.stderr
+    assert "in 2 processes" in done.stdout
+    assert done.stdout.count("step    3/3") == 1
+    run = config.parent / "runs" / "run"
+    unbroken, final = metrics(run), parameters(run, 3)
+    assert [line["step"] for line in unbroken] == [1, 2, 3]
+    assert any(line.get("grad_norm", 0.0) > 0 for line in unbroken[1:]), "nothing was learned"
+    assert len(list((run / "traces").glob("*.jsonl"))) == 3
+
+    for step in (2, 3):  # as if it had been stopped before
+        shutil.rmtree(run / f"checkpoints/step-{step}")
+    done = accelerate_launch("--resume", str(run))
+    assert done.returncode == 0, done.stderr
+    assert "resumed after step 1" in done.stdout
+    for theirs, ours in zip(unbroken, metrics(run), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+    for name, parameter in parameters(run, 3).items():
+        # The engine rounds as its requests happen to meet in a batch; a step is 1e-3.
+        torch.testing.assert_close(parameter, final[name], rtol=1e-3, atol=1e-4)
+
+
+def ranks_of(launcher: int) -> dict[int, int]:
+    """Return the process ids of a launcher's ranks."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    found = {}
+    for pid in map(int, children):
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        found.update({int(v[5:]): pid for v in variables if v.startswith(b"RANK=")})
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs; one that only waits to be noticed does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return condition()
+
+
+@pytest.fixture
+def running(config: Path) -> Iterator[tuple[subprocess.Popen[str], dict[int, int]]]:
+    """Yield the launcher of an endless run that is under way, and its ranks."""
+    log = config.parent / "runs" / "run" / "metrics.jsonl"
+    command = [sys.executable, "-c", LAUNCH, str(config), "--set", "max_steps=100000"]
+    pids: dict[int, int] = {}
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        started = wait(lambda: log.exists() or launcher.poll() is not None, 120)
+        assert started
+        assert launcher.poll() is None
+        pids = ranks_of(launcher.pid)
+        assert sorted(pids) == [0, 1]
+        yield launcher, pids
+    finally:
+        for pid in (launcher.pid, *pids.values()):
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+        launcher.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
+class TestAnEndlessRun:
+    def test_ends_when_a_follower_is_killed(self, running: Any) -> None:
+        launcher, pids = running
+        os.kill(pids[1], signal.SIGKILL)
+        _, said = launcher.communicate(timeout=30)
+        assert launcher.returncode == 1
+        assert "trainer process 1 of 2 was killed by SIGKILL" in said
+        assert not any(map(alive, pids.values()))
+
+    def test_ends_when_the_launcher_is_killed(self, running: Any) -> None:
+        launcher, pids = running
+        launcher.kill()
+        assert wait(lambda: not any(map(alive, pids.values())), 30)
+
+    def test_ends_in_order_when_it_is_told_to(self, running: Any) -> None:
+        launcher, pids = running
+        launcher.terminate()
+        _, said = launcher.communicate(timeout=30)
+        assert launcher.returncode == 128 + signal.SIGTERM
+        assert "stopped by SIGTERM; finished traces and checkpoints are kept" in said
+        assert not any(map(alive, pids.values()))
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Restore, after the test, whatever it does to the variables that matter here."""
+    for name in ("CUDA_VISIBLE_DEVICES", OUTER_DEVICES, "RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def with_gpus(gpus: int | list[int] | None) -> Any:
+    trainer = {} if gpus is None else {"gpus": gpus}
+    return parse_config({"model": "tiny", "env": {"id": "calculator"}, "trainer": trainer})[0]
+
+
+@pytest.mark.parametrize("gpus", [0, -1, True, 1.5, "all", [], [0, 0], [-1], [True], ["0"]])
+def test_what_names_no_devices_is_refused(gpus: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^trainer\.gpus: .* nor a list of different ones$"):
+        with_gpus(gpus)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "outer", "seen"),
+    [
+        (2, None, "0,1"),
+        ([3, 1], None, "3,1"),
+        (2, "4,5,6", "4,5"),
+        ([2], "GPU-a, GPU-b,GPU-c", "GPU-c"),
+        (None, "4,5", "4,5"),
+    ],
+)
+def test_devices_are_numbered_among_those_that_were_visible_and_given_back(
+    environ: pytest.MonkeyPatch, gpus: Any, outer: str | None, seen: str
+) -> None:
+    if outer is not None:
+        environ.setenv("CUDA_VISIBLE_DEVICES", outer)
+    for _ in range(2):  # the processes that are launched do it again
+        narrow_devices(with_gpus(gpus))
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
+    leave_world()
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == outer
+    assert OUTER_DEVICES not in os.environ
+
+
+def test_a_device_that_is_not_visible_is_refused(environ: pytest.MonkeyPatch) -> None:
+    environ.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    with pytest.raises(ConfigError, match=r"trainer\.gpus = \[0, 2\] names device 2, but"):
+        narrow_devices(with_gpus([0, 2]))
+
+
+@pytest.mark.parametrize(
+    ("found", "size", "said"),
+    [
+        (0, 1, r"trainer\.gpus = \[0, 1\], but torch finds no CUDA device"),
+        (1, 1, r"trainer\.gpus = \[0, 1\]: not all of these CUDA devices exist"),
+        (2, 3, "asks for 2 processes, but the launcher started 3"),
+    ],
+)
+def test_devices_that_do_not_fit_are_refused(
+    environ: pytest.MonkeyPatch, found: int, size: int, said: str
+) -> None:
+    environ.setattr(torch.cuda, "device_count", lambda: found)
+    environ.setenv("WORLD_SIZE", str(size))
+    config = with_gpus([0, 1])
+    narrow_devices(config)
+    with pytest.raises(ConfigError, match=said):
+        check_devices(config)
+
+
+def test_devices_are_only_chosen_for_runs_that_the_command_starts(
+    environ: pytest.MonkeyPatch,
+) -> None:
+    environ.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match="only in runs that `vf-rl` starts"):
+        check_devices(with_gpus(2))
+
+
+def test_without_cuda_gpus_are_refused_before_anything_is_made(
+    config: Path, environ: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environ.setattr(torch.cuda, "device_count", lambda: 0)
+    assert cli.main([str(config), "--set", "trainer.gpus=[0, 1]"]) == 2
+    assert "trainer.gpus = [0, 1], but torch finds no CUDA device" in capsys.readouterr().err
+    assert not (config.parent / "runs").exists()
+
+
+def test_the_command_launches_one_process_for_each_device(
+    config: Path, environ: pytest.MonkeyPatch
+) -> None:
+    launched: list[tuple[int, list[str], str]] = []
+
+    def launch(count: int, argv: list[str]) -> int:
+        launched.append((count, argv, os.environ["CUDA_VISIBLE_DEVICES"]))
+        return 7
+
+    environ.setattr(torch.cuda, "device_count", lambda: 2)
+    environ.setattr(cli, "launch", launch)
+    argv = [str(config), "--set", "trainer.gpus=[2, 0]"]
+    assert cli.main(argv) == 7
+    assert launched == [(2, argv, "2,0")]
+
+
+def test_children_of_a_rank_do_not_take_themselves_for_one(environ: pytest.MonkeyPatch) -> None:
+    environ.setenv("WORLD_SIZE", "2")
+    environ.setenv("RANK", "1")
+    environ.setenv("MASTER_ADDR", "127.0.0.1")
+    assert world() == World(1, 2)
+    leave_world()
+    assert world() == World(0, 1)
+    assert "MASTER_ADDR" not in os.environ

@@ -1,0 +1,51 @@
+"""Ending in order, as seen from outside."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import signal, time
+from vf.trainer.signals import Terminated, orderly_end
+{before}
+try:
+    with orderly_end(launched={launched}):
+        try:
+            print("ready", flush=True)
+            time.sleep({seconds})
+        finally:
+            if {again}:
+                signal.raise_signal(signal.SIGTERM)
+            print("closed", flush=True)
+except Terminated as error:
+    print(error, error.number)
+"""
+
+
+def run(number: int, *, seconds: int = 60, before: str = "", **values: bool) -> str:
+    settings = {"launched": False, "again": False, **values}
+    code = PROGRAM.format(before=before, seconds=seconds, **settings)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=20)
+    return said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_is_open_is_closed_whatever_comes_next(number: signal.Signals) -> None:
+    assert run(number, again=True) == f"closed\n{number.name} {number.value}\n"
+
+
+def test_a_launcher_may_pass_on_an_interrupt() -> None:
+    assert run(signal.SIGINT, launched=True) == f"closed\nSIGINT {signal.SIGINT.value}\n"
+
+
+def test_nohup_is_respected() -> None:
+    before = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    assert run(signal.SIGHUP, before=before, seconds=1) == "closed\n"

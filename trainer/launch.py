@@ -1,0 +1,174 @@
+"""Starting the trainer's processes: the devices that they see, and `accelerate launch`.
+
+Importing this module loads no torch: which devices a process sees is settled before that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from vf.traces.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vf.trainer.config import Config
+
+# Holds CUDA_VISIBLE_DEVICES as it was before `[trainer] gpus` narrowed it.
+OUTER_DEVICES = "VF_OUTER_CUDA_VISIBLE_DEVICES"
+
+# What a launcher tells its workers. To a child of a worker it would be a lie.
+LAUNCHER_VARIABLES = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+)
+
+
+class World(NamedTuple):
+    """Which of a launcher's processes this one is.
+
+    Attributes:
+        rank: Its number; 0 leads.
+        size: How many there are; 1 without a launcher.
+    """
+
+    rank: int
+    size: int
+
+
+def world() -> World:
+    """Return this process's place, from the environment variables that every launcher sets."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    return World(int(os.environ.get("RANK", "0")), size) if size > 1 else World(0, 1)
+
+
+def narrow_devices(config: Config) -> None:
+    """Let this process and its children see the devices of ``[trainer] gpus`` only.
+
+    Call it before torch is imported. Under a launcher it has already happened.
+
+    Raises:
+        ConfigError: CUDA_VISIBLE_DEVICES leaves fewer devices than ``gpus`` names.
+    """
+    devices = config.trainer.devices
+    if devices is None or OUTER_DEVICES in os.environ:
+        return
+    outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    visible = [name.strip() for name in outer.split(",")] if outer else None
+    if visible is not None and max(devices) >= len(visible):
+        raise ConfigError(
+            f"trainer.gpus = {config.trainer.gpus} names device {max(devices)}, but "
+            f"CUDA_VISIBLE_DEVICES = {outer!r} leaves {len(visible)}, numbered from 0"
+        )
+    os.environ[OUTER_DEVICES] = outer
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
+        visible[device] if visible else str(device) for device in devices
+    )
+
+
+def check_devices(config: Config) -> None:
+    """Check that the devices of ``[trainer] gpus`` exist and that this process may use them.
+
+    Raises:
+        ConfigError: They do not, or ``gpus`` and the launcher disagree.
+    """
+    devices, gpus = config.trainer.devices, config.trainer.gpus
+    if devices is None:
+        return
+    import torch
+
+    found = torch.cuda.device_count()
+    if not found:
+        raise ConfigError(
+            f"trainer.gpus = {gpus}, but torch finds no CUDA device on this machine; leave it out "
+            "to train on what there is"
+        )
+    if OUTER_DEVICES not in os.environ:
+        raise ConfigError(
+            f"trainer.gpus = {gpus} takes effect only in runs that `vf-rl` starts; leave it out "
+            "and set CUDA_VISIBLE_DEVICES"
+        )
+    if found < len(devices):
+        raise ConfigError(f"trainer.gpus = {gpus}: not all of these CUDA devices exist")
+    if world().size not in (1, len(devices)):
+        raise ConfigError(
+            f"trainer.gpus = {gpus} asks for {len(devices)} processes, but the launcher started "
+            f"{world().size}; leave one of the two out"
+        )
+
+
+def processes_to_launch(config: Config) -> int:
+    """Return how many processes are still to be started: 0 where this one is all, or one of all."""
+    count = len(config.trainer.devices or [])
+    return count if count > 1 and world().size == 1 else 0
+
+
+def launcher_args(count: int, argv: Sequence[str]) -> list[str]:
+    """Return the arguments of ``accelerate launch`` that start a run in several processes.
+
+    They leave nothing to the user's Accelerate defaults, whose precision, sharding or port are
+    those of other work. Without CUDA the processes train on the CPU, over gloo.
+
+    Args:
+        count: How many processes.
+        argv: The arguments of ``vf-rl``.
+    """
+    threads = max(1, len(os.sched_getaffinity(0)) // count) if sys.platform == "linux" else 1
+    return [
+        *("--multi_gpu", "--num_processes", str(count), "--num_machines", "1"),
+        *("--machine_rank", "0", "--main_process_port", "0", "--gpu_ids", "all"),
+        *("--mixed_precision", "no", "--dynamo_backend", "no"),
+        *("--num_cpu_threads_per_process", os.environ.get("OMP_NUM_THREADS", str(threads))),
+        *("-m", "vf.trainer.cli", *argv),
+    ]
+
+
+def launch(count: int, argv: Sequence[str]) -> int:
+    """Run ``vf-rl`` in several processes, wait for their end and return the run's exit code.
+
+    If one process dies, the others are ended: with SIGTERM, and after 30 s with SIGKILL.
+
+    Args:
+        count: How many processes.
+        argv: The arguments of ``vf-rl``.
+    """
+    from accelerate.commands.launch import launch_command, launch_command_parser
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    if sys.platform == "linux":
+        # All processes are on this machine, so their commands need not be heard outside of it.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # What failed has said so itself.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    try:
+        launch_command(launch_command_parser().parse_args(launcher_args(count, argv)))
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode >= 0:
+            return int(failure.exitcode)
+        name = signal.Signals(-failure.exitcode).name
+        print(f"vf-rl: trainer process {rank} of {count} was killed by {name}", file=sys.stderr)
+        return 1
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0
+
+
+def leave_world() -> None:
+    """Take out of the environment what concerns this process alone, once it has joined the others.
+
+    Children, such as an inference server, see all devices again and no launcher.
+    """
+    if world().size > 1:
+        for name in list(os.environ):
+            if name in LAUNCHER_VARIABLES or name.startswith("TORCHELASTIC_"):
+                del os.environ[name]
+    outer = os.environ.pop(OUTER_DEVICES, None)
+    if outer is not None:
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        if outer:
+            os.environ["CUDA_VISIBLE_DEVICES"] = outer
