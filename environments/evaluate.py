@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -68,6 +68,7 @@ async def evaluate(
     sampling: Sampling | None = None,
     seed: int = 0,
     on_trace: Callable[[Trace], None] | None = None,
+    run: Callable[..., Awaitable[Trace]] = rollout,
 ) -> Evaluation:
     """Run a model on tasks of the eval split.
 
@@ -80,6 +81,7 @@ async def evaluate(
         sampling: How to sample.
         seed: The same seed gives the same rollouts (as far as the model can).
         on_trace: Called with each trace as it finishes.
+        run: Runs one rollout, with the arguments of :func:`~vf.environments.runner.rollout`.
 
     Returns:
         The traces in the order of the tasks, failed ones included.
@@ -97,7 +99,7 @@ async def evaluate(
 
     async def one(task: Task, index: int) -> Trace:
         async with places:
-            trace = await rollout(
+            trace = await run(
                 environment,
                 task,
                 model,

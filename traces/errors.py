@@ -6,6 +6,7 @@ VfError
 └── InfrastructureError    a part failed; never a reward (the rollout's reward is None)
     ├── ModelError         the model, its API or its engine did not answer
     │   └── EngineError    an inference engine that we own died or refused
+    │       └── ServerDown its server went down; what was asked of it can be asked again
     ├── ToolError          a tool raised something other than InvalidToolUse, or timed out
     ├── EnvironmentFailure reset, step or close raised or timed out
     ├── SandboxError       the sandbox was lost
@@ -47,6 +48,12 @@ class EngineError(ModelError):
     """An inference engine that this process owns died or refused to start."""
 
     boundary = "engine"
+
+
+class ServerDown(EngineError):
+    """The server went down. What was asked of it is lost, and can be asked again."""
+
+    boundary = "outage"
 
 
 class ToolError(InfrastructureError):

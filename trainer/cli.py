@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vf.traces.errors import ConfigError, VfError
+from vf.trainer.launch import launch, narrow_devices, processes_to_launch, world
+from vf.trainer.signals import Terminated, end_with_parent, orderly_end
+from vf.trainer.tmux import attach, check_installed, open_session
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,7 +31,9 @@ examples:
   vf-rl configs/quickstart.toml
   vf-rl configs/quickstart.toml --dry-run
   vf-rl configs/quickstart.toml --set max_steps=20 --set env.args.max_operations=3
+  vf-rl configs/quickstart.toml --tmux
   vf-rl --resume runs/quickstart-1
+  vf-rl check-template tiny             does the model's chat template keep the context growing?
 
 A bare name in --set means [trainer.args]. Exit codes: 0 done, 1 failed, 2 bad usage or config.
 """
@@ -34,6 +41,11 @@ A bare name in --set means [trainer.args]. Exit codes: 0 done, 1 failed, 2 bad u
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if argv[:1] == ["check-template"]:
+        from vf.trainer import check_template
+
+        return check_template.main(argv[1:])
     parser = argparse.ArgumentParser(
         prog="vf-rl",
         description="Train a language model in a multi-turn, tool-using environment.",
@@ -53,13 +65,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="RUN",
         help="continue a run's folder from its last checkpoint",
     )
+    parser.add_argument(
+        "--tmux",
+        action="store_true",
+        help="run in a tmux session of its own, with panes for the trainer, the inference log and "
+        "the environment log; the run goes on when you detach, ends with the trainer's pane, and "
+        "leaves the session to be read",
+    )
     args = parser.parse_args(argv)
     if (args.config is None) == (args.resume is None):
         parser.error("name either a config to run or a run to --resume")
     if args.resume is not None and args.dry_run:
         parser.error("--dry-run starts nothing, so there is nothing to --resume")
+    if args.tmux and args.dry_run:
+        parser.error("--dry-run ends at once and needs no --tmux")
+    if args.tmux and world().size > 1:
+        parser.error("--tmux starts the launcher itself; leave one of the two out")
     try:
-        return _run(args.config, args.set, args.resume, args.dry_run)
+        with orderly_end(launched=world().size > 1):
+            return _run(args, argv)
     except ConfigError as error:
         _complain(str(error))
         return BAD_USAGE
@@ -72,39 +96,79 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         _complain(f"training needs the package {error.name!r}: pip install 'vf-rl[train]'")
         return BAD_USAGE
+    except Terminated as error:
+        _complain(f"stopped by {error}; finished traces and checkpoints are kept")
+        return 128 + error.number
     except KeyboardInterrupt:
         _complain("interrupted; finished traces and checkpoints are kept")
         return INTERRUPTED
 
 
-def _run(path: Path | None, overrides: list[str], resume: Path | None, dry_run: bool) -> int:
+def _run(args: argparse.Namespace, argv: list[str]) -> int:
     from rich.console import Console
 
     from vf.trainer.load_config import load_config
     from vf.trainer.run_folder import RunFolder, choose_folder
 
     console = Console(highlight=False)
-    if resume is not None:
-        folder = RunFolder(resume)
-        config, notes = load_config(folder.config, overrides)
+    if args.resume is not None:
+        config, notes = load_config(RunFolder(args.resume).config, args.set)
     else:
-        assert path is not None
-        config, notes = load_config(path, overrides)
-        folder = RunFolder(choose_folder(config, path.stem))
+        config, notes = load_config(args.config, args.set)
+    if world().size > 1:
+        end_with_parent()
+    if world().rank > 0:
+        return _follow(config)
+    folder = RunFolder(args.resume or choose_folder(config, args.config.stem))
+    if args.tmux:
+        check_installed()
+    narrow_devices(config)
+    if args.tmux:
+        _preflight(config, console)  # here, so that nothing is opened for a config that is wrong
+        return _open_tmux(folder, args)
+    if (count := processes_to_launch(config)) > 1:
+        _preflight(config, console)  # as above
+        return launch(count, argv)
     for note in notes:
         console.print(f"[yellow]note:[/yellow] {note}")
     for note in _cautions(config):
         console.print(f"[yellow]note:[/yellow] {note}")
+    plan = _preflight(config, console)
+    for name, text in plan.describe():
+        console.print(f"[bold]{name:>12}[/bold]  {text}", soft_wrap=True)
+    if args.dry_run:
+        return _dry_run(plan, console)
+    return _train(plan, folder, console, resuming=args.resume is not None)
+
+
+def _open_tmux(folder: RunFolder, args: argparse.Namespace) -> int:
+    command = [sys.executable, "-m", "vf.trainer.cli"]
+    command += [part for override in args.set for part in ("--set", override)]
+    if args.resume is not None:
+        command += ["--resume", str(args.resume)]
+    else:
+        command += [str(args.config), "--set", f"run_name={json.dumps(folder.path.name)}"]
+    return attach(open_session(folder, command))
+
+
+def _preflight(config: Config, console: Console) -> Plan:
     with console.status("checking the config ..."):
         _quiet()
         from vf.trainer.preflight import preflight
 
-        plan = preflight(config)
-    for name, text in plan.describe():
-        console.print(f"[bold]{name:>12}[/bold]  {text}", soft_wrap=True)
-    if dry_run:
-        return _dry_run(plan, console)
-    return _train(plan, folder, console, resuming=resume is not None)
+        return preflight(config)
+
+
+def _follow(config: Config) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # Nothing needs to be closed here, and a process that waits in a sum could not notice.
+        signal.signal(number, signal.SIG_DFL)
+    logging.captureWarnings(True)  # rank 0 has the same ones
+    _quiet()
+    from vf.trainer.follower import follow
+
+    follow(config)
+    return DONE
 
 
 def _train(plan: Plan, folder: RunFolder, console: Console, *, resuming: bool) -> int:
@@ -116,7 +180,10 @@ def _train(plan: Plan, folder: RunFolder, console: Console, *, resuming: bool) -
         folder.open()
     else:
         folder.create()
-    folder.config.write_text(to_toml(plan.config))
+    # Followers may be reading it.
+    written = folder.config.with_suffix(".tmp")
+    written.write_text(to_toml(plan.config))
+    written.replace(folder.config)
     console.print(f"[bold]{'run':>12}[/bold]  {folder.path}")
     with RLTrainer(plan, folder, TerminalDisplay(console)) as trainer:
         if resuming:

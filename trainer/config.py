@@ -7,49 +7,41 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-Positive = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0)]
+from vf.inference.settings import (
+    EmbeddedSettings,
+    EngineSettings,
+    Positive,
+    Seconds,
+    Strict,
+    VllmSettings,
+)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_default=True)
-
-
-class EnvConfig(_Strict):
+class EnvConfig(Strict):
     """``[env]``: which environment, and its arguments."""
 
     id: str = Field(description="Name of a registered or installed environment.")
     args: dict[str, Any] = Field(default_factory=dict, description="Arguments of its constructor.")
 
 
-class InferenceArgs(_Strict):
-    """``[inference.args]`` of the embedded engine."""
-
-    max_requests: Positive = Field(
-        default=16,
-        description="Requests decoded at once; the cost of attention on a CPU is quadratic in it.",
-    )
-    max_batch_tokens: Positive = Field(
-        default=1024, description="Tokens in one forward pass, prompts included."
-    )
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(
-        default=0, description="Port of the OpenAI-compatible API on 127.0.0.1; 0 takes a free one."
-    )
+def _engine(raw: Any) -> str:
+    """Return which engine a raw ``[inference]`` asks for."""
+    if isinstance(raw, EngineSettings):
+        return str(raw.engine)
+    named = raw.get("engine", "embedded") if isinstance(raw, dict) else "embedded"
+    return named if isinstance(named, str) else repr(named)
 
 
-class InferenceConfig(_Strict):
-    """``[inference]``: who answers."""
-
-    engine: Literal["embedded"] = Field(
-        default="embedded",
-        description="`embedded`: transformers' continuous batching on the trained module.",
-    )
-    args: InferenceArgs = Field(default_factory=InferenceArgs)
+ENGINES: dict[str, type[EngineSettings]] = {"embedded": EmbeddedSettings, "vllm": VllmSettings}
+InferenceConfig = Annotated[
+    Annotated[EmbeddedSettings, Tag("embedded")] | Annotated[VllmSettings, Tag("vllm")],
+    Discriminator(_engine),
+]
 
 
-class TrainerArgs(_Strict):
+class TrainerArgs(Strict):
     """``[trainer.args]``: how the model learns."""
 
     run_name: str | None = Field(
@@ -209,20 +201,44 @@ class TrainerArgs(_Strict):
         return self
 
 
-class TrainerConfig(_Strict):
-    """``[trainer]``."""
+class TrainerConfig(Strict):
+    """``[trainer]``: who learns."""
 
+    gpus: int | list[int] | None = Field(
+        default=None,
+        description="CUDA devices to train on, or how many of the first; one process on each. "
+        "By default one process, on the first device that there is.",
+    )
     args: TrainerArgs = Field(default_factory=TrainerArgs)
 
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _are_devices(cls, gpus: Any) -> Any:
+        if isinstance(gpus, list):
+            numbers = all(type(gpu) is int and gpu >= 0 for gpu in gpus)
+            fine = numbers and 0 < len(gpus) == len(set(gpus))
+        else:
+            fine = gpus is None or (type(gpus) is int and gpus > 0)
+        if not fine:
+            raise ValueError(
+                f"{gpus!r} is neither a number of devices nor a list of different ones"
+            )
+        return gpus
 
-class Config(_Strict):
+    @property
+    def devices(self) -> list[int] | None:
+        """The devices that ``gpus`` means; None leaves the choice to torch."""
+        return list(range(self.gpus)) if isinstance(self.gpus, int) else self.gpus
+
+
+class Config(Strict):
     """A whole run."""
 
     model: str = Field(
         description="A local folder or a hub name; `tiny` is the model that ships with the library."
     )
     env: EnvConfig
-    inference: InferenceConfig = Field(default_factory=InferenceConfig)
+    inference: InferenceConfig = Field(default_factory=EmbeddedSettings)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
 
     @property

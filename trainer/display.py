@@ -10,11 +10,14 @@ from rich.live import Live
 from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
 from vf.traces.trace import Trace
 from vf.trainer.metrics import Metrics
+
+WAITING_SECONDS = 15.0  # between lines about what is waited for, where the output is a file
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ROLE_STYLE = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
@@ -23,6 +26,7 @@ _ROLE_STYLE = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "y
 class Display(Protocol):
     """What the trainer tells."""
 
+    def waiting(self, text: str) -> None: ...
     def start(self, step: int, max_steps: int) -> None: ...
     def rollouts(self, done: int, total: int, *, evaluating: bool = False) -> None: ...
     def step(self, metrics: Metrics) -> None: ...
@@ -34,6 +38,9 @@ class Display(Protocol):
 
 class SilentDisplay:
     """Shows nothing."""
+
+    def waiting(self, text: str) -> None:
+        """Ignore."""
 
     def start(self, step: int, max_steps: int) -> None:
         """Ignore."""
@@ -63,6 +70,8 @@ class TerminalDisplay:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
         self._live: Live | None = None
+        self._waiting: Status | None = None
+        self._said_waiting = float("-inf")
         self._rewards: list[float] = []
         self._metrics: Metrics = {}
         self._step = 0
@@ -71,8 +80,20 @@ class TerminalDisplay:
         self._rollouts = (0, 1, False)
         self._started = time.monotonic()
 
+    def waiting(self, text: str) -> None:
+        """Say what is being waited for; it may change several times a second."""
+        if self.console.is_terminal:
+            if self._waiting is None:
+                self._waiting = self.console.status("")
+                self._waiting.start()
+            self._waiting.update(escape(text[: self.console.width - 4]))
+        elif time.monotonic() - self._said_waiting > WAITING_SECONDS:
+            self._said_waiting = time.monotonic()
+            self.console.print(escape(text[:160]), soft_wrap=True)
+
     def start(self, step: int, max_steps: int) -> None:
         """Begin at a step."""
+        self._end_waiting()
         self._step = self._first_step = step
         self._max_steps = max_steps
         self._started = time.monotonic()
@@ -125,9 +146,15 @@ class TerminalDisplay:
 
     def stop(self) -> None:
         """End the live status. Safe to call twice."""
+        self._end_waiting()
         if self._live is not None:
             live, self._live = self._live, None
             live.stop()
+
+    def _end_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.stop()
+            self._waiting = None
 
     def _status(self) -> Table:
         done, total, evaluating = self._rollouts

@@ -158,17 +158,27 @@ def launch(count: int, argv: Sequence[str]) -> int:
     return 0
 
 
-def leave_world() -> None:
-    """Take out of the environment what concerns this process alone, once it has joined the others.
+def outer_environ() -> dict[str, str]:
+    """Return the environment variables without what concerns this process alone.
 
-    Children, such as an inference server, see all devices again and no launcher.
+    Children that are no rank, such as an inference server, see all devices and no launcher.
     """
+    environ = dict(os.environ)
     if world().size > 1:
-        for name in list(os.environ):
+        for name in os.environ:
             if name in LAUNCHER_VARIABLES or name.startswith("TORCHELASTIC_"):
-                del os.environ[name]
-    outer = os.environ.pop(OUTER_DEVICES, None)
+                del environ[name]
+    outer = environ.pop(OUTER_DEVICES, None)
     if outer is not None:
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        del environ["CUDA_VISIBLE_DEVICES"]
         if outer:
-            os.environ["CUDA_VISIBLE_DEVICES"] = outer
+            environ["CUDA_VISIBLE_DEVICES"] = outer
+    return environ
+
+
+def leave_world() -> None:
+    """Make :func:`outer_environ` the environment, once this process has joined the other ranks."""
+    outer = outer_environ()
+    for name in set(os.environ) - outer.keys():
+        del os.environ[name]
+    os.environ.update(outer)

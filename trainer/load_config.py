@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from vf.traces.errors import ConfigError
 from vf.traces.suggest import did_you_mean
-from vf.trainer.config import Config, TrainerArgs
+from vf.trainer.config import ENGINES, Config, TrainerArgs
 
 # What users of other trainers call our settings.
 SYNONYMS = {
@@ -96,38 +97,36 @@ def _translate(raw: dict[str, Any]) -> list[str]:
 
 
 def _explain(problem: Any) -> str:
-    where = ".".join(str(part) for part in problem["loc"])
+    loc = tuple(str(part) for part in problem["loc"])
+    # Pydantic names the engine that it chose after "inference", where the TOML has no such table.
+    where = ".".join(loc[:1] + loc[2:] if loc[:1] == ("inference",) else loc)
+    if problem["type"] == "union_tag_invalid":
+        given = problem["ctx"]["tag"]
+        hint = did_you_mean(given, list(ENGINES))
+        return f"inference.engine = {given!r}: no such engine.{hint} Known: {', '.join(ENGINES)}"
     if problem["type"] == "extra_forbidden":
-        *path, key = [str(part) for part in problem["loc"]]
-        known = _fields(path)
-        return f"{where}: unknown key.{did_you_mean(key, known)} Known here: {', '.join(known)}"
+        known = list(_fields_at(loc[:-1]))
+        hint = did_you_mean(loc[-1], known)
+        return f"{where}: unknown key.{hint} Known here: {', '.join(known)}"
+    field = _fields_at(loc[:-1]).get(loc[-1]) if loc else None
+    description = (field.description or "") if field else ""
     if problem["type"] == "missing":
-        return f"{where}: missing. {_description(problem['loc'])}"
+        return f"{where}: missing. {description}"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{where}: {message}"
-    return f"{where} = {problem['input']!r}: {message}. {_description(problem['loc'])}"
+    return f"{where} = {problem['input']!r}: {message}. {description}"
 
 
-def _model_at(path: Sequence[str]) -> type[BaseModel] | None:
-    model: type[BaseModel] = Config
-    for part in path:
-        field = model.model_fields.get(part)
-        kinds = [field.annotation, *get_args(field.annotation)] if field else []
-        nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not nested:
-            return None
-        model = nested[0]
-    return model
-
-
-def _fields(path: Sequence[str]) -> list[str]:
-    model = _model_at(path)
-    return list(model.model_fields) if model else []
-
-
-def _description(loc: Sequence[str | int]) -> str:
-    path = [str(part) for part in loc]
-    model = _model_at(path[:-1]) if path else None
-    field = model.model_fields.get(path[-1]) if model else None
-    return (field.description or "") if field else ""
+def _fields_at(path: Sequence[str]) -> dict[str, FieldInfo]:
+    """Return the settings of the table that pydantic knows by this path."""
+    model: type[BaseModel] | None = Config
+    for depth, part in enumerate(path):
+        if path[:depth] == ("inference",):
+            model = ENGINES.get(part)
+        elif part != "inference" or depth:
+            field = model.model_fields.get(part) if model else None
+            kinds = [field.annotation, *get_args(field.annotation)] if field else []
+            nested = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
+            model = nested[0] if nested else None
+    return model.model_fields if model else {}

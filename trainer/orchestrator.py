@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from vf.environments.environment import Environment
 from vf.environments.evaluate import Evaluation, evaluate
 from vf.environments.runner import rollout
 from vf.inference.model import Model, Sampling
-from vf.traces.errors import TrainingError
+from vf.inference.serving import Serving
+from vf.traces.errors import ServerDown, TrainingError
 from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 from vf.trainer.batch import Group
 from vf.trainer.config import TrainerArgs
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS = 3  # of one rollout, before its group does without it
 
@@ -64,6 +69,7 @@ class Orchestrator:
         tasks: The train split.
         eval_tasks: What to evaluate on.
         args: ``[trainer.args]``.
+        serving: The model's server, whose outages are waited out.
     """
 
     def __init__(
@@ -73,11 +79,13 @@ class Orchestrator:
         tasks: Sequence[Task],
         eval_tasks: Sequence[Task],
         args: TrainerArgs,
+        serving: Serving,
     ) -> None:
         self._environment = environment
-        self._model = model
+        self.model = model
         self._eval_tasks = eval_tasks
         self._args = args
+        self._serving = serving
         self.cursor = TaskCursor(tasks, args.seed)
         self.sampling = Sampling(
             max_tokens=args.max_tokens,
@@ -112,10 +120,10 @@ class Orchestrator:
             for attempt in range(ATTEMPTS):
                 seed = derive_seed(args.seed, "train", step, group.task.id, index, attempt)
                 async with places:
-                    trace = await rollout(
+                    trace = await self._rollout(
                         self._environment,
                         group.task,
-                        self._model,
+                        self.model,
                         sampling=self.sampling,
                         seed=seed,
                     )
@@ -149,22 +157,32 @@ class Orchestrator:
         """
         result = await evaluate(
             self._environment,
-            self._model,
+            self.model,
             tasks=self._eval_tasks,
             max_concurrent=self._args.max_concurrent,
             sampling=self.sampling,
             seed=derive_seed(self._args.seed, "eval"),
             on_trace=on_trace,
+            run=self._rollout,
         )
         failed = [trace for trace in result.traces if trace.error is not None]
         if failed:
             self._check_failures(failed, len(result.traces))
         return result
 
+    async def _rollout(self, *args: Any, **kwargs: Any) -> Trace:
+        """Run a rollout; one that was lost because the server went down is done over."""
+        while True:
+            await self._serving.available()
+            trace = await rollout(*args, **kwargs)
+            if trace.error is None or trace.error.boundary != ServerDown.boundary:
+                return trace
+            log.warning("rollout of %s is done over: %s", trace.task.id, trace.error.message)
+
     async def try_one(self) -> Trace:
         """Run one rollout of the first train task."""
         return await rollout(
-            self._environment, self.cursor.first, self._model, sampling=self.sampling
+            self._environment, self.cursor.first, self.model, sampling=self.sampling
         )
 
     def _check_failures(self, failures: Sequence[Trace], total: int | None = None) -> None:

@@ -13,12 +13,16 @@ from vf.environments.environment import Environment
 from vf.environments.evaluate import take_tasks
 from vf.environments.registry import make
 from vf.inference.renderer import Renderer
+from vf.inference.settings import EmbeddedSettings
+from vf.inference.template_probe import check_kind, probe, summary
 from vf.inference.tiny_path import resolve_model
+from vf.inference.vllm.engine import RUNGS, check_settings, choose_rung
 from vf.traces.calling import call
 from vf.traces.errors import ConfigError, VfError
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
 from vf.trainer.config import Config
+from vf.trainer.launch import check_devices, outer_environ, world
 
 PROMPTS_CHECKED = 512
 
@@ -33,9 +37,11 @@ class Plan:
         renderer: Chat template and parser.
         tasks: The train split.
         eval_tasks: The held-out tasks to evaluate on; empty if there is no evaluation.
+        probe_ids: The first train task's prompt, which the engine is probed with.
         longest_prompt: Tokens in the longest first prompt that was checked.
         parameters: Parameters of the model.
         memory: Bytes by purpose: an estimate.
+        template: What the chat template makes of conversations, in one line.
     """
 
     config: Config
@@ -43,9 +49,11 @@ class Plan:
     renderer: Renderer
     tasks: Sequence[Task]
     eval_tasks: Sequence[Task]
+    probe_ids: list[int]
     longest_prompt: int
     parameters: int
     memory: dict[str, int]
+    template: str
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the plan as pairs of name and text."""
@@ -56,14 +64,13 @@ class Plan:
         how = (
             f"LoRA rank {args.lora_rank}" if args.use_lora else "all weights"
         ) + f", {args.loss_fn}, learning rate {args.learning_rate:g}"
+        if world().size > 1:
+            how += f", in {world().size} processes"
         parts = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in self.memory.items())
         return [
             ("model", f"{config.model}: {self.parameters / 1e6:,.2f} M parameters"),
             ("training", how),
-            (
-                "engine",
-                f"{config.inference.engine}, {config.inference.args.max_requests} requests at once",
-            ),
+            ("engine", _engine(config)),
             (
                 "environment",
                 f"{config.env.id}: {len(self.tasks)} train tasks, "
@@ -74,6 +81,7 @@ class Plan:
                 f"{args.batch_size} rollouts = {groups} tasks × {args.rollouts_per_example}; "
                 f"at most {args.batch_size * args.max_seq_len:,} tokens",
             ),
+            ("template", self.template),
             ("prompts", f"longest of those checked: {self.longest_prompt} tokens"),
             ("memory", f"about {total / 2**20:,.0f} MiB ({parts})"),
         ]
@@ -86,9 +94,15 @@ def preflight(config: Config) -> Plan:
         ConfigError: The environment, model, tokenizer, tasks or limits do not fit together.
     """
     args = config.args
+    check_devices(config)
+    settings = config.inference
+    if not isinstance(settings, EmbeddedSettings):
+        check_settings(settings, outer_environ())
     environment = make(config.env.id, **config.env.args)
     model_config = _model_config(config.model)
-    renderer = Renderer.from_pretrained(resolve_model(config.model))
+    renderer = Renderer.from_pretrained(resolve_model(config.model), settings.template_args)
+    verdicts = probe(renderer)
+    check_kind(verdicts, "tools" if environment.episode(0).toolbox.tools else "plain")
     context = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     if context is not None and args.max_seq_len > context:
         raise ConfigError(
@@ -99,7 +113,11 @@ def preflight(config: Config) -> Plan:
     eval_tasks = (
         take_tasks(environment, "eval", args.eval_examples) if args.eval_strategy == "steps" else []
     )
-    longest, task = _longest_prompt(environment, renderer, [*tasks[:PROMPTS_CHECKED], *eval_tasks])
+    checked = [*tasks[:PROMPTS_CHECKED], *eval_tasks]
+    prompts = _prompts(environment, renderer, checked)
+    longest, task = max(
+        zip(map(len, prompts), checked, strict=True), key=lambda measured: measured[0]
+    )
     if longest > args.max_prompt_len:
         raise ConfigError(
             f"trainer.args.max_prompt_len = {args.max_prompt_len}, but the first prompt of task "
@@ -112,9 +130,11 @@ def preflight(config: Config) -> Plan:
         renderer,
         tasks,
         eval_tasks,
+        prompts[0],
         longest,
         parameters,
         _memory(config, model_config, parameters),
+        summary(verdicts),
     )
 
 
@@ -134,15 +154,17 @@ def _model_config(name: str) -> Any:
         ) from error
 
 
-def _longest_prompt(
+def _prompts(
     environment: Environment, renderer: Renderer, tasks: Sequence[Task]
-) -> tuple[int, Task]:
-    async def length(task: Task) -> int:
+) -> list[list[int]]:
+    """Return the token ids of the tasks' first prompts."""
+
+    async def prompt(task: Task) -> list[int]:
         episode = environment.episode(0)
         try:
             async with asyncio.timeout(environment.timeout):
                 messages = as_messages(await call(episode.reset, task))
-            return len(renderer.prompt(messages, episode.toolbox.schemas()))
+            return renderer.prompt(messages, episode.toolbox.schemas())
         except VfError:
             raise
         except Exception as error:
@@ -153,12 +175,22 @@ def _longest_prompt(
         finally:
             await call(episode.close)
 
-    async def lengths() -> list[int]:
-        return [await length(task) for task in tasks]
+    async def all_prompts() -> list[list[int]]:
+        return [await prompt(task) for task in tasks]
 
-    found = asyncio.run(lengths())
-    longest = max(range(len(found)), key=found.__getitem__)
-    return found[longest], tasks[longest]
+    return asyncio.run(all_prompts())
+
+
+def _engine(config: Config) -> str:
+    """Say who answers, and how new weights reach it."""
+    settings = config.inference
+    if isinstance(settings, EmbeddedSettings):
+        return f"embedded, {settings.args.max_requests} requests at once"
+    import torch
+
+    rung = choose_rung(settings, use_lora=config.args.use_lora, cpu=not torch.cuda.is_available())
+    where = settings.base_url or "started by this run"
+    return f"vllm, {where}; {RUNGS[rung]}"
 
 
 def _count_parameters(model_config: Any) -> int:
@@ -179,7 +211,9 @@ def _memory(config: Config, model_config: Any, parameters: int) -> dict[str, int
     trained = layers * 7 * 2 * hidden * args.lora_rank if args.use_lora else parameters
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     head_dim = getattr(text, "head_dim", None) or hidden // text.num_attention_heads
-    contexts = config.inference.args.max_requests * math.ceil(args.max_seq_len / 32) * 32
+    settings = config.inference
+    at_once = settings.args.max_requests if isinstance(settings, EmbeddedSettings) else 0
+    contexts = at_once * math.ceil(args.max_seq_len / 32) * 32
     return {
         "weights": parameters * width + (trained * 4 if args.use_lora else 0),
         "gradients and optimizer": trained * 12,

@@ -11,17 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from vf.inference.embedded.app import build_app
-from vf.inference.embedded.engine import EmbeddedEngine
-from vf.inference.embedded.server import ServerThread
 from vf.inference.token_model import TokenModel
-from vf.inference.wire import JsonClient
 from vf.traces.errors import ConfigError, TrainingError
 from vf.traces.trace import Trace
 from vf.trainer.background import BackgroundLoop
 from vf.trainer.batch import Group, Sample, build_samples
 from vf.trainer.checkpoint import Progress, latest_checkpoint, load_checkpoint, save_checkpoint
 from vf.trainer.display import Display, SilentDisplay
+from vf.trainer.engines import build_engine, check_gap, probe
+from vf.trainer.launch import leave_world
 from vf.trainer.metrics import Metrics, rollout_metrics, trace_metrics, update_metrics
 from vf.trainer.orchestrator import Orchestrator
 from vf.trainer.policy import Policy, UpdateStats
@@ -91,36 +89,29 @@ class RLTrainer:
         from accelerate.utils import set_seed
 
         set_seed(self.args.seed)
-        plan, inference = self.plan, self.plan.config.inference.args
+        plan, inference = self.plan, self.plan.config.inference
         self.policy = Policy(plan.config.model, self.args)
-        self.engine = EmbeddedEngine(
-            self.policy.module,
-            max_seq_len=self.args.max_seq_len,
-            max_requests=inference.max_requests,
-            max_batch_tokens=inference.max_batch_tokens,
-        )
+        self._closers.append(self.policy.ranks.stop)
+        leave_world()
+        self.engine = build_engine(plan, self.policy, self.folder)
         self._closers.append(self.engine.stop)
-        self.engine.start()
-        self.server = ServerThread(
-            build_app(self.engine, plan.renderer, plan.config.model), inference.port
-        )
-        self._closers.append(self.server.stop)
-        self.server.start()
+        self.engine.start(self.display.waiting)
+        log.info("engine %s at %s", inference.engine, self.engine.base_url)
         self._loop = BackgroundLoop()
         self._closers.append(self._loop.stop)
-        client = JsonClient(self.server.base_url, timeout=self.args.generation_timeout)
-        self._closers.append(lambda: self._loop.call(client.close(), watch=lambda: None))
+        self._sampler = self.engine.sampler(self.args.generation_timeout)
+        self._closers.append(lambda: self._loop.call(self._sampler.close(), watch=lambda: None))
         model = TokenModel(
-            client,
-            plan.config.model,
+            self._sampler,
             plan.renderer,
             max_seq_len=self.args.max_seq_len,
             max_prompt_len=self.args.max_prompt_len,
+            thinking_history=inference.thinking_history,
         )
         self.orchestrator = Orchestrator(
-            plan.environment, model, plan.tasks, plan.eval_tasks, self.args
+            plan.environment, model, plan.tasks, plan.eval_tasks, self.args, self.engine.serving
         )
-        log.info("engine %s at %s", plan.config.inference.engine, self.server.base_url)
+        self.publish()
 
     def train(self) -> Summary:
         """Train to ``max_steps``, evaluating and saving on the way.
@@ -154,12 +145,13 @@ class RLTrainer:
         with _timed(times, "train"):
             updates = self.learn(build_samples(groups, self.args.advantage))
         with _timed(times, "publish"):
-            self.engine.publish(self.step_count)
+            gap = self.publish()
         metrics: Metrics = {
             "step": self.step_count,
             **rollout_metrics(groups),
             **update_metrics(updates),
             "learning_rate": self.policy.learning_rate,
+            "logprob_gap": gap,
             **{f"time/{name}": seconds for name, seconds in times.items()},
             "time/total": sum(times.values()),
         }
@@ -180,8 +172,7 @@ class RLTrainer:
                 store.append(trace)
                 done += trace.error is None
                 self.display.rollouts(done, self.args.batch_size)
-                if trace.error is not None:
-                    log.warning("rollout failed: %s", trace.error.message)
+                _log_failure(trace)
 
             groups = self._loop.call(
                 self.orchestrator.collect(self.step_count, on_trace), self._watch
@@ -195,8 +186,25 @@ class RLTrainer:
         """Take ``num_substeps`` optimizer steps, each on its share of the groups."""
         shares = [groups[i :: self.args.num_substeps] for i in range(self.args.num_substeps)]
         batches = [[sample for group in share for sample in group] for share in shares]
-        with self.engine.paused():
+        with self.engine.training():
             return [self.policy.update(batch) for batch in batches if batch]
+
+    def publish(self) -> float:
+        """Have the engine sample from the weights as they are, and see that it does.
+
+        Returns:
+            How far its logprobs are from the trainer's on a probe, in nats.
+
+        Raises:
+            TrainingError: Farther than ``inference.logprob_tolerance``.
+            EngineError: The weights could not be brought to it.
+        """
+        self.engine.publish(self.step_count)
+        stops = self.plan.renderer.stop_token_ids
+        probing = probe(self._sampler, self.policy, self.engine, self.plan.probe_ids, stops)
+        gap = self._loop.call(probing, self._watch)
+        check_gap(gap, self.plan.config.inference.logprob_tolerance, self.step_count)
+        return gap
 
     def evaluate(self) -> Metrics:
         """Measure the model on the held-out tasks, and write the traces."""
@@ -207,6 +215,7 @@ class RLTrainer:
                 nonlocal done
                 done += 1
                 store.append(trace)
+                _log_failure(trace)
                 self.display.rollouts(done, total, evaluating=True)
 
             result = self._loop.call(self.orchestrator.evaluate(on_trace), self._watch)
@@ -236,12 +245,12 @@ class RLTrainer:
         checkpoint = latest_checkpoint(self.folder.checkpoints)
         if checkpoint is None:
             raise ConfigError(f"{self.folder.path} has no checkpoint to resume from")
-        with self.engine.paused():
+        with self.engine.training():
             progress = load_checkpoint(checkpoint, self.policy)
         self.step_count = progress.step
         self.orchestrator.cursor.position = progress.cursor
         self._earlier_seconds = progress.seconds
-        self.engine.publish(self.step_count)
+        self.publish()
         self.folder.rewind(self.step_count)
         return self.step_count
 
@@ -272,7 +281,6 @@ class RLTrainer:
     def _watch(self) -> None:
         """Raise if anything that rollouts depend on has died."""
         self.engine.check()
-        self.server.check()
 
     def _report_signal(self, groups: list[Group]) -> None:
         uniform = [group for group in groups if group.uniform]
@@ -290,7 +298,7 @@ class RLTrainer:
 
     def close(self) -> None:
         """Stop the engine and all that is in flight. Safe to call twice."""
-        self.display.stop()
+        self._closers.append(self.display.stop)  # it too may fail: its terminal may be gone
         while self._closers:
             closer = self._closers.pop()
             try:
@@ -308,6 +316,14 @@ class RLTrainer:
         tb: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _log_failure(trace: Trace) -> None:
+    if (error := trace.error) is not None:
+        logging.getLogger("vf.environments").warning(
+            "task %s failed, in the %s: %s\n%s",
+            *(trace.task.id, error.boundary, error.message, error.traceback.rstrip()),
+        )
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
 
-from vf.inference.embedded.engine import Completion, EmbeddedEngine
+from vf.inference.completions import Completion
+from vf.inference.embedded.engine import EmbeddedEngine
 from vf.inference.embedded.protocol import SamplingFields
 from vf.inference.renderer import Renderer
 

@@ -34,7 +34,10 @@ def chat_choice(job: Job, body: ChatRequest, index: int, answer: Answer) -> dict
     """Return one choice of ``/v1/chat/completions``."""
     # The number of messages makes the ids of tool calls differ from turn to turn.
     message = job.renderer.parse_text(
-        answer.text, prompt_ids=job.prompt_ids, turn=len(body.messages)
+        answer.text,
+        prompt_ids=job.prompt_ids,
+        turn=len(body.messages),
+        tools=body.tools or (),
     )
     raw = message.to_openai()
     raw["content"] = raw["content"] or None
@@ -75,20 +78,20 @@ async def chat_chunks(
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the chunks of a streamed chat answer, choice after choice.
 
-    Text is sent as it comes; from the first ``<`` on (reasoning, tool calls) an answer is kept
-    until it is whole.
+    Text is sent as it comes; from the first character on with which reasoning or a tool call may
+    begin (``<``, mostly) an answer is kept until it is whole.
     """
 
     def chunk(index: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
         return {**head, "choices": [_choice(index, reason, delta=delta)]}
 
-    finished = []
+    finished, marks = [], set(job.renderer.parser.marks)
     for index in range(body.n):
         yield chunk(index, {"role": "assistant", "content": ""})
         sent, structured = 0, job.renderer.opens_reasoning(job.prompt_ids)
         async with aclosing(job.growing(index)) as answers:
             async for answer in answers:
-                structured = structured or "<" in answer.text
+                structured = structured or not marks.isdisjoint(answer.text)
                 upto = _safe_end(answer, body.stop_strings())
                 if not structured and upto > sent:
                     yield chunk(index, {"content": answer.text[sent:upto]})

@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from transformers import GenerationConfig, PreTrainedModel
@@ -21,6 +20,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 )
 from transformers.generation.logits_process import LogitsProcessorList
 
+from vf.inference.completions import Completion
 from vf.inference.embedded.outputs import Outputs
 from vf.inference.embedded.sampler import SeededSampler, Stream
 from vf.inference.model import Sampling
@@ -28,23 +28,6 @@ from vf.traces.errors import EngineError
 
 PAGE_TOKENS = 16  # a shared prefix is found in whole pages
 POLL_SECONDS = 0.5  # how soon a request notices that the generation thread has died
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What was sampled so far; the lists have one length.
-
-    Attributes:
-        token_ids: The sampled ids, the stop token included.
-        logprobs: Natural-log probability of each, as sampled.
-        versions: Version of the weights behind each.
-        finish_reason: None while more is to come.
-    """
-
-    token_ids: list[int]
-    logprobs: list[float]
-    versions: list[int]
-    finish_reason: Literal["stop", "length"] | None
 
 
 class EmbeddedEngine:

@@ -64,7 +64,8 @@ class ServerThread:
     def stop(self) -> None:
         """Stop serving. Safe to call twice."""
         self._server.should_exit = True
-        self._thread.join(timeout=10.0)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=10.0)
 
     def _serve(self) -> None:
         try:

@@ -19,7 +19,8 @@ from tests.inference.tiny_serving import (
     running_engine,
     until,
 )
-from vf.inference.embedded.engine import Completion, EmbeddedEngine
+from vf.inference.completions import Completion
+from vf.inference.embedded.engine import EmbeddedEngine
 from vf.inference.embedded.outputs import Outputs
 from vf.inference.model import Sampling
 from vf.traces.errors import EngineError

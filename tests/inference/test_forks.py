@@ -9,6 +9,7 @@ import pytest
 from tests.inference.chat_templates import FORGETS, STRICT, tokenizer
 from tests.inference.local_server import error_answer, in_turn, serve
 from tests.inference.token_talk import Turn, talk
+from vf.inference.completions import TokenClient
 from vf.inference.model import ContextFull, Conversation, Sampling
 from vf.inference.renderer import Renderer
 from vf.inference.token_model import TokenModel
@@ -86,7 +87,7 @@ def test_a_conversation_that_cannot_be_rendered_at_all_ends_only_its_rollout() -
         conversation.messages = [*FIRST, spoken.replies[0].message, Message("tool", "?")]
         conversation.turn = 1
         client = JsonClient("http://127.0.0.1:1/v1", max_retries=0)
-        model = TokenModel(client, "tiny", renderer, max_seq_len=1000)
+        model = TokenModel(TokenClient(client, "tiny"), renderer, max_seq_len=1000)
         await model.respond(conversation, Sampling())
 
     with pytest.raises(ModelError, match=r"turn 1 cannot be rendered.*must follow a tool call"):
@@ -103,8 +104,8 @@ def test_a_turn_without_an_answer_leaves_no_tokens_behind(template: str | None) 
         held = [list(branch.token_ids) for branch in conversation.branches]
         async with serve(in_turn([error_answer(400, "no")])) as server:
             client = JsonClient(server.base_url)
-            full = TokenModel(client, "tiny", renderer, max_seq_len=len(held[0]) + 1)
-            failing = TokenModel(client, "tiny", renderer, max_seq_len=1000)
+            full = TokenModel(TokenClient(client, "tiny"), renderer, max_seq_len=len(held[0]) + 1)
+            failing = TokenModel(TokenClient(client, "tiny"), renderer, max_seq_len=1000)
             if template is None:
                 with pytest.raises(ContextFull):
                     await full.respond(conversation, Sampling())

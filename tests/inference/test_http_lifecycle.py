@@ -14,9 +14,10 @@ import pytest
 
 from tests.inference.chat_templates import OPENS_THINKING, tokenizer
 from tests.inference.tiny_serving import load_model, running_engine, running_server, until
+from vf.inference.completions import Completion
 from vf.inference.embedded.answers import Answer, Job
 from vf.inference.embedded.choices import chat_choice, chat_chunks
-from vf.inference.embedded.engine import Completion, EmbeddedEngine
+from vf.inference.embedded.engine import EmbeddedEngine
 from vf.inference.embedded.protocol import ChatRequest
 from vf.inference.model import Sampling
 from vf.inference.renderer import Renderer

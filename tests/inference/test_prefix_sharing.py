@@ -14,7 +14,8 @@ from tests.inference.tiny_serving import (
     running_engine,
     until,
 )
-from vf.inference.embedded.engine import PAGE_TOKENS, Completion, EmbeddedEngine
+from vf.inference.completions import Completion
+from vf.inference.embedded.engine import PAGE_TOKENS, EmbeddedEngine
 from vf.inference.model import Sampling
 
 PREFIX = [40 + index % 60 for index in range(6 * PAGE_TOKENS)]

@@ -10,6 +10,7 @@ import pytest
 from tests.inference.chat_templates import tokenizer
 from tests.inference.local_server import completion, in_turn, serve
 from tests.inference.token_talk import Turn, talk
+from vf.inference.completions import TokenClient
 from vf.inference.model import ContextFull, Conversation, Sampling
 from vf.inference.renderer import Renderer
 from vf.inference.token_model import PromptTooLong, TokenModel
@@ -31,7 +32,7 @@ def ask(
         conversation = Conversation(list(FIRST))
         async with serve(in_turn([completion([5, 6, 2], **changes or {})])) as server:
             client = JsonClient(server.base_url, max_retries=0)
-            model = TokenModel(client, "m", RENDERER, **{"max_seq_len": 1000} | limits)
+            model = TokenModel(TokenClient(client, "m"), RENDERER, **{"max_seq_len": 1000} | limits)
             try:
                 await model.respond(conversation, sampling or Sampling())
             finally:
@@ -82,7 +83,9 @@ def test_the_prompt_limit_holds_for_the_first_prompt_only() -> None:
         conversation = spoken.conversation
         async with serve(in_turn([completion([5, 2])])) as server:
             client = JsonClient(server.base_url)
-            model = TokenModel(client, "m", RENDERER, max_seq_len=1000, max_prompt_len=len(PROMPT))
+            model = TokenModel(
+                TokenClient(client, "m"), RENDERER, max_seq_len=1000, max_prompt_len=len(PROMPT)
+            )
             reply = await model.respond(conversation, Sampling())
             await client.close()
         return reply.prompt_tokens

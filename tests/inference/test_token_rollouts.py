@@ -10,6 +10,7 @@ import pytest
 import vf
 from tests.inference.chat_templates import tokenizer
 from tests.inference.tiny_serving import load_model, plain_logprobs, running_engine, running_server
+from vf.inference.completions import TokenClient
 from vf.inference.embedded.engine import EmbeddedEngine
 from vf.inference.renderer import Renderer
 from vf.inference.token_model import TokenModel
@@ -55,7 +56,10 @@ def roll(
     async def main() -> list[Trace]:
         client = JsonClient(url, max_retries=0)
         model = TokenModel(
-            client, "tiny", RENDERER, max_seq_len=max_seq_len, max_prompt_len=max_prompt_len
+            TokenClient(client, "tiny"),
+            RENDERER,
+            max_seq_len=max_seq_len,
+            max_prompt_len=max_prompt_len,
         )
         try:
             return await asyncio.gather(

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from vf.inference.completions import Completion
 from vf.inference.embedded.app import build_app
-from vf.inference.embedded.engine import Completion, EmbeddedEngine
+from vf.inference.embedded.engine import EmbeddedEngine
 from vf.inference.embedded.server import ServerThread
 from vf.inference.model import Sampling
 from vf.inference.renderer import Renderer

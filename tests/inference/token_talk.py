@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.inference.local_server import completion, in_turn, serve
+from vf.inference.completions import TokenClient
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.renderer import Renderer
 from vf.inference.token_model import TokenModel
@@ -51,7 +52,7 @@ async def talk(
     script = [completion(t.ids, t.finish_reason, version=k) for k, t in enumerate(turns)]
     async with serve(in_turn(script)) as server:
         client = JsonClient(server.base_url, max_retries=0)
-        model = TokenModel(client, "tiny", renderer, max_seq_len=max_seq_len)
+        model = TokenModel(TokenClient(client, "tiny"), renderer, max_seq_len=max_seq_len)
         try:
             for turn in turns:
                 reply = await model.respond(conversation, sampling or Sampling())

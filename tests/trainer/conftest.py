@@ -53,6 +53,7 @@ def make_trainer(tmp_path: Path) -> Iterator[TrainerFactory]:
 
         def make(run: str = "run", *, env: str = "test-digits", **settings: Any) -> RLTrainer:
             env_args = settings.pop("env_args", {})
+            inference = settings.pop("inference", {})
             args = {
                 "max_steps": 4,
                 "batch_size": 16,
@@ -65,7 +66,12 @@ def make_trainer(tmp_path: Path) -> Iterator[TrainerFactory]:
                 "eval_strategy": "no",
                 **settings,
             }
-            raw = {"model": "tiny", "env": {"id": env, "args": env_args}, "trainer": {"args": args}}
+            raw = {
+                "model": "tiny",
+                "env": {"id": env, "args": env_args},
+                "inference": inference,
+                "trainer": {"args": args},
+            }
             folder = RunFolder(tmp_path / run)
             if folder.path.exists():
                 folder.open()

@@ -25,6 +25,7 @@ from vf.trainer.launch import (
     launcher_args,
     leave_world,
     narrow_devices,
+    outer_environ,
     world,
 )
 from vf.trainer.load_config import parse_config
@@ -256,6 +257,7 @@ def test_the_command_launches_one_process_for_each_device(
     config: Path, environ: pytest.MonkeyPatch
 ) -> None:
     launched: list[tuple[int, list[str], str]] = []
+    before = dict(os.environ)
 
     def launch(count: int, argv: list[str]) -> int:
         launched.append((count, argv, os.environ["CUDA_VISIBLE_DEVICES"]))
@@ -266,6 +268,7 @@ def test_the_command_launches_one_process_for_each_device(
     argv = [str(config), "--set", "trainer.gpus=[2, 0]"]
     assert cli.main(argv) == 7
     assert launched == [(2, argv, "2,0")]
+    assert outer_environ() == before  # what an inference server is started with
 
 
 def test_children_of_a_rank_do_not_take_themselves_for_one(environ: pytest.MonkeyPatch) -> None:

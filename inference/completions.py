@@ -1,0 +1,156 @@
+"""Sampling over HTTP: token ids in, token ids and logprobs out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from vf.inference.model import Sampling
+from vf.inference.serving import Served, Serving
+from vf.inference.wire import JsonClient
+from vf.traces.errors import ModelError, ServerDown
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What was sampled; the lists have one length.
+
+    Attributes:
+        token_ids: The sampled ids, the stop token included.
+        logprobs: Natural-log probability of each, as sampled.
+        versions: Version of the weights behind each.
+        finish_reason: None while more is to come.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish_reason: Literal["stop", "length"] | None
+
+
+class TokenSampler(Protocol):
+    """Anything that continues token ids."""
+
+    async def complete(
+        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+    ) -> Completion:
+        """Sample one completion.
+
+        Raises:
+            ModelError: The server failed, or its answer is incomplete.
+        """
+        ...
+
+
+# How to ask one kind of server for one completion.
+Wire = Callable[[JsonClient, Served, list[int], Sampling, list[int]], Awaitable[Completion]]
+
+
+async def openai_wire(
+    client: JsonClient,
+    served: Served,
+    prompt_ids: list[int],
+    sampling: Sampling,
+    stop_token_ids: list[int],
+) -> Completion:
+    """Ask OpenAI's ``/completions``, as vLLM and the embedded engine extend it.
+
+    Raises:
+        ModelError: The server failed, or its answer lacks ids or logprobs.
+    """
+    body: dict[str, Any] = {
+        "model": served.model,
+        "prompt": prompt_ids,
+        "logprobs": 0,
+        "return_token_ids": True,
+        **sampling_fields(sampling, stop_token_ids),
+    }
+    answer = await client.post("/completions", body)
+    try:
+        choice = answer["choices"][0]
+        ids = list(choice["token_ids"])
+        logprobs = list(choice["logprobs"]["token_logprobs"])
+        versions = choice.get("weight_versions") or [served.version] * len(ids)
+        reason = choice["finish_reason"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise ModelError(
+            "the server's completion lacks token ids or logprobs; it must understand "
+            f"`return_token_ids` and `logprobs` (missing: {error})"
+        ) from error
+    return checked(ids, logprobs, versions, reason)
+
+
+class TokenClient:
+    """Samples from a server.
+
+    Args:
+        client: The server.
+        model: The model's name on it, or what the engine says that it serves now.
+        wire: How to ask.
+    """
+
+    def __init__(self, client: JsonClient, model: str | Serving, wire: Wire = openai_wire) -> None:
+        self._client = client
+        self._serving = Serving(model) if isinstance(model, str) else model
+        self._wire = wire
+
+    async def complete(
+        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+    ) -> Completion:
+        """Sample one completion.
+
+        Raises:
+            ModelError: The server failed, or its answer is incomplete.
+            ServerDown: It went down, and may be started again.
+        """
+        with self._serving.lease() as served:
+            try:
+                return await self._wire(self._client, served, prompt_ids, sampling, stop_token_ids)
+            except ModelError as error:
+                if self._serving.lost(served):
+                    raise ServerDown(f"the inference server went down: {error}") from error
+                raise
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+
+def sampling_fields(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, Any]:
+    """Return the sampling parameters that are not neutral, by the names that vLLM has for them."""
+    fields: dict[str, Any] = {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "stop_token_ids": stop_token_ids,
+    }
+    if sampling.seed is not None:
+        fields["seed"] = sampling.seed
+    if sampling.top_p != 1.0:
+        fields["top_p"] = sampling.top_p
+    if sampling.top_k:
+        fields["top_k"] = sampling.top_k
+    if sampling.min_p:
+        fields["min_p"] = sampling.min_p
+    if sampling.repetition_penalty != 1.0:
+        fields["repetition_penalty"] = sampling.repetition_penalty
+    return fields
+
+
+def checked(ids: list[int], logprobs: list[Any], versions: list[int], reason: Any) -> Completion:
+    """Return the completion, if it is whole.
+
+    Raises:
+        ModelError: It is empty, its lists differ in length, a logprob is missing, or it ended
+            in no known way.
+    """
+    lengths = len(ids), len(logprobs), len(versions)
+    if not ids or len({*lengths}) != 1:
+        raise ModelError(
+            "the server sent {} token ids, {} logprobs and {} weight versions".format(*lengths)
+        )
+    if not all(isinstance(logprob, float | int) for logprob in logprobs):
+        raise ModelError("the server sent no logprob for some of the sampled tokens")
+    if reason not in ("stop", "length"):
+        raise ModelError(f"the server ended the completion with {reason!r}")
+    return Completion(ids, logprobs, versions, reason)

@@ -1,0 +1,87 @@
+"""What an engine is to the trainer: a server that it owns, and publishes weights to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from vf.inference.completions import TokenClient
+from vf.inference.serving import Serving
+
+
+class Weights(Protocol):
+    """The trained weights, as an engine can have them."""
+
+    def save(self, folder: Path, *, untied: bool = False) -> None:
+        """Write the adapter or the model in Hugging Face's format.
+
+        Args:
+            folder: Where to.
+            untied: Write a head of its own, also where the model shares the embedding's weights.
+        """
+        ...
+
+    def named_tensors(self) -> Iterator[tuple[str, Any]]:
+        """Yield every parameter of a full fine-tune by its name in Hugging Face's format."""
+        ...
+
+
+class Engine(Protocol):
+    """An inference server that the trainer owns.
+
+    Attributes:
+        serving: What it serves now.
+    """
+
+    serving: Serving
+
+    @property
+    def base_url(self) -> str:
+        """The OpenAI base URL, up to and including ``/v1``."""
+        ...
+
+    def start(self, say: Callable[[str], None]) -> None:
+        """Start, and return when requests are answered.
+
+        Args:
+            say: Told, now and then, what is being waited for.
+
+        Raises:
+            ConfigError: A setting is at fault.
+            EngineError: It does not start.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Stop at once. Safe to call twice."""
+        ...
+
+    def check(self) -> None:
+        """Do nothing if all is well; a server that can be started again is.
+
+        Raises:
+            EngineError: It is dead.
+        """
+        ...
+
+    def sampler(self, timeout: float) -> TokenClient:
+        """Return a client that samples from it.
+
+        Args:
+            timeout: Seconds for one completion.
+        """
+        ...
+
+    def training(self) -> AbstractContextManager[None]:
+        """Make room for the trainer: hold what would disturb it until the block ends."""
+        ...
+
+    def publish(self, version: int) -> None:
+        """Sample from the weights as they are now, and call them ``version``.
+
+        Raises:
+            EngineError: They could not be brought to the server.
+        """
+        ...

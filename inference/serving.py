@@ -1,0 +1,103 @@
+"""What an inference server serves now: the trainer's thread changes it, rollouts read it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from vf.traces.errors import ServerDown
+
+POLL_SECONDS = 0.1
+
+
+class Served(NamedTuple):
+    """A model's name on the server, the version of its weights, and how often the server began."""
+
+    model: str
+    version: int = 0
+    life: int = 0
+
+
+class Serving:
+    """The served model, its version, and whether the server can be asked at all.
+
+    Thread-safe: the trainer publishes from its thread while rollouts sample in theirs.
+
+    Args:
+        model: Name of the model on the server.
+        version: Version of its weights.
+    """
+
+    def __init__(self, model: str, version: int = 0) -> None:
+        self._served = Served(model, version)
+        self._in_use: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._up = True
+        self._failure: str | None = None
+
+    @property
+    def served(self) -> Served:
+        """What requests ask for from now on."""
+        return self._served
+
+    def switch(self, model: str, version: int) -> None:
+        """Send requests to come to another model or version; those under way go on."""
+        with self._lock:
+            self._served = self._served._replace(model=model, version=version)
+
+    @contextmanager
+    def lease(self) -> Iterator[Served]:
+        """Ask for what is served now; it is known to be in use until the block ends.
+
+        Raises:
+            ServerDown: There is no server at the moment.
+        """
+        with self._lock:
+            if not self._up:
+                raise ServerDown(self._failure or "the inference server is being started again")
+            served = self._served
+            self._in_use[served.model] += 1
+        try:
+            yield served
+        finally:
+            with self._lock:
+                self._in_use[served.model] -= 1
+
+    def in_use(self, model: str) -> bool:
+        """Return whether any request under way asks for this model."""
+        with self._lock:
+            return self._in_use[model] > 0
+
+    def lost(self, served: Served) -> bool:
+        """Return whether the server that gave this lease has gone down since."""
+        return not self._up or served.life != self._served.life
+
+    def down(self) -> None:
+        """Refuse requests: the server has gone, and is to be started again."""
+        with self._lock:
+            self._up = False
+            self._served = self._served._replace(life=self._served.life + 1)
+
+    def up(self) -> None:
+        """Let requests through again."""
+        with self._lock:
+            self._up = True
+
+    def fail(self, reason: str) -> None:
+        """Give up: whoever waits for the server is told why."""
+        self._failure = reason
+
+    async def available(self) -> None:
+        """Wait until the server can be asked.
+
+        Raises:
+            ServerDown: It will not come back.
+        """
+        while not self._up:
+            if self._failure is not None:
+                raise ServerDown(self._failure)
+            await asyncio.sleep(POLL_SECONDS)

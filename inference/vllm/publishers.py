@@ -1,0 +1,183 @@
+"""How new weights reach a vLLM server: one interface, and a rung for each kind of run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from vf.inference.engine import Weights
+from vf.inference.serving import Serving
+from vf.inference.vllm.admin import Admin, Refused
+from vf.traces.errors import ConfigError
+
+
+class Publisher(Protocol):
+    """Brings weights to the server."""
+
+    def publish(self, version: int) -> None:
+        """Serve the weights as they are now, as ``version``; requests under way go on.
+
+        Raises:
+            ConfigError: The server is not set up for it.
+            EngineError: The server failed.
+        """
+        ...
+
+    def restore(self) -> None:
+        """Bring the newest published weights to a server that has just started."""
+        ...
+
+
+class LoraPublisher:
+    """Loads each version of the adapter under a name of its own, and unloads those out of use.
+
+    A request keeps the adapter that it began with, so no token is sampled by half-changed
+    weights, and no cached prefix of one version is taken for another's.
+
+    Args:
+        admin: The server.
+        serving: Told what is served.
+        weights: The adapter.
+        folder: Where adapters are written; the server must be able to read it.
+        model: Name of the base model on the server.
+    """
+
+    def __init__(
+        self, admin: Admin, serving: Serving, weights: Weights, folder: Path, model: str
+    ) -> None:
+        self._admin = admin
+        self._serving = serving
+        self._weights = weights
+        self._folder = folder.absolute()
+        self._model = model
+        self._loaded: dict[str, Path] = {}
+        self._count = 0
+
+    def publish(self, version: int) -> None:
+        """Load the adapter as it is now; see :class:`Publisher`."""
+        # A version that is published again, after a restart say, still gets a fresh name.
+        self._count += 1
+        name = f"{self._model}@{version}-{self._count}"
+        folder = self._folder / f"{version}-{self._count}"
+        shutil.rmtree(folder, ignore_errors=True)
+        self._weights.save(folder)
+        self._loaded[name] = folder
+        self._load(name, folder)
+        self._serving.switch(name, version)
+        self._unload_unused()
+
+    def restore(self) -> None:
+        """Load the newest adapter again; see :class:`Publisher`."""
+        newest = self._serving.served.model
+        for name in [name for name in self._loaded if name != newest]:
+            shutil.rmtree(self._loaded.pop(name), ignore_errors=True)
+        if newest in self._loaded:
+            self._load(newest, self._loaded[newest])
+
+    def _load(self, name: str, folder: Path) -> None:
+        try:
+            self._admin.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+        except Refused as error:
+            raise ConfigError(
+                f"the server does not take the adapter: {error}. It must run with --enable-lora, "
+                "a --max-lora-rank of at least trainer.args.lora_rank, and "
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment, and see the folder "
+                f"{folder}"
+            ) from error
+
+    def _unload_unused(self) -> None:
+        newest = self._serving.served.model
+        for name in [name for name in self._loaded if name != newest]:
+            if not self._serving.in_use(name):
+                self._admin.post("/v1/unload_lora_adapter", {"lora_name": name})
+                shutil.rmtree(self._loaded.pop(name), ignore_errors=True)
+
+
+class DiskPublisher:
+    """Writes the whole model, and has the server read it again between two of its steps.
+
+    Args:
+        admin: The server.
+        serving: Told what is served.
+        weights: The model.
+        folder: Where it is written; the server must be able to read it.
+        pause_mode: ``keep`` freezes requests under way, which go on with the new weights;
+            ``wait`` lets them end first.
+        untied: Whether to write a head of its own, also where it is tied to the embedding.
+    """
+
+    def __init__(
+        self,
+        admin: Admin,
+        serving: Serving,
+        weights: Weights,
+        folder: Path,
+        pause_mode: str = "keep",
+        *,
+        untied: bool = False,
+    ) -> None:
+        self._admin = admin
+        self._serving = serving
+        self._weights = weights
+        self._folder = folder.absolute()
+        self._pause_mode = pause_mode
+        self._untied = untied
+
+    @property
+    def newest(self) -> Path:
+        """Where the newest model is."""
+        return self._folder / "newest"
+
+    def write(self) -> None:
+        """Write the model as it is now."""
+        writing = self._folder / "writing"
+        shutil.rmtree(writing, ignore_errors=True)
+        self._weights.save(writing, untied=self._untied)
+        shutil.rmtree(self.newest, ignore_errors=True)
+        writing.rename(self.newest)
+
+    def publish(self, version: int) -> None:
+        """Have the model read again; see :class:`Publisher`."""
+        self.write()
+        self._reload(version)
+
+    def restore(self) -> None:
+        """Have the newest model read again; see :class:`Publisher`."""
+        if self.newest.is_dir():
+            self._reload(self._serving.served.version)
+
+    def _reload(self, version: int) -> None:
+        with swapped(self._admin, version, self._pause_mode):
+            self._admin.post(
+                "/collective_rpc",
+                {"method": "reload_weights", "kwargs": {"weights_path": str(self.newest)}},
+            )
+            self._serving.switch(self._serving.served.model, version)
+
+
+@contextmanager
+def swapped(admin: Admin, version: int, mode: str = "keep") -> Iterator[None]:
+    """Hold the server still while its weights change in place, and then forget what is stale.
+
+    Raises:
+        ConfigError: The server has no such control.
+    """
+    try:
+        admin.post("/pause", mode=mode)
+    except Refused as error:
+        if error.status != 404:
+            raise
+        raise ConfigError(
+            "the server cannot be paused for new weights; it must run with "
+            "VLLM_SERVER_DEV_MODE=1 in its environment"
+        ) from error
+    try:
+        yield
+        # Requests under way compute their contexts anew: their keys and values are of old weights.
+        admin.post("/reset_prefix_cache", reset_running_requests="true")
+        admin.post("/update_weight_version", {"new_version": str(version)})
+    finally:
+        admin.post("/resume")

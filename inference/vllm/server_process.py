@@ -1,0 +1,98 @@
+"""The server's process: started with a log, ended with the run, never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vf.inference.vllm import lifeline
+from vf.traces.errors import ConfigError
+
+TAIL_LINES = 15
+LINE_LENGTH = 300
+LOG_BYTES = 2_000_000  # of the log's end, in which a cause is looked for
+
+_CAUSE = re.compile(r"\b\w*(?:Error|Exception): \S|\berror: \S")
+# What every later request is told once the engine is dead, and what a dying server litters.
+_ECHO = re.compile(r"EngineDeadError")
+_LITTER = re.compile(r"leaked|nanobind|resource_tracker|skipped remainder|^\s*warnings\.warn")
+
+
+class ServerProcess:
+    """Runs a server until :meth:`stop`, or until this process ends.
+
+    Args:
+        command: What to run.
+        env: Its environment.
+        log: File that its output is appended to.
+
+    Raises:
+        ConfigError: The log cannot be written.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log
+        self._log_start = log.stat().st_size if log.exists() else 0
+        reading, self._writing = os.pipe()
+        guard = [sys.executable, "-I", "-S", lifeline.__file__, str(reading)]
+        try:
+            with log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    [*guard, *command],
+                    env=dict(env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[reading],
+                    start_new_session=True,
+                )
+        except OSError as error:
+            os.close(self._writing)
+            raise ConfigError(f"cannot run {command[0]} with its log {log}: {error}") from error
+        finally:
+            os.close(reading)
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, or None while it runs."""
+        return self._process.poll()
+
+    def stop(self) -> None:
+        """End the server and all that it started. Safe to call twice."""
+        if self._writing >= 0:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._writing, b".")
+            os.close(self._writing)
+            self._writing = -1
+        try:
+            self._process.wait(lifeline.GRACE_SECONDS + 5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def last_line(self) -> str:
+        """Return the last line of the log so far, shortened."""
+        lines = self._lines()
+        return lines[-1] if lines else ""
+
+    def tail(self) -> str:
+        """Return the last lines of the log, and before them the last that names an error."""
+        lines = [line for line in self._lines() if not _LITTER.search(line)]
+        last = lines[-TAIL_LINES:]
+        causes = [line for line in lines if _CAUSE.search(line) and not _ECHO.search(line)]
+        if causes and causes[-1] not in last:
+            last = [causes[-1], "...", *last]
+        return "\n".join(f"    {line}" for line in last)
+
+    def _lines(self) -> list[str]:
+        with self._log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self._log_start, size - LOG_BYTES))
+            text = file.read().decode(errors="replace")
+        return [line[:LINE_LENGTH] for line in text.splitlines() if line.strip()]

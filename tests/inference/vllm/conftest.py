@@ -1,0 +1,106 @@
+"""Engines and servers that end with the test."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.inference.vllm.stand_in_engine import (
+    COMMAND,
+    ENCODED,
+    EXECUTABLE,
+    MODEL,
+    Journal,
+    NumberedWeights,
+    Standing,
+    until,
+)
+from vf.inference.settings import VllmSettings
+from vf.inference.vllm import engine as engine_module
+from vf.inference.vllm.command import choose_port
+from vf.inference.vllm.engine import VllmEngine
+from vf.inference.vllm.server_process import ServerProcess
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    """What the stand-in writes down."""
+    return Journal(tmp_path / "journal.jsonl")
+
+
+@pytest.fixture
+def stand(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Standing]]:
+    """Return a factory of engines, not started; ``how`` is how the stand-in misbehaves."""
+    monkeypatch.setattr(engine_module, "POLL_SECONDS", 0.05)
+    with ExitStack() as stack:
+
+        def make(
+            rung: str = "lora",
+            how: dict[str, Any] | None = None,
+            *,
+            model: str = MODEL,
+            rank: int = 8,
+            max_seq_len: int = 512,
+            encoded: tuple[str, list[int]] = ENCODED,
+            **settings: Any,
+        ) -> Standing:
+            if "base_url" not in settings:
+                settings.setdefault("executable", EXECUTABLE)
+                settings["env"] = settings.get("env", {}) | variables(journal, how or {})
+            weights = NumberedWeights(rank=rank)
+            engine = VllmEngine(
+                VllmSettings(**settings),
+                model,
+                weights,
+                rung=rung,
+                folder=tmp_path / "published",
+                log_path=tmp_path / "logs" / "inference.log",
+                max_seq_len=max_seq_len,
+                lora_rank=rank if rung == "lora" else None,
+                cpu=True,
+                shared_gpu=False,
+                encoded=encoded,
+            )
+            stack.callback(engine.stop)
+            return Standing(engine, weights, journal, tmp_path, rung)
+
+        yield make
+
+
+@pytest.fixture
+def serve(tmp_path: Path, journal: Journal) -> Iterator[Callable[..., str]]:
+    """Return what starts a stand-in of somebody else's, with flags, and gives its base URL."""
+    with ExitStack() as stack:
+
+        def start(*words: str, name: str = MODEL, **how: Any) -> str:
+            port = choose_port("127.0.0.1", 0)
+            command = [*COMMAND, "--port", str(port), "--served-model-name", name, *words]
+            env = os.environ | variables(journal, how)
+            env |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+            stack.callback(ServerProcess(command, env, tmp_path / "theirs.log").stop)
+            url = f"http://127.0.0.1:{port}"
+            until(lambda: _answers(f"{url}/health"))
+            return f"{url}/v1"
+
+        yield start
+
+
+def variables(journal: Journal, how: dict[str, Any]) -> dict[str, str]:
+    """Return the environment that the stand-in reads."""
+    return {"STAND_IN_JOURNAL": str(journal.path), "STAND_IN": json.dumps(how)}
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False

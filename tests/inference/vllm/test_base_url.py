@@ -1,0 +1,115 @@
+"""A server that somebody else runs: it is used as it is, or refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.inference.vllm.stand_in_engine import MODEL, Standing
+from vf.inference.vllm.command import choose_port
+from vf.traces.errors import ConfigError
+
+Stand = Callable[..., Standing]
+Serve = Callable[..., str]
+LORA = ("--enable-lora", "--max-lora-rank", "8")
+
+
+@pytest.mark.parametrize("ending", ["", "/"])
+def test_it_is_used_and_left_running(stand: Stand, serve: Serve, ending: str) -> None:
+    standing = stand(base_url=serve(*LORA) + ending).start()
+    standing.publish(5, version=1)
+    assert standing.sample().token_ids == [5, 5]
+    standing.engine.stop()
+    assert len(standing.journal.starts) == 1
+    again = stand(base_url=standing.engine.base_url).start()
+    assert again.journal.calls("/v1/models")
+
+
+def test_a_base_url_without_v1_is_understood(stand: Stand, serve: Serve) -> None:
+    standing = stand(base_url=serve(*LORA).removesuffix("/v1")).start()
+    standing.publish(5, version=1)
+    assert standing.sample().token_ids == [5, 5]
+
+
+def test_nothing_listens(stand: Stand) -> None:
+    url = f"http://127.0.0.1:{choose_port('127.0.0.1', 0)}/v1"
+    with pytest.raises(ConfigError, match=r"inference\.base_url: no server answers") as error:
+        stand(base_url=url).start()
+    assert url in str(error.value)
+
+
+@pytest.mark.parametrize("models", [{"hello": "world"}, [], "hello", {"data": [{}]}, {"data": 3}])
+def test_a_server_that_is_not_openai_compatible(stand: Stand, serve: Serve, models: Any) -> None:
+    with pytest.raises(ConfigError, match=r"inference\.base_url = .* is not OpenAI-compatible"):
+        stand(base_url=serve(models=models)).start()
+
+
+def test_a_path_that_does_not_exist(stand: Stand, serve: Serve) -> None:
+    url = serve().removesuffix("/v1") + "/elsewhere/v1"
+    with pytest.raises(ConfigError, match=r"/elsewhere/v1/models answered 404"):
+        stand(base_url=url).start()
+
+
+def test_another_model(stand: Stand, serve: Serve) -> None:
+    with pytest.raises(ConfigError) as error:
+        stand(base_url=serve(name="other/model")).start()
+    assert "serves other/model, but not 'org/model'" in str(error.value)
+    assert f"--served-model-name {MODEL}" in str(error.value)
+
+
+def test_a_context_that_is_too_small(stand: Stand, serve: Serve) -> None:
+    url = serve("--max-model-len", "511")
+    with pytest.raises(ConfigError, match="context is 511 tokens, less than trainer"):
+        stand(base_url=url).start()
+    stand(base_url=url, max_seq_len=511).start()
+
+
+def test_a_missing_or_wrong_key_names_the_setting(
+    stand: Stand, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = serve(*LORA, api_key="secret")
+    with pytest.raises(ConfigError, match=r"401: Unauthorized; .*inference\.api_key_env"):
+        stand(base_url=url).start()
+    monkeypatch.setenv("MY_KEY", "wrong")
+    with pytest.raises(ConfigError, match=r"401.*inference\.api_key_env") as error:
+        stand(base_url=url, api_key_env="MY_KEY").start()
+    assert "wrong" not in str(error.value)
+    monkeypatch.setenv("MY_KEY", "secret")
+    standing = stand(base_url=url, api_key_env="MY_KEY").start()
+    standing.publish(5, version=1)
+    assert standing.sample().token_ids == [5, 5]
+
+
+def test_a_tokenizer_that_differs(stand: Stand, serve: Serve) -> None:
+    with pytest.raises(ConfigError, match="tokenizer differs"):
+        stand(base_url=serve(shift_tokens=1)).start()
+    with pytest.raises(ConfigError, match=r"token 2 .* is \[\] there and \[99\] here"):
+        stand(base_url=serve(), encoded=("ab", [97, 98, 99])).start()
+    with pytest.raises(ConfigError, match=r"token 1 .* is \[98\] there and \[\] here"):
+        stand(base_url=serve(), encoded=("ab", [97])).start()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--enable-lora", "--max-lora-rank", "8"), "LoRA rank 32 is greater than max_lora_rank 8"),
+        ((), "--enable-lora"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused_by_the_first_publish(
+    stand: Stand, serve: Serve, flags: tuple[str, ...], said: str
+) -> None:
+    standing = stand(base_url=serve(*flags), rank=32).start()
+    with pytest.raises(ConfigError) as error:
+        standing.publish(5, version=0)
+    assert said in str(error.value)
+    assert "--max-lora-rank of at least trainer.args.lora_rank" in str(error.value)
+    assert standing.engine.serving.served.model == MODEL
+
+
+def test_a_server_that_cannot_be_paused_is_told_how(stand: Stand, serve: Serve) -> None:
+    url = serve(hide=["/pause"])
+    with pytest.raises(ConfigError, match="VLLM_SERVER_DEV_MODE=1"):
+        stand("disk", base_url=url).start().publish(5, version=0)

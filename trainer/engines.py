@@ -1,0 +1,124 @@
+"""From ``[inference]`` to the engine that answers, and the proof that it answers as it should."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from vf.inference.completions import TokenClient
+from vf.inference.embedded.embedded_server import EmbeddedServer
+from vf.inference.engine import Engine
+from vf.inference.model import Sampling
+from vf.inference.settings import EmbeddedSettings
+from vf.inference.vllm.engine import VllmEngine, choose_rung
+from vf.traces.errors import ServerDown, TrainingError
+from vf.trainer.policy import Policy
+from vf.trainer.preflight import Plan
+from vf.trainer.run_folder import RunFolder
+
+log = logging.getLogger(__name__)
+
+PROBE_TOKENS = 16
+TOKENIZER_TEXT = "\n\tfor i in range(1024): x += 3.14  # naïve — Straße 東京 🙂"
+
+
+def build_engine(plan: Plan, policy: Policy, folder: RunFolder) -> Engine:
+    """Return the engine that the config asks for, not started.
+
+    Raises:
+        ConfigError: It is not installed here, or its settings do not fit the rest.
+    """
+    config, args = plan.config, plan.config.args
+    settings = config.inference
+    if isinstance(settings, EmbeddedSettings):
+        return EmbeddedServer(
+            settings, policy.module, plan.renderer, config.model, max_seq_len=args.max_seq_len
+        )
+    cpu = not torch.cuda.is_available()
+    trainers = config.trainer.devices or [0]
+    text = plan.renderer.decode(plan.probe_ids) + TOKENIZER_TEXT
+    return VllmEngine(
+        settings,
+        config.model,
+        PolicyWeights(policy),
+        rung=choose_rung(settings, use_lora=args.use_lora, cpu=cpu),
+        folder=folder.path / "published",
+        log_path=folder.inference_log,
+        max_seq_len=args.max_seq_len,
+        lora_rank=args.lora_rank if args.use_lora else None,
+        cpu=cpu,
+        shared_gpu=not cpu and (settings.gpus is None or bool({*settings.gpus} & {*trainers})),
+        encoded=(text, plan.renderer.tokenizer.encode(text, add_special_tokens=False)),
+    )
+
+
+class PolicyWeights:
+    """A policy's weights, as an engine can have them."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def save(self, folder: Path, *, untied: bool = False) -> None:
+        """Write the adapter or the model in Hugging Face's format."""
+        if not untied:
+            self._policy.save(folder)
+            return
+        module = self._policy.module
+        config = copy.deepcopy(module.config)
+        config.tie_word_embeddings = False
+        config.save_pretrained(folder)
+        # Tied tensors are one in memory, which the format refuses: each gets a copy.
+        state = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+    def named_tensors(self) -> Iterator[tuple[str, Any]]:
+        """Yield every parameter of a full fine-tune by its name in Hugging Face's format."""
+        for name, parameter in self._policy.module.named_parameters():
+            yield name, parameter.detach()
+
+
+async def probe(
+    sampler: TokenClient, policy: Policy, engine: Engine, prompt_ids: list[int], stops: list[int]
+) -> float:
+    """Return how far the engine's logprobs are from the trainer's, on a short completion.
+
+    The prompt is the same each time, so that a cached prefix of old weights would be found out,
+    as would a wrong adapter or temperature.
+
+    Returns:
+        The mean of |log q − log p| over the sampled tokens, in nats.
+
+    Raises:
+        ModelError: The server failed; an outage is waited out.
+    """
+    temperature = policy.args.temperature
+    sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=temperature, seed=0)
+    while True:
+        await engine.serving.available()
+        try:
+            completion = await sampler.complete(prompt_ids, sampling, stops)
+            break
+        except ServerDown as error:
+            log.warning("the probe is done over: %s", error)
+    with engine.training():
+        mine = policy.logprobs(prompt_ids, completion.token_ids)
+    return fmean(abs(q - p) for q, p in zip(completion.logprobs, mine, strict=True))
+
+
+def check_gap(gap: float, tolerance: float, version: int) -> None:
+    """Raise TrainingError if the engine does not sample from the weights that are trained."""
+    if gap <= tolerance:
+        return
+    raise TrainingError(
+        f"after publishing version {version}, the engine's logprobs differ from the trainer's by "
+        f"{gap:.3f} nats on average, over inference.logprob_tolerance = {tolerance:g}. It samples "
+        "from other weights, at another temperature, or in a much lower precision: look at the "
+        "server's dtype, quantisation and adapter, or raise the tolerance if you know why"
+    )
