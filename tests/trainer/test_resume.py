@@ -63,7 +63,7 @@ def test_resumed_run_equals_the_unbroken_one(make_trainer: Any, tmp_path: Path) 
         assert task_ids(resumed.folder, step) == task_ids(unbroken.folder, step)
     final = [run.policy.trainable_state() for run in (unbroken, resumed)]
     for name in final[0]:
-        torch.testing.assert_close(final[0][name], final[1][name], rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(final[0][name], final[1][name], rtol=1e-3, atol=2e-4)
     # What the stopped run had done beyond its checkpoint is kept, apart.
     superseded = {path.name for path in (resumed.folder.traces / "superseded-1").iterdir()}
     assert superseded == {"step-000003.jsonl", "step-000004.jsonl", "eval-000003.jsonl"}
