@@ -1,11 +1,22 @@
 """What the library costs per model call, without a model: `python benchmarks/rollout_overhead.py`.
 
-An instant fake OpenAI server, in a process of its own, answers every completion with the same
-tool call. Against it, each in a process of its own: raw aiohttp posting and parsing JSON (the
-floor), the plain `openai` client making the same calls, and our rollouts: environment, tool,
-chat template, parser, branches and score included.
+An instant fake OpenAI server, in a process of its own, answers every completion with a tool call.
+Against it, each in a fresh process:
 
-The last line is JSON: `ratio` is our rollouts per second over the plain client's.
+- raw: aiohttp posting and parsing JSON, and nothing else: the floor.
+- plain: the `openai` client, and nothing else.
+- ours: `vf.evaluate` of whole rollouts: environment, tool, chat template, parser, token branches,
+  score. 16 rollouts of each task, as in training.
+
+Raw and plain post what one of our rollouts posted: prompts of token ids that grow with every
+turn. The server counts the calls, and the benchmark fails if the numbers differ. What each does
+once (imports, connections, the tokenizer) is done before the clock starts.
+
+Memory is shown at several lengths of a rollout, all traces kept: it must grow with the tokens.
+
+The last line is JSON: `ratio` is our rollouts per second over the plain client's, `floor_ratio`
+ours over raw aiohttp's; `cpu_ratio` and `cpu_floor_ratio` are the same in CPU time per call, which
+other work on the machine disturbs less. All from medians of the rounds.
 """
 
 from __future__ import annotations
@@ -14,194 +25,309 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import platform
 import resource
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
 from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any
 
-import aiohttp
-import openai
+from fake_openai import MODEL, serve
 
-from vf.environments.bundled.calculator import Calculator
-from vf.environments.evaluate import take_tasks
-from vf.environments.runner import rollout
-from vf.inference.model import Sampling
-from vf.inference.renderer import Renderer
-from vf.inference.tiny_path import resolve_model
-from vf.inference.token_model import TokenModel
-from vf.inference.wire import JsonClient
-from vf.traces.messages import Message
-
-TURNS = 4
-CALL = (
-    '<tool_call>{"name": "calculate", "arguments": {"op": "+", "a": 1, "b": 2}}</tool_call>'
-    "<|im_end|>"
-)
 TARGET = 5.0  # times the plain client's rollouts per second
+FLOOR_TARGET = 0.4  # of raw aiohttp's rollouts per second
+GROUP = 16  # rollouts of one task
+MAX_SEQ_LEN = 100_000
+LENGTHS = (8, 32, 128)  # turns of a rollout, for the memory
+MEMORY_ROLLOUTS = 128
 
-Work = Callable[[str, int, int], Awaitable[None]]
+Body = dict[str, Any]
+# So many rollouts, so many at once; returns how many tokens the traces hold, if there are any.
+Run = Callable[[int, int], Awaitable[int]]
+Contender = Callable[[str, list[Body]], AbstractAsyncContextManager[Run]]
+spawn = multiprocessing.get_context("spawn")
 
 
-def renderer() -> Renderer:
-    return Renderer.from_pretrained(resolve_model("tiny"))
+def repeated(one: Callable[[], Awaitable[None]]) -> Run:
+    async def run(rollouts: int, concurrent: int) -> int:
+        places = asyncio.Semaphore(concurrent)
+
+        async def guarded() -> None:
+            async with places:
+                await one()
+
+        await asyncio.gather(*(guarded() for _ in range(rollouts)))
+        return 0
+
+    return run
 
 
-def serve(pipe: Connection) -> None:
-    """Answer every POST with one completion, as fast as Python can."""
-    ids = renderer().tokenizer.encode(CALL, add_special_tokens=False)
-    choice = {
-        "index": 0,
-        "text": CALL,
-        "token_ids": ids,
-        "finish_reason": "stop",
-        "logprobs": {"token_logprobs": [-0.5] * len(ids), "tokens": ["x"] * len(ids)},
-    }
-    usage = {"prompt_tokens": 1, "completion_tokens": len(ids), "total_tokens": 1 + len(ids)}
-    answer = {"id": "x", "object": "text_completion", "created": 0, "model": "fake"}
-    body = json.dumps({**answer, "choices": [choice], "usage": usage}).encode()
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    response = head % len(body) + body
+@asynccontextmanager
+async def raw(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
+    """Post and parse, and nothing else."""
+    import aiohttp
 
-    class Instant(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
-            self.transport, self.buffer = transport, b""
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
 
-        def data_received(self, data: bytes) -> None:
-            self.buffer += data
-            while (end := self.buffer.find(b"\r\n\r\n")) >= 0:
-                lowered = self.buffer[:end].lower()
-                start = lowered.index(b"content-length:") + len(b"content-length:")
-                total = end + 4 + int(lowered[start:].split(b"\r\n")[0])
-                if len(self.buffer) < total:
-                    return
-                self.buffer = self.buffer[total:]
-                self.transport.write(response)
+        async def one() -> None:
+            for body in bodies:
+                async with session.post(f"{base_url}/completions", json=body) as response:
+                    answer = await response.json()
+                choice = answer["choices"][0]
+                assert len(choice["logprobs"]["token_logprobs"]) == len(choice["token_ids"])
+
+        yield repeated(one)
+
+
+@asynccontextmanager
+async def plain(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
+    """The official client, making the same calls."""
+    import openai
+
+    extra = ("return_token_ids", "stop_token_ids")  # what vLLM adds to OpenAI's parameters
+    requests = [
+        {name: value for name, value in body.items() if name not in extra}
+        | {"extra_body": {name: body[name] for name in extra}}
+        for body in bodies
+    ]
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none") as client:
+
+        async def one() -> None:
+            for request in requests:
+                answer = await client.completions.create(**request)
+                choice: Any = answer.choices[0]
+                assert len(choice.logprobs.token_logprobs) == len(choice.token_ids)
+
+        yield repeated(one)
+
+
+@asynccontextmanager
+async def ours(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
+    """Whole rollouts. Every trace is kept to the end, as a training step keeps it."""
+    from vf.inference.wire import JsonClient
+
+    client = JsonClient(base_url)
+    yield our_run(client, len(bodies))
+    await client.close()
+
+
+def our_run(client: Any, turns: int) -> Run:
+    from vf.environments.bundled.calculator import Calculator
+    from vf.environments.evaluate import evaluate, take_tasks
+    from vf.inference.completions import TokenClient
+    from vf.inference.model import Sampling
+    from vf.inference.renderer import Renderer
+    from vf.inference.tiny_path import resolve_model
+    from vf.inference.token_model import TokenModel
+
+    environment = Calculator(num_train=1024)
+    environment.max_turns = turns
+    train = take_tasks(environment, "train")
+    renderer = Renderer.from_pretrained(resolve_model("tiny"))
+    model = TokenModel(TokenClient(client, MODEL), renderer, max_seq_len=MAX_SEQ_LEN)
+
+    async def run(rollouts: int, concurrent: int) -> int:
+        result = await evaluate(
+            environment,
+            model,
+            tasks=train[: max(1, rollouts // GROUP)],
+            rollouts_per_example=min(rollouts, GROUP),
+            max_concurrent=concurrent,
+            sampling=Sampling(max_tokens=64),
+        )
+        for trace in result.traces:
+            assert trace.error is None, trace.error
+            assert len(trace.branches) == 1
+            assert [event.kind for event in trace.tool_events] == ["ok"] * turns
+        return sum(len(trace.branches[0]) for trace in result.traces)
+
+    return run
+
+
+def record(pipe: Connection, base_url: str, turns: int) -> None:
+    """Run one of our rollouts, and send the bodies that it posted."""
+    from vf.inference.wire import JsonClient
+
+    bodies: list[Body] = []
+
+    class Recorder(JsonClient):
+        async def post(self, path: str, body: Body) -> Body:
+            bodies.append(body)
+            return await super().post(path, body)
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(Instant, "127.0.0.1", 0, backlog=1024)
-        pipe.send(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
+        client = Recorder(base_url)
+        await our_run(client, turns)(1, 1)
+        await client.close()
+
+    asyncio.run(run())
+    pipe.send(bodies)
+
+
+def measure(
+    pipe: Connection,
+    contender: Contender,
+    base_url: str,
+    bodies: list[Body],
+    rollouts: int,
+    concurrent: int,
+    warm_up: int,
+) -> None:
+    async def run() -> None:
+        async with contender(base_url, bodies) as run:
+            await run(warm_up, concurrent)
+            warm_mib, before, started = peak_mib(), cpu_seconds(), time.perf_counter()
+            tokens = await run(rollouts, concurrent)
+            seconds, cpu = time.perf_counter() - started, cpu_seconds() - before
+            pipe.send(
+                {
+                    "rollouts_per_s": rollouts / seconds,
+                    "cpu_ms_per_call": 1000 * cpu / (rollouts * len(bodies)),
+                    "peak_mib": peak_mib(),
+                    "grown_mib": peak_mib() - warm_mib,
+                    "tokens": tokens,
+                }
+            )
 
     asyncio.run(run())
 
 
-async def raw(base_url: str, rollouts: int, concurrent: int) -> None:
-    """Post and parse, and nothing else."""
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
-
-        async def one(prompt: list[int]) -> None:
-            for _ in range(TURNS):
-                body = json.dumps({"model": "fake", "prompt": prompt, "max_tokens": 64})
-                async with session.post(f"{base_url}/completions", data=body) as response:
-                    json.loads(await response.text())
-
-        await many(one, rollouts, concurrent)
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
-async def plain(base_url: str, rollouts: int, concurrent: int) -> None:
-    """The official client, making the same calls."""
-    client = openai.AsyncOpenAI(base_url=base_url, api_key="none")
-
-    async def one(prompt: list[int]) -> None:
-        for _ in range(TURNS):
-            await client.completions.create(model="fake", prompt=prompt, max_tokens=64)
-
-    await many(one, rollouts, concurrent)
-    await client.close()
+def peak_mib() -> float:
+    """The most memory that this process has had. (Linux counts the parent's in `ru_maxrss`.)"""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # bytes on macOS
 
 
-async def many(one: Callable[[list[int]], Awaitable[None]], rollouts: int, concurrent: int) -> None:
-    environment = Calculator(num_train=1)
-    task = take_tasks(environment, "train")[0]
-    tools = environment.episode(0).toolbox.schemas()
-    prompt = renderer().prompt([Message("user", str(task.prompt))], tools)
-    places = asyncio.Semaphore(concurrent)
+class Bench:
+    """The server, and the processes that call it one after the other."""
 
-    async def guarded() -> None:
-        async with places:
-            await one(prompt)
+    def __init__(self) -> None:
+        self.mine, self.theirs = spawn.Pipe()
+        self.calls, self.received = spawn.Value("q", 0), spawn.Value("q", 0)
+        self.server = spawn.Process(
+            target=serve, args=(self.theirs, self.calls, self.received), daemon=True
+        )
+        self.server.start()
+        self.base_url = f"http://127.0.0.1:{self.said_by(self.server)}/v1"
 
-    await asyncio.gather(*(guarded() for _ in range(rollouts)))
+    def in_process(self, target: Callable[..., None], *args: Any) -> Any:
+        process = spawn.Process(target=target, args=(self.theirs, *args), daemon=True)
+        process.start()
+        found = self.said_by(process)
+        process.join()
+        return found
 
+    def said_by(self, process: Any) -> Any:
+        while not self.mine.poll(0.5):
+            if not process.is_alive():
+                raise SystemExit("a process of the benchmark died; its traceback is above")
+        return self.mine.recv()
 
-async def ours(base_url: str, rollouts: int, concurrent: int) -> None:
-    """Whole rollouts: environment, tool, chat template, parser, branches, score."""
-    environment = Calculator(num_train=1)
-    environment.max_turns = TURNS
-    task = take_tasks(environment, "train")[0]
-    client = JsonClient(base_url)
-    model = TokenModel(client, "fake", renderer(), max_seq_len=4096)
-    places = asyncio.Semaphore(concurrent)
-
-    async def one(seed: int) -> None:
-        async with places:
-            trace = await rollout(
-                environment, task, model, sampling=Sampling(max_tokens=64), seed=seed
-            )
-        assert trace.error is None, trace.error
-        assert len(trace.turns) == TURNS
-
-    await asyncio.gather(*(one(seed) for seed in range(rollouts)))
-    await client.close()
-
-
-def measure(pipe: Connection, work: Work, base_url: str, rollouts: int, concurrent: int) -> None:
-    asyncio.run(work(base_url, 16, 16))  # warm up: imports, connections, compiled templates
-    before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    asyncio.run(work(base_url, rollouts, concurrent))
-    seconds = time.perf_counter() - started
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    pipe.send(
-        {
-            "rollouts_per_s": rollouts / seconds,
-            "cpu_ms_per_call": 1000 * cpu / (rollouts * TURNS),
-            "peak_mib": after.ru_maxrss / 1024,
-        }
-    )
+    def run(
+        self,
+        contender: Contender,
+        bodies: list[Body],
+        rollouts: int,
+        concurrent: int,
+        warm_up: int,
+    ) -> dict[str, Any]:
+        calls, received = self.calls.value, self.received.value
+        found: dict[str, Any] = self.in_process(
+            measure, contender, self.base_url, bodies, rollouts, concurrent, warm_up
+        )
+        found["calls"] = self.calls.value - calls
+        found["sent_mib"] = (self.received.value - received) / 2**20
+        return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--rollouts", type=int, default=512)
-    parser.add_argument("--concurrent", type=int, default=256)
+    parser.add_argument("--rollouts", type=int, default=512, help="a multiple of 16")
+    parser.add_argument("--concurrent", type=int, default=256, help="a multiple of 16")
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    spawn = multiprocessing.get_context("spawn")
-    mine, theirs = spawn.Pipe()
-    server = spawn.Process(target=serve, args=(theirs,), daemon=True)
-    server.start()
-    base_url = f"http://127.0.0.1:{mine.recv()}/v1"
-    results = {}
-    for work in (raw, plain, ours):
-        process = spawn.Process(
-            target=measure, args=(theirs, work, base_url, args.rollouts, args.concurrent)
-        )
-        process.start()
-        results[work.__name__] = found = mine.recv()
-        process.join()
-        print(
-            f"{work.__name__:>6}  {found['rollouts_per_s']:8.1f} rollouts/s  "
-            f"{found['cpu_ms_per_call']:6.2f} ms of CPU per call  {found['peak_mib']:6.0f} MiB peak"
-        )
-    server.terminate()
+    bench = Bench()
+    results = speeds(bench, args)
+    memory = [grown(bench, turns) for turns in LENGTHS]
+    bench.server.terminate()
     speed = {name: found["rollouts_per_s"] for name, found in results.items()}
+    cpu = {name: found["cpu_ms_per_call"] for name, found in results.items()}
+    packages = ("aiohttp", "openai", "tokenizers", "transformers")
     print(
         json.dumps(
             {
                 "benchmark": "rollout_overhead",
                 "ratio": round(speed["ours"] / speed["plain"], 2),
                 "target": TARGET,
-                "ratio_to_raw": round(speed["ours"] / speed["raw"], 3),
-                "rollouts": args.rollouts,
-                "concurrent": args.concurrent,
-                "turns": TURNS,
+                "floor_ratio": round(speed["ours"] / speed["raw"], 3),
+                "floor_target": FLOOR_TARGET,
+                "cpu_ratio": round(cpu["plain"] / cpu["ours"], 2),
+                "cpu_floor_ratio": round(cpu["raw"] / cpu["ours"], 3),
+                **vars(args),
                 "results": results,
+                "memory": memory,
+                "versions": {"python": platform.python_version()}
+                | {name: version(name) for name in packages},
             }
         )
     )
+
+
+def speeds(bench: Bench, args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return the medians of the rounds, by contender."""
+    bodies = bench.in_process(record, bench.base_url, args.turns)
+    prompts = [len(body["prompt"]) for body in bodies]
+    print(f"{args.rollouts} rollouts, {args.concurrent} at once; prompt tokens by turn: {prompts}")
+    runs: dict[str, list[dict[str, Any]]] = {"raw": [], "plain": [], "ours": []}
+    for _ in range(args.rounds):
+        for contender in (raw, plain, ours):
+            found = bench.run(
+                contender, bodies, args.rollouts, args.concurrent, warm_up=args.concurrent
+            )
+            runs[contender.__name__].append(found)
+            print(
+                f"{contender.__name__:>6}  {found['rollouts_per_s']:8.1f} rollouts/s  "
+                f"{found['cpu_ms_per_call']:6.3f} ms of CPU per call  "
+                f"{found['peak_mib']:5.0f} MiB peak  "
+                f"{found['calls']} calls, {found['sent_mib']:.2f} MiB sent",
+                flush=True,
+            )
+    shown = ("rollouts_per_s", "cpu_ms_per_call", "peak_mib", "calls")
+    results = {
+        name: {key: round(median(run[key] for run in found), 3) for key in shown}
+        for name, found in runs.items()
+    }
+    if len({found["calls"] for found in results.values()}) != 1:
+        raise SystemExit("the contenders did not make the same number of calls")
+    return results
+
+
+def grown(bench: Bench, turns: int) -> dict[str, float]:
+    """Return by how much the memory grows with rollouts of so many turns."""
+    bodies = bench.in_process(record, bench.base_url, turns)
+    found = bench.run(ours, bodies, MEMORY_ROLLOUTS, MEMORY_ROLLOUTS, warm_up=GROUP)
+    tokens, mib = found["tokens"], round(found["grown_mib"], 1)
+    per_token = round(mib * 2**20 / tokens)
+    print(
+        f"{turns:>4} turns: {tokens:>7} tokens in the traces, memory grew by {mib:5.1f} MiB: "
+        f"{per_token} bytes per token",
+        flush=True,
+    )
+    return {"turns": turns, "tokens": tokens, "grown_mib": mib, "bytes_per_token": per_token}
 
 
 if __name__ == "__main__":

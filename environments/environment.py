@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from vf.environments.tool_calls import ToolBox
 from vf.rubrics.rubric import Rubric, episode_return
+from vf.traces.calling import instant
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task
@@ -93,10 +94,12 @@ class Environment:
         """Begin an episode: return the first messages. By default, the task's prompt."""
         return self.first_messages(task)
 
+    @instant
     def step(self, reply: Message) -> Step | Awaitable[Step]:
         """Answer the model. By default: run its tool calls, and end when it makes none."""
         return self.run_tools(reply)
 
+    @instant
     def close(self) -> Awaitable[None] | None:
         """Release what the episode holds. Called once, however the episode ended."""
         return None

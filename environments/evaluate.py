@@ -10,6 +10,7 @@ from statistics import fmean
 from vf.environments.environment import Environment, Split
 from vf.environments.runner import rollout
 from vf.inference.model import Model, Sampling
+from vf.traces.collector import fewer_collections
 from vf.traces.errors import ConfigError
 from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
@@ -111,12 +112,13 @@ async def evaluate(
         return trace
 
     try:
-        async with asyncio.TaskGroup() as group:
-            runs = [
-                group.create_task(one(task, index))
-                for task in tasks
-                for index in range(rollouts_per_example)
-            ]
+        with fewer_collections():
+            async with asyncio.TaskGroup() as group:
+                runs = [
+                    group.create_task(one(task, index))
+                    for task in tasks
+                    for index in range(rollouts_per_example)
+                ]
     except BaseExceptionGroup as error:
         raise error.exceptions[0] from None
     return Evaluation([run.result() for run in runs])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from vf.traces.calling import call
@@ -52,14 +52,9 @@ class ToolBox:
         events = [ToolEvent(turn, call.id, call.name, "ok") for call in calls]
         self.events += events
         runs = [
-            asyncio.create_task(self._run_one(call, event, timeout))
-            for call, event in zip(calls, events, strict=True)
+            self._run_one(call, event, timeout) for call, event in zip(calls, events, strict=True)
         ]
-        try:
-            texts = await asyncio.gather(*runs)
-        finally:
-            for run in runs:
-                run.cancel()
+        texts = await _all(runs)
         return [
             Message("tool", text, tool_call_id=call.id, name=call.name)
             for call, text in zip(calls, texts, strict=True)
@@ -104,3 +99,15 @@ class ToolBox:
         finally:
             event.seconds = time.perf_counter() - started
         return render_result(result)
+
+
+async def _all(runs: list[Coroutine[Any, Any, str]]) -> list[str]:
+    """Run them at once; if one raises, cancel the others."""
+    if len(runs) == 1:  # as a rule, and then a task would only cost
+        return [await runs[0]]
+    tasks = [asyncio.create_task(run) for run in runs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()

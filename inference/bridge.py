@@ -47,6 +47,8 @@ class Bridge:
             BridgeError: The template does not show where the answer ends, or refuses ``new``.
         """
         seam = self._seams.at(reply, new[0], tools, ended)
+        if self._template.tools_only_lead:
+            tools = ()
         marker, said = MARKER, repr((new, reply.tool_calls, tools))
         while marker in said:
             marker += "x"

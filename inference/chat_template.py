@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from vf.inference.preamble import tools_only_lead
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 
@@ -70,6 +71,8 @@ class ChatTemplate:
         self.dialect = Dialect()
         self.dialect = self._find_dialect()
         self._forging |= self._role_tokens()
+        #: Whether what stands behind an answer is the same without the tools.
+        self.tools_only_lead = tools_only_lead(tokenizer.chat_template)
 
     def text(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> str:
         """Render messages as text; up to where the model answers, unless it has answered last.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -106,11 +107,17 @@ class TokenClient:
         """
         with self._serving.lease() as served:
             try:
-                return await self._wire(self._client, served, prompt_ids, sampling, stop_token_ids)
+                completion = await self._wire(
+                    self._client, served, prompt_ids, sampling, stop_token_ids
+                )
             except ModelError as error:
                 if self._serving.lost(served):
                     raise ServerDown(f"the inference server went down: {error}") from error
                 raise
+            if self._serving.lost(served):
+                # Asked again of a new server, it may have met other weights than it was told.
+                raise ServerDown("the inference server went down during the request")
+            return completion
 
     async def close(self) -> None:
         """Close the connections."""
@@ -141,16 +148,20 @@ def checked(ids: list[int], logprobs: list[Any], versions: list[int], reason: An
     """Return the completion, if it is whole.
 
     Raises:
-        ModelError: It is empty, its lists differ in length, a logprob is missing, or it ended
-            in no known way.
+        ModelError: It is empty, its lists differ in length, a logprob is missing or not finite,
+            or it ended in no known way.
     """
     lengths = len(ids), len(logprobs), len(versions)
     if not ids or len({*lengths}) != 1:
         raise ModelError(
             "the server sent {} token ids, {} logprobs and {} weight versions".format(*lengths)
         )
-    if not all(isinstance(logprob, float | int) for logprob in logprobs):
-        raise ModelError("the server sent no logprob for some of the sampled tokens")
+    try:
+        finite = all(map(math.isfinite, logprobs))
+    except TypeError as error:
+        raise ModelError("the server sent no logprob for some of the sampled tokens") from error
+    if not finite:
+        raise ModelError("the server sent a logprob that is not finite")
     if reason not in ("stop", "length"):
         raise ModelError(f"the server ended the completion with {reason!r}")
     return Completion(ids, logprobs, versions, reason)

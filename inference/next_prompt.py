@@ -33,7 +33,7 @@ def next_prompt(
     """
     messages = conversation.messages
     if not conversation.branches:
-        return Branch(), renderer.prompt(messages, conversation.tools), None
+        return Branch(), renderer.opening(messages, conversation.tools), None
     branch, new = conversation.branches[-1], messages[conversation.encoded :]
     if thinking_history == "template":
         return _render_again(renderer, conversation, branch, None)

@@ -21,6 +21,7 @@ from vf.traces.messages import Message
 
 __all__ = ["BridgeError", "Renderer"]
 
+_OPENINGS = 64  # first prompts kept: more than the tasks that are under way at a time
 _TAIL = 16  # tokens; more than "<think>" and line breaks can take
 
 
@@ -54,6 +55,7 @@ class Renderer:
         self.parser = parser_for(str(tokenizer.chat_template))
         self._seams = Seams(self.template, [self.template.token(i) for i in stop_token_ids])
         self._bridge = Bridge(self.template, self._seams)
+        self._openings: dict[str, list[int]] = {}
         if self._seams.closer is None:
             raise ConfigError(
                 "nothing ends an answer: the chat template closes the assistant's turn with text, "
@@ -113,6 +115,21 @@ class Renderer:
         except Exception as error:  # jinja raises whatever the template's author chose
             raise ConfigError(f"the chat template refuses the conversation: {error}") from error
         return self.template.encode(text)
+
+    def opening(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
+        """Render the first prompt of a rollout, once for the rollouts of a group.
+
+        Raises:
+            ConfigError: The template refuses these messages, or would leave some of them out.
+        """
+        key = repr((messages, tools))
+        ids = self._openings.get(key)
+        if ids is None:
+            ids = self.prompt(messages, tools)
+            if len(self._openings) == _OPENINGS:
+                del self._openings[next(iter(self._openings))]
+            self._openings[key] = ids
+        return list(ids)
 
     def bridge(
         self,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from typing import Any
 
 import aiohttp
+import pydantic_core
 
 from vf.traces.errors import ModelError
 
@@ -53,7 +53,7 @@ class JsonClient:
             ModelError: The server refused, or did not answer in any of the attempts.
         """
         url = self.base_url + path
-        payload = json.dumps(body)
+        payload = pydantic_core.to_json(body)
         problem = ""
         for attempt in range(self._max_retries + 1):
             if attempt:
@@ -61,7 +61,7 @@ class JsonClient:
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
             try:
                 async with self._open().post(url, data=payload) as response:
-                    status, text = response.status, await response.text(errors="replace")
+                    status, answer = response.status, await response.read()
             except TimeoutError:
                 problem = f"{url} did not answer within {self._timeout.total:g} s"
                 continue
@@ -71,8 +71,8 @@ class JsonClient:
                 problem = f"{url}: {type(error).__name__}: {error}"
                 continue
             if status == 200:
-                return _object(url, text)
-            problem = f"{url} answered {status}: {_reason(text)}"
+                return _object(url, answer)
+            problem = f"{url} answered {status}: {_reason(answer)}"
             if status not in RETRY_STATUSES:
                 raise ModelError(problem)
         raise ModelError(f"{problem} (after {self._max_retries + 1} attempts)")
@@ -93,19 +93,19 @@ class JsonClient:
         return self._session
 
 
-def _object(url: str, text: str) -> dict[str, Any]:
+def _object(url: str, body: bytes) -> dict[str, Any]:
     try:
-        answer = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        answer = pydantic_core.from_json(body)
+    except ValueError as error:
         raise ModelError(f"{url} did not answer with JSON: {error}") from error
     if not isinstance(answer, dict):
         raise ModelError(f"{url} answered with JSON that is not an object")
     return answer
 
 
-def _reason(text: str) -> str:
+def _reason(body: bytes) -> str:
     """Return the message of an OpenAI-style error body, or the start of the body."""
     try:
-        return str(json.loads(text)["error"]["message"])
+        return str(pydantic_core.from_json(body)["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return text[:300]
+        return body[:300].decode(errors="replace")

@@ -104,7 +104,7 @@ class Rubric:
             *((fn, name, False) for name, fn in self.metrics.items()),
         ]
         # Plain functions share one thread, so a slow or hanging one holds up no other rollout.
-        raw = await call(lambda: [_run(fn, name, trace) for fn, name, _ in parts])
+        raw = await call(_run_all, parts, trace)
         values = [
             await _value(result, name, unit=unit)
             for result, (_, name, unit) in zip(raw, parts, strict=True)
@@ -122,6 +122,12 @@ def episode_return(trace: Trace) -> float:
     Range: must be [0, 1] to serve as an outcome; the environment's author sees to it.
     """
     return sum(trace.step_rewards)
+
+
+def _run_all(
+    parts: Sequence[tuple[Scorer, str, bool]], trace: Trace
+) -> list[Value | Awaitable[Value]]:
+    return [_run(fn, name, trace) for fn, name, _ in parts]
 
 
 def _run(fn: Scorer, name: str, trace: Trace) -> Value | Awaitable[Value]:

@@ -29,6 +29,7 @@ from vf.traces.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__vf_tool__"
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 ArgumentFault = Literal["invalid_json", "invalid_arguments"]
 
@@ -160,7 +161,7 @@ class Tool:
             ArgumentError: The text is not JSON, or does not fit the schema.
         """
         try:
-            raw = json.loads(arguments, parse_constant=_refuse)
+            raw = _STRICT.decode(arguments)
         except (ValueError, RecursionError) as error:
             raise ArgumentError(
                 "invalid_json", f"the arguments are not valid JSON: {error}"
@@ -190,13 +191,16 @@ def render_result(value: object) -> str:
     if value is None:
         return "done"
     try:
-        return TypeAdapter(Any).dump_json(value).decode()
+        return _ANY.dump_json(value).decode()
     except ValueError:
         return str(value)
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _explain(error: ValidationError) -> str:

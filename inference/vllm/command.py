@@ -17,13 +17,14 @@ from vf.traces.errors import ConfigError
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 
-# Flags that this library sets, and the setting that changes each.
+# Flags that are not the user's, and what to do instead.
 OURS = {
-    "model": "`model`",
-    "served-model-name": "`model`",
-    "host": "`inference.host`",
-    "port": "`inference.port`",
-    "logprobs-mode": "nothing: the trainer needs the logprobs of what was sampled",
+    "model": "change `model` instead",
+    "served-model-name": "change `model` instead",
+    "host": "change `inference.host` instead",
+    "port": "change `inference.port` instead",
+    "logprobs-mode": "the trainer needs the logprobs of what was sampled",
+    "api-key": "the server listens on this machine alone and needs none",
 }
 
 
@@ -86,7 +87,7 @@ def check_args(args: Mapping[str, Any]) -> None:
     for name in args:
         instead = OURS.get(name.lstrip("-").replace("_", "-"))
         if instead is not None:
-            raise ConfigError(f"inference.args.{name} is set by vf-rl; change {instead} instead")
+            raise ConfigError(f"inference.args.{name} is for vf-rl to set: {instead}")
 
 
 def server_env(

@@ -16,10 +16,11 @@ from vf.inference.serving import Serving
 from vf.inference.settings import VllmSettings
 from vf.inference.tiny_path import resolve_model
 from vf.inference.vllm import nccl
-from vf.inference.vllm.admin import Admin, Refused
+from vf.inference.vllm.admin import Admin
 from vf.inference.vllm.command import check_args, choose_port, flags, launcher, server_env
 from vf.inference.vllm.generate import generate_wire
 from vf.inference.vllm.publishers import DiskPublisher, LoraPublisher, Publisher
+from vf.inference.vllm.served import check_served, check_tokenizer
 from vf.inference.vllm.server_process import ServerProcess
 from vf.inference.wire import JsonClient
 from vf.traces.errors import ConfigError, EngineError
@@ -108,7 +109,8 @@ class VllmEngine:
             if self._served_copy is not None:
                 self._served_copy.write()
             self._launch(say)
-        self._check_served()
+        check_served(self._admin, self.base_url, self._model, self._max_seq_len)
+        check_tokenizer(self._admin, self._model, *self._encoded)
 
     def stop(self) -> None:
         """End the server. Safe to call twice."""
@@ -271,54 +273,6 @@ class VllmEngine:
             args["enable_sleep_mode"] = True
         given = {name.lstrip("-").replace("-", "_"): value for name, value in settings.args.items()}
         return args | given
-
-    def _check_served(self) -> None:
-        """See that the server speaks OpenAI's API, and serves the model with enough context."""
-        try:
-            models = self._admin.get("/v1/models")
-            cards = {card["id"]: card for card in models["data"]}
-        except Refused as error:
-            hint = "; name the variable with the key in inference.api_key_env"
-            raise ConfigError(f"{error}{hint if error.status in (401, 403) else ''}") from error
-        except EngineError as error:
-            raise ConfigError(f"inference.base_url: no server answers: {error}") from error
-        except (KeyError, TypeError) as error:
-            raise ConfigError(
-                f"inference.base_url = {self.base_url!r} is not OpenAI-compatible: /models has no "
-                f"list of models (missing: {error})"
-            ) from error
-        card = cards.get(self._model)
-        if card is None:
-            raise ConfigError(
-                f"the server at {self.base_url} serves {', '.join(cards) or 'nothing'}, but not "
-                f"{self._model!r}; start it with --served-model-name {self._model}"
-            )
-        context = card.get("max_model_len")
-        if context is not None and context < self._max_seq_len:
-            raise ConfigError(
-                f"the server's context is {context} tokens, less than trainer.args.max_seq_len = "
-                f"{self._max_seq_len}; lower that, or raise the server's --max-model-len"
-            )
-        self._check_tokenizer()
-
-    def _check_tokenizer(self) -> None:
-        text, ids = self._encoded
-        body = {"model": self._model, "prompt": text, "add_special_tokens": False}
-        try:
-            theirs = self._admin.post("/tokenize", body)["tokens"]
-        except (Refused, KeyError, TypeError):
-            return  # not every server tells; the probe of the logprobs would notice too
-        if theirs == ids:
-            return
-        place = next(
-            (i for i, (a, b) in enumerate(zip(ids, theirs, strict=False)) if a != b),
-            min(len(ids), len(theirs)),
-        )
-        raise ConfigError(
-            f"the server's tokenizer differs from the trainer's: token {place} of a test prompt is "
-            f"{theirs[place : place + 1]} there and {ids[place : place + 1]} here; serve the same "
-            "model, or a copy with the same tokenizer files"
-        )
 
 
 def choose_rung(settings: VllmSettings, *, use_lora: bool, cpu: bool) -> str:

@@ -133,13 +133,36 @@ def test_a_silent_server_is_given_up_after_the_timeout() -> None:
     assert time.monotonic() - started < 4.0
 
 
-@pytest.mark.parametrize("text", ["<html>hello</html>", "", "{", "[" * 100_000, "\udcff"])
+NOT_JSON = ["<html>hello</html>", "", "{", "[" * 100_000, "\udcff", '{"text": "\\ud800"}']
+
+
+@pytest.mark.parametrize("text", NOT_JSON)
 def test_an_answer_that_is_not_json_is_final(text: str) -> None:
     body = text.encode("utf-8", "surrogateescape")
     error, requests = post(lambda _: web.Response(body=body, content_type="text/html"))
     assert isinstance(error, ModelError)
     assert "did not answer with JSON" in str(error)
     assert requests == 1
+
+
+def test_numbers_and_texts_arrive_as_they_were_sent() -> None:
+    sent = {"ids": [0, 151_935, 2**63, -1], "logprobs": [-1e-300, 0.1, -0.0], "text": "é\u2028🙂"}
+    seen: list[Any] = []
+
+    def echo(body: dict[str, Any]) -> web.Response:
+        seen.append(body)
+        return json_answer(body)
+
+    async def run() -> Any:
+        async with serve(echo) as server:
+            client = JsonClient(server.base_url)
+            try:
+                return await client.post("/x", sent)
+            finally:
+                await client.close()
+
+    assert repr(asyncio.run(run())) == repr(sent)
+    assert repr(seen) == repr([sent])
 
 
 def test_json_that_is_not_an_object_is_refused() -> None:

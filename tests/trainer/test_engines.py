@@ -107,11 +107,12 @@ class Sampler:
 
     async def complete(self, prompt_ids: list[int], sampling: Any, stops: list[int]) -> Completion:
         self.asked.append((prompt_ids, sampling.seed, sampling.temperature, stops))
-        if self.outages:
-            self.outages -= 1
-            self.serving.down()
-            threading.Timer(0.1, self.serving.up).start()
-            raise ServerDown("gone")
+        with self.serving.lease():
+            if self.outages:
+                self.outages -= 1
+                self.serving.down()
+                threading.Timer(0.1, self.serving.up).start()
+                raise ServerDown("gone")
         return Completion([7, 8], [-1.0, -2.0], [0, 0], "length")
 
 

@@ -191,6 +191,7 @@ class Handler(BaseHTTPRequestHandler):
     """Takes a request, notes it and answers."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     served: Served
     life: int
     well = not HOW["unhealthy"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests.inference.vllm.stand_in_engine import MODEL, Standing, ask, until
 from vf.inference.completions import Completion
+from vf.inference.vllm.engine import DYING_SECONDS
 from vf.traces.errors import ConfigError, EngineError, ModelError
 
 Stand = Callable[..., Standing]
@@ -109,8 +111,10 @@ def test_a_request_under_way_goes_on_with_the_new_weights_and_tells_which(stand:
 
 def test_the_server_runs_on_if_it_cannot_read_the_new_weights(stand: Stand) -> None:
     standing = stand("disk", {"fail": {"/collective_rpc": "weights do not fit"}}).start()
+    started = time.monotonic()
     with pytest.raises(EngineError, match="answered 500: weights do not fit"):
         standing.publish(5, 1)
+    assert time.monotonic() - started < DYING_SECONDS, "its end is not waited for"
     paths = [path for path, _ in standing.journal.calls(*SWAP)]
     assert paths == ["/pause", "/collective_rpc", "/resume"]
     assert standing.engine.serving.served.version == 0

@@ -1,0 +1,81 @@
+"""An OpenAI-compatible server without a model: completions of one tool call each, at once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from multiprocessing.connection import Connection
+from typing import Any
+
+MODEL = "fake"
+ANSWERS = 256  # different ones, in turn
+
+
+def serve(pipe: Connection, calls: Any, received: Any) -> None:
+    """Answer every POST with a completion, as fast as Python can.
+
+    Args:
+        pipe: Where to send the port that it listens on.
+        calls: A shared number: how many requests came.
+        received: A shared number: how many bytes their bodies had.
+    """
+    answers = itertools.cycle(http_answers())
+
+    class Instant(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            self.transport, self.buffer = transport, b""
+
+        def data_received(self, data: bytes) -> None:
+            self.buffer += data
+            while (end := self.buffer.find(b"\r\n\r\n")) >= 0:
+                lowered = self.buffer[:end].lower()
+                start = lowered.index(b"content-length:") + len(b"content-length:")
+                length = int(lowered[start:].split(b"\r\n")[0])
+                if len(self.buffer) < end + 4 + length:
+                    return
+                self.buffer = self.buffer[end + 4 + length :]
+                calls.value += 1
+                received.value += length
+                self.transport.write(next(answers))
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Instant, "127.0.0.1", 0, backlog=1024)
+        pipe.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(run())
+
+
+def http_answers() -> list[bytes]:
+    from vf.inference.renderer import Renderer
+    from vf.inference.tiny_path import resolve_model
+
+    tokenizer = Renderer.from_pretrained(resolve_model("tiny")).tokenizer
+    answers = []
+    for number in range(ANSWERS):
+        arguments = json.dumps({"op": "+-*"[number % 3], "a": number % 100, "b": number // 3})
+        call = f'<tool_call>{{"name": "calculate", "arguments": {arguments}}}</tool_call>'
+        text = call + "<|im_end|>"
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        logprobs = {
+            "token_logprobs": [-0.1234567 - place / 7 for place in range(len(ids))],
+            "tokens": [f"token_id:{index}" for index in ids],
+            "top_logprobs": None,
+            "text_offset": list(range(len(ids))),
+        }
+        choice = {
+            "index": 0,
+            "text": text,
+            "token_ids": ids,
+            "finish_reason": "stop",
+            "logprobs": logprobs,
+        }
+        usage = {"prompt_tokens": 1, "completion_tokens": len(ids), "total_tokens": 1 + len(ids)}
+        answer = {"id": f"cmpl-{number}", "object": "text_completion", "created": 0}
+        body = json.dumps({**answer, "model": MODEL, "choices": [choice], "usage": usage})
+        head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "
+        answers.append(f"{head}{len(body)}\r\n\r\n{body}".encode())
+    return answers
