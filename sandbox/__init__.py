@@ -1,1 +1,1 @@
-"""Where untrusted code runs. Empty for now: nothing in the library runs untrusted code yet."""
+"""Where untrusted code runs: the contract, containers, and what speaks for them inside."""

@@ -3,6 +3,52 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+
+import pytest
+
+from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.errors import EngineProblem, ImageMissing
+from vf.sandbox.container.profile import Profile
+from vf.sandbox.doctor import check_engine
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+NO_CONTAINERS = "no containers here: "
+BUILD = "make sandbox-image (which runs `vf-sandbox build`)"
+START = "bash scripts/start_docker.sh"
+
+
+@pytest.fixture(scope="session")
+def containers() -> None:
+    """Skips the test where no container can be made from the default image."""
+    try:
+        check_engine(Profile())
+    except EngineProblem as problem:
+        if os.environ.get("VF_REQUIRE_ENGINE"):
+            raise
+        enable = BUILD if isinstance(problem, ImageMissing) else f"{START} && {BUILD}"
+        pytest.skip(f"{NO_CONTAINERS}{problem}. To enable them: {enable}")
+
+
+@pytest.fixture
+def engine(containers: None) -> Iterator[Engine]:
+    """An engine that can run containers from the default image; the test is skipped without."""
+    found = Engine.connect()
+    yield found
+    found.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly, in one line, how much of the sandbox was not tested."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = [report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple)]
+    skipped = [reason for reason in reasons if NO_CONTAINERS in reason]
+    if skipped:
+        why = skipped[0].partition(NO_CONTAINERS)[2]
+        terminalreporter.write_line(
+            f"SANDBOX NOT TESTED: {len(skipped)} tests with real containers were skipped: {why}",
+            red=True,
+            bold=True,
+        )

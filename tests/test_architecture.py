@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = {
     "traces": 1,
-    "sandbox": 1,
+    "sandbox": 2,
     "inference": 2,
     "rubrics": 3,
     "environments": 4,

@@ -14,11 +14,21 @@ if TYPE_CHECKING:
     from vf.environments.evaluate import Evaluation, evaluate
     from vf.environments.registry import make, register, registered
     from vf.environments.runner import rollout
+    from vf.environments.sandbox_source import sandbox_source
+    from vf.environments.sandbox_tools import BashTool, FileTools, PythonTool
     from vf.inference.chat_model import ChatModel
     from vf.inference.model import Sampling
     from vf.inference.scripted import ScriptedModel
     from vf.rubrics.rubric import Penalty, Rubric
-    from vf.traces.errors import ConfigError, InfrastructureError, InvalidToolUse, VfError
+    from vf.sandbox.contract import ExecResult, Limits, Sandbox
+    from vf.sandbox.scripted import ScriptedSandbox
+    from vf.traces.errors import (
+        ConfigError,
+        InfrastructureError,
+        InvalidToolUse,
+        SandboxError,
+        VfError,
+    )
     from vf.traces.messages import Message, ToolCall
     from vf.traces.store import TraceStore
     from vf.traces.task import Task
@@ -27,20 +37,28 @@ if TYPE_CHECKING:
     from vf.trainer.rl_trainer import RLTrainer
 
 _HOME = {
+    "BashTool": "vf.environments.sandbox_tools",
     "Branch": "vf.traces.trace",
     "ChatModel": "vf.inference.chat_model",
     "ConfigError": "vf.traces.errors",
     "Environment": "vf.environments.environment",
     "Evaluation": "vf.environments.evaluate",
+    "ExecResult": "vf.sandbox.contract",
+    "FileTools": "vf.environments.sandbox_tools",
     "InfrastructureError": "vf.traces.errors",
     "InvalidToolUse": "vf.traces.errors",
+    "Limits": "vf.sandbox.contract",
     "Message": "vf.traces.messages",
     "Penalty": "vf.rubrics.rubric",
+    "PythonTool": "vf.environments.sandbox_tools",
     "RLTrainer": "vf.trainer.rl_trainer",
     "Rubric": "vf.rubrics.rubric",
     "Sampling": "vf.inference.model",
+    "Sandbox": "vf.sandbox.contract",
+    "SandboxError": "vf.traces.errors",
     "Score": "vf.traces.trace",
     "ScriptedModel": "vf.inference.scripted",
+    "ScriptedSandbox": "vf.sandbox.scripted",
     "Step": "vf.environments.environment",
     "StopReason": "vf.traces.trace",
     "Task": "vf.traces.task",
@@ -55,24 +73,33 @@ _HOME = {
     "register": "vf.environments.registry",
     "registered": "vf.environments.registry",
     "rollout": "vf.environments.runner",
+    "sandbox_source": "vf.environments.sandbox_source",
     "tool": "vf.traces.tools",
 }
 
 __all__ = [
+    "BashTool",
     "Branch",
     "ChatModel",
     "ConfigError",
     "Environment",
     "Evaluation",
+    "ExecResult",
+    "FileTools",
     "InfrastructureError",
     "InvalidToolUse",
+    "Limits",
     "Message",
     "Penalty",
+    "PythonTool",
     "RLTrainer",
     "Rubric",
     "Sampling",
+    "Sandbox",
+    "SandboxError",
     "Score",
     "ScriptedModel",
+    "ScriptedSandbox",
     "Step",
     "StopReason",
     "Task",
@@ -87,6 +114,7 @@ __all__ = [
     "register",
     "registered",
     "rollout",
+    "sandbox_source",
     "tool",
 ]
 

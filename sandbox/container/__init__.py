@@ -1,0 +1,1 @@
+"""Sandboxes in Docker containers: the engine, the hardened profile, the held-open stream."""

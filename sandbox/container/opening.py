@@ -1,0 +1,78 @@
+"""The two ways to get at containers: one sandbox, or a pool of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.sandbox import DockerSandbox
+from vf.sandbox.doctor import prepare
+from vf.sandbox.pool import SandboxPool
+from vf.sandbox.reaper import reap
+from vf.traces.errors import SandboxError
+
+log = logging.getLogger("vf.sandbox")
+
+
+@contextlib.asynccontextmanager
+async def open_engine(profile: Profile) -> AsyncIterator[tuple[Engine, Profile]]:
+    """Connect to the engine, check it, and remove what dead runs left there.
+
+    Yields:
+        The engine, and the profile with an image that has the packages.
+
+    Raises:
+        ConfigError: Containers with this profile cannot be made; the message says how to mend it.
+        SandboxError: The engine stopped to answer.
+    """
+    engine = await asyncio.to_thread(Engine.connect)
+    try:
+        profile = await asyncio.to_thread(prepare, engine, profile)
+        try:
+            await reap(engine)
+        except SandboxError as error:
+            log.warning("what dead runs left behind could not be removed: %s", error)
+        yield engine, profile
+    finally:
+        await asyncio.to_thread(engine.close)
+
+
+@contextlib.asynccontextmanager
+async def open_sandbox(profile: Profile | None = None) -> AsyncIterator[DockerSandbox]:
+    """Make one sandbox; it is destroyed on the way out.
+
+    Raises:
+        ConfigError: It cannot be made; the message says how to mend it.
+        SandboxError: The engine failed.
+    """
+    async with (
+        open_engine(profile or Profile()) as (engine, prepared),
+        await DockerSandbox.create(engine, prepared) as sandbox,
+    ):
+        yield sandbox
+
+
+@contextlib.asynccontextmanager
+async def open_pool(
+    profile: Profile | None = None, *, size: int = 4, concurrency: int = 4
+) -> AsyncIterator[SandboxPool[DockerSandbox]]:
+    """Keep ``size`` sandboxes ready, ``concurrency`` made at a time; all are destroyed at the end.
+
+    Raises:
+        ConfigError: None can be made; the message says how to mend it.
+        SandboxError: The engine failed.
+        ValueError: A number is not positive.
+    """
+    async with open_engine(profile or Profile()) as (engine, prepared):
+
+        async def make() -> DockerSandbox:
+            return await DockerSandbox.create(engine, prepared, warm=True)
+
+        # Half of its lifetime is the episode's.
+        age = prepared.limits.lifetime / 2
+        async with SandboxPool(make, size, concurrency=concurrency, max_age=age) as pool:
+            yield pool

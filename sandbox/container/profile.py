@@ -1,0 +1,153 @@
+"""What a container may do: as little as possible unless someone says otherwise, on the record."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Literal
+
+from vf.sandbox.contract import Limits
+
+log = logging.getLogger("vf.sandbox")
+
+DEFAULT_IMAGE = "vf-sandbox:latest"
+UID = GID = 10001  # whom the model's code runs as; the supervisor and PID 1 are 0
+WORKSPACE = "/workspace"
+SHM = 16 * 2**20
+OVERHEAD = 48 * 2**20  # bytes for the supervisor, an interpreter and the kernel's bookkeeping
+
+FEWEST_PIDS = 16
+
+# With every other capability gone, uid 0 can still become another uid for what it starts, and kill
+# what has another uid. Nothing with the model's uid has or can regain any: no-new-privileges.
+SUPERVISOR_CAPABILITIES = ["KILL", "SETGID", "SETUID"]
+
+# The supervisor's source is an argument and its modules come over the stream, so nothing has to be
+# put into an image or shared with the engine's file system. It ends itself at the end of its
+# lifetime; should it hang, the kernel's alarm ends it, and the container with it.
+BOOTSTRAP = (
+    "import signal, sys; signal.alarm(int(sys.argv.pop(1))); "
+    "exec(compile(sys.argv.pop(1), 'supervisor', 'exec'))"
+)
+ALARM_GRACE = 30.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How a container is made.
+
+    Attributes:
+        image: Any image with Python 3 as ``python3``.
+        limits: What it may use.
+        network: "bridge" lets the model's code reach the network; "none" does not.
+        runtime: Another runtime than the engine's own: "runsc", say.
+        packages: What to add to the image from PyPI, as pip is told, before anything runs; see
+            :func:`~vf.sandbox.image.with_packages`.
+
+    Raises:
+        ValueError: The network is neither, there are too few processes to run anything, it would
+            never end, or temporary files leave no memory to run in.
+        TypeError: ``packages`` is a string.
+    """
+
+    image: str = DEFAULT_IMAGE
+    limits: Limits = field(default_factory=Limits)
+    network: Literal["none", "bridge"] = "none"
+    runtime: str | None = None
+    packages: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Check what depends on more than one field, and put a weakening on the record."""
+        if self.network not in ("none", "bridge"):
+            raise ValueError(f'network must be "none" or "bridge", got {self.network!r}')
+        if isinstance(self.packages, str):
+            raise TypeError(f"packages must be a list of names, got {self.packages!r}")
+        object.__setattr__(self, "packages", tuple(self.packages))  # so that it can be a key
+        if not math.isfinite(self.limits.lifetime):
+            raise ValueError("lifetime must be finite: a container has to end by itself")
+        if self.limits.pids < FEWEST_PIDS:
+            raise ValueError(
+                f"pids must be at least {FEWEST_PIDS}, got {self.limits.pids}: PID 1, the "
+                "supervisor and what keeps a program count too"
+            )
+        files = self.limits.workspace + self.limits.tmp + SHM
+        if files + OVERHEAD > self.limits.memory:
+            raise ValueError(
+                f"workspace + tmp + {SHM} in /dev/shm = {files} bytes, all of which count as "
+                f"memory, leave less than {OVERHEAD} of memory = {self.limits.memory}"
+            )
+        if self.network != "none":
+            log.warning(
+                "sandboxes are weakened: code from the model can reach the network (network=%r)",
+                self.network,
+            )
+
+
+def host_config(profile: Profile) -> dict[str, Any]:
+    """Return the engine's ``HostConfig`` for a profile."""
+    limits = profile.limits
+
+    def tmpfs(size: int, *, mode: str, own: bool) -> str:
+        owner = f",uid={UID},gid={GID}" if own else ""
+        most = f"size={int(size)},nr_inodes={int(limits.files)}"
+        return f"rw,exec,nosuid,nodev,{most},mode={mode}{owner}"
+
+    return {
+        "NetworkMode": profile.network,
+        "CapDrop": ["ALL"],
+        "CapAdd": SUPERVISOR_CAPABILITIES,
+        "SecurityOpt": ["no-new-privileges:true"],
+        "Privileged": False,
+        "ReadonlyRootfs": True,
+        "Tmpfs": {
+            "/tmp": tmpfs(limits.tmp, mode="1777", own=False),
+            WORKSPACE: tmpfs(limits.workspace, mode="0700", own=True),
+            "/dev/shm": tmpfs(SHM, mode="1777", own=False),
+        },
+        "IpcMode": "private",
+        "Memory": int(limits.memory),
+        "MemorySwap": int(limits.memory),
+        "NanoCpus": round(limits.cpus * 1e9),
+        "PidsLimit": int(limits.pids),
+        "OomScoreAdj": 500,  # if the host itself runs out, sandboxes go before the trainer
+        "Ulimits": [
+            {"Name": "core", "Soft": 0, "Hard": 0},
+            {"Name": "nofile", "Soft": 4096, "Hard": 4096},
+            {"Name": "memlock", "Soft": 65536, "Hard": 65536},
+        ],
+        "LogConfig": {"Type": "none", "Config": {}},
+        "Init": True,
+        "AutoRemove": True,
+        "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
+        **({"Runtime": profile.runtime} if profile.runtime else {}),
+    }
+
+
+def container_settings(profile: Profile, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments of the SDK's ``create_container``."""
+    lifetime = profile.limits.lifetime
+    supervisor = (resources.files("vf.sandbox") / "supervisor.py").read_text("utf-8")
+    flags = ["--uid", str(UID), "--gid", str(GID), "--workdir", WORKSPACE, "--home", WORKSPACE]
+    flags += ["--lifetime", str(lifetime)]
+    alarm = str(math.ceil(lifetime + ALARM_GRACE))
+    return {
+        "image": profile.image,
+        # All of it as entry point: an image's own would otherwise come before.
+        "entrypoint": ["python3", "-I", "-S", "-c", BOOTSTRAP, alarm, supervisor, *flags],
+        "command": [],
+        "user": "0:0",
+        "working_dir": "/",
+        "hostname": "sandbox",
+        "labels": dict(labels),
+        "environment": {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
+        # The SDK would put this user's proxies in it, often with a password.
+        "use_config_proxy": False,
+        "stdin_open": True,
+        "tty": False,
+        "network_disabled": profile.network == "none",
+        "healthcheck": {"Test": ["NONE"]},
+        "host_config": host_config(profile),
+    }

@@ -1,0 +1,196 @@
+"""A sandbox that is one container with one held-open stream.
+
+The container's own process is the supervisor: its stdin and stdout are the stream. So the container
+cannot outlive its client: when the client closes the stream, or dies however it dies, the
+supervisor reads the end of its stdin and exits, and the engine removes the container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import itertools
+import logging
+import os
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from typing import Any, Self
+
+from vf.sandbox.container.engine import NOT_THERE, Engine, EngineRefused
+from vf.sandbox.container.errors import ImageMissing, ImageUnfit, RuntimeUnknown
+from vf.sandbox.container.owner import this_process
+from vf.sandbox.container.profile import Profile, container_settings
+from vf.sandbox.container.stream import Stream
+from vf.sandbox.session import Session
+from vf.sandbox.session_sandbox import SessionSandbox
+from vf.traces.errors import SandboxError
+
+log = logging.getLogger("vf.sandbox")
+
+START_TIMEOUT = 60.0  # seconds until the supervisor must have answered
+NO_PROGRAM = ("executable file not found", "no such file or directory", "exec python3 failed")
+_numbers = itertools.count(1)
+_live: dict[str, tuple[int, Engine]] = {}  # what atexit removes: name -> process, engine
+
+
+class DockerSandbox(SessionSandbox):
+    """A container of one's own; made by :meth:`create`.
+
+    Attributes:
+        name: The container's.
+    """
+
+    def __init__(self, engine: Engine, name: str, stream: Stream, session: Session) -> None:
+        super().__init__(name, session)
+        self._engine = engine
+        self._stream = stream
+
+    @classmethod
+    async def create(
+        cls, engine: Engine, profile: Profile | None = None, *, warm: bool = False
+    ) -> Self:
+        """Start a container. It is removed again if this is cancelled or fails.
+
+        Args:
+            engine: Where.
+            profile: How it is made; the default one is as hard as it gets. One with packages has
+                to be prepared first, by :func:`~vf.sandbox.doctor.prepare`.
+            warm: Start the lasting interpreter and shell now, so that the first call need not wait.
+
+        Raises:
+            ConfigError: It never can be: no such image or runtime, no Python in the image.
+            SandboxError: The engine did not answer, or the supervisor did not start.
+            ValueError: The profile has packages that are in no image yet.
+        """
+        profile = profile or Profile()
+        if profile.packages:
+            raise ValueError("the profile has packages: let vf.sandbox.doctor.prepare build them")
+        name = f"vf-{this_process().run}-{next(_numbers)}"
+        work = asyncio.ensure_future(cls._start(engine, profile, name, warm))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # The engine's answer is on its way: only then is there something to remove.
+            await _in_any_case(_undo(work))
+            raise
+
+    @classmethod
+    async def _start(cls, engine: Engine, profile: Profile, name: str, warm: bool) -> Self:
+        settings = container_settings(profile, this_process().labels(profile.limits.lifetime))
+        _remember(name, engine)
+        stream = session = None
+        try:
+            with _explained(profile):
+                await engine.call("create_container", name=name, **settings)
+                stream = await Stream.open(await engine.attach(name))
+                await engine.call("start", name)
+                session = Session(
+                    stream.reader,
+                    stream.writer,
+                    name=name,
+                    cause=partial(_cause, engine, name, stream),
+                )
+                await session.start(timeout=START_TIMEOUT)
+            if warm:
+                await session.warm()
+        except BaseException:
+            if session:
+                await session.close()
+            if stream:
+                stream.close()
+            await _discard(engine, name)
+            raise
+        return cls(engine, name, stream, session)
+
+    async def _close(self) -> None:
+        assert self._session is not None
+        try:
+            await self._session.close()
+            self._stream.close()
+            await self._engine.remove(self.name)
+        except asyncio.CancelledError:  # as a loop that ends does, once, to everything in it
+            self._stream.close()
+            await self._engine.remove(self.name)
+            _live.pop(self.name, None)
+            raise
+        _live.pop(self.name, None)
+
+
+async def _cause(engine: Engine, name: str, stream: Stream) -> str:
+    """Say why a container's stream ended."""
+    said = [stream.stderr] if stream.stderr else []
+    try:
+        state = (await engine.call("inspect_container", name))["State"]
+    except EngineRefused as error:
+        gone = error.status == NOT_THERE
+        return "; ".join([*said, "its container is gone" if gone else str(error)])
+    if state.get("OOMKilled"):
+        said.append("its container ran out of memory")
+    said.append(f"its container is {state.get('Status')}, exit code {state.get('ExitCode')}")
+    return "; ".join(said)
+
+
+@contextlib.contextmanager
+def _explained(profile: Profile) -> Iterator[None]:
+    """Tell what the user can mend from what went wrong by itself."""
+    try:
+        yield
+    except SandboxError as error:
+        said = str(error)
+        if "No such image" in said:
+            raise ImageMissing(
+                f"the image {profile.image!r} is not on this machine: `vf-sandbox build` makes the "
+                "one that is used by default"
+            ) from error
+        # The engine's word for it, or, where it finds out too late, that of its PID 1.
+        if any(words in said for words in NO_PROGRAM):
+            raise ImageUnfit(f"the image {profile.image!r} has no python3: {said}") from error
+        if "nknown runtime" in said or "unknown or invalid runtime" in said:
+            raise RuntimeUnknown(
+                f"the engine knows no runtime {profile.runtime!r}: {said}"
+            ) from error
+        raise
+
+
+async def _undo(work: asyncio.Future[Any]) -> None:
+    try:
+        sandbox = await work
+    except Exception:
+        return  # it has cleaned up after itself
+    await sandbox.close()
+
+
+async def _discard(engine: Engine, name: str) -> None:
+    try:
+        await engine.remove(name)
+    except SandboxError as error:
+        log.warning("container %s could not be removed: %s", name, error)
+    else:
+        _live.pop(name, None)
+
+
+async def _in_any_case(work: Coroutine[Any, Any, None]) -> None:
+    """See it through, though we are cancelled, even twice."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()):
+        log.warning("a container could not be removed: %s", error)
+
+
+def _remember(name: str, engine: Engine) -> None:
+    if not _live:
+        atexit.unregister(_remove_all)
+        atexit.register(_remove_all)
+    _live[name] = (os.getpid(), engine)
+
+
+def _remove_all() -> None:
+    """Remove what is left when the interpreter ends. Where it is killed, see the module's text."""
+    for name, (pid, engine) in list(_live.items()):
+        if pid == os.getpid():
+            with contextlib.suppress(SandboxError):
+                engine.call_now("remove_container", name, force=True, v=True)
+    _live.clear()

@@ -1,0 +1,173 @@
+"""What a sandbox is to whoever uses one, whatever it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """How a command, or a piece of code, ended.
+
+    A program that does not exist, fails, is killed or runs out of time or memory is a result like
+    any other; only a lost sandbox is an error.
+
+    Attributes:
+        returncode: The exit code; 128 + n where signal n ended it, 127 where there is no such
+            program.
+        stdout: What it wrote, at most ``max_output`` bytes: the head and the tail, with a line
+            between them that says how much is missing. What is not UTF-8 is replaced.
+        stderr: Likewise.
+        truncated: Whether any output is missing.
+        timed_out: Whether it was killed for taking longer than ``timeout``.
+        oom_killed: Whether it was killed for using more memory than the sandbox has.
+        duration: Wall time, seconds.
+    """
+
+    returncode: int
+    stdout: str = ""
+    stderr: str = ""
+    truncated: bool = False
+    timed_out: bool = False
+    oom_killed: bool = False
+    duration: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended by itself with exit code 0."""
+        return self.returncode == 0 and not (self.timed_out or self.oom_killed)
+
+
+class Sandbox(Protocol):
+    """A place where untrusted code runs. Every method may raise SandboxError: it is lost then.
+
+    Relative paths are relative to the sandbox's working directory.
+    """
+
+    async def exec(
+        self,
+        cmd: list[str] | str,
+        *,
+        input: str | bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 30.0,
+        user: str | None = None,
+        max_output: int = 100_000,
+    ) -> ExecResult:
+        """Run a program to its end.
+
+        Args:
+            cmd: Program and arguments, or a line for the shell.
+            input: Its standard input; empty by default.
+            cwd: Where it runs.
+            env: Variables on top of the sandbox's own.
+            timeout: Seconds; then it is killed with everything that it started.
+            user: Whom it runs as: by default the sandbox's unprivileged user.
+            max_output: Bytes kept of stdout, and of stderr.
+
+        Raises:
+            SandboxError: The sandbox is lost.
+            ValueError: An argument is out of range, or there is no such user.
+        """
+        ...
+
+    async def python(self, code: str, *, timeout: float = 30.0) -> ExecResult:
+        """Run code in an interpreter that lives on between calls.
+
+        The value of a last expression is echoed. On timeout the code is interrupted, its state
+        kept; if it does not stop, the interpreter is killed and started anew, and stderr says that
+        the state was lost. An exception is a result with a traceback in stderr and returncode 1.
+
+        Raises:
+            SandboxError: The sandbox is lost.
+        """
+        ...
+
+    async def bash(self, command: str, *, timeout: float = 30.0) -> ExecResult:
+        """Run a command in a shell that lives on between calls: directory, variables, functions.
+
+        On timeout what the command started is killed, with the shell if need be; stderr then says
+        that its state was lost.
+
+        Raises:
+            SandboxError: The sandbox is lost.
+        """
+        ...
+
+    async def read_file(self, path: str, *, max_bytes: int = 50 * 2**20) -> bytes:
+        """Return a regular file's content.
+
+        Raises:
+            FileNotFoundError: There is none.
+            IsADirectoryError: It is a directory.
+            PermissionError: The sandbox's user may not read it.
+            ValueError: It is not a regular file, or larger than ``max_bytes``.
+            SandboxError: The sandbox is lost.
+        """
+        ...
+
+    async def write_file(self, path: str, content: str | bytes) -> None:
+        """Write a file as the sandbox's user, with its parents; an old one is replaced.
+
+        Raises:
+            IsADirectoryError: It is a directory.
+            PermissionError: The sandbox's user may not write there.
+            OSError: It does not fit, say.
+            SandboxError: The sandbox is lost.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End it with everything in it. Safe to call twice."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a sandbox may use.
+
+    Attributes:
+        memory: Bytes, swap included. Temporary files count.
+        cpus: Cores, as a number that may be a fraction.
+        pids: Processes and threads at once.
+        workspace: Bytes in the working directory; must be less than ``memory``.
+        tmp: Bytes in ``/tmp``; must be less than ``memory``.
+        files: Files and directories in each of the two.
+        lifetime: Seconds until it ends by itself.
+
+    Raises:
+        ValueError: One is not positive, or the files do not fit into the memory.
+    """
+
+    memory: int = 512 * 2**20
+    cpus: float = 1.0
+    pids: int = 128
+    workspace: int = 128 * 2**20
+    tmp: int = 64 * 2**20
+    files: int = 10_000
+    lifetime: float = 3600.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}")
+        for name in ("workspace", "tmp"):
+            if getattr(self, name) >= self.memory:
+                raise ValueError(
+                    f"{name} = {getattr(self, name)} does not fit into memory = {self.memory}: "
+                    "files there count as memory"
+                )

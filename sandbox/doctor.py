@@ -1,0 +1,240 @@
+"""What is missing for sandboxes in containers, and how to mend it: asked before a run starts."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vf.sandbox.container.engine import NOT_THERE, Engine, EngineRefused
+from vf.sandbox.container.errors import (
+    EngineProblem,
+    EngineUnsupported,
+    ImageMissing,
+    ImageUnfit,
+    LimitNotEnforced,
+    RuntimeUnknown,
+)
+from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
+from vf.sandbox.image import with_packages
+
+OLDEST_API = (1, 40)
+KERNEL_LIMITS = {
+    "MemoryLimit": ("memory", "cgroup_enable=memory"),
+    "PidsLimit": ("number of processes", "CONFIG_CGROUP_PIDS"),
+    "CpuCfsQuota": ("CPU time", "CONFIG_CFS_BANDWIDTH"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of one check.
+
+    Attributes:
+        check: What was looked at.
+        said: What was found.
+        problem: The error that a run would end with; None where all is well.
+    """
+
+    check: str
+    said: str
+    problem: EngineProblem | None = None
+
+
+def check_engine(profile: Profile) -> None:
+    """Make sure that containers with this profile can be made; see :func:`prepare`.
+
+    Raises:
+        ConfigError: They cannot; the type and the message say why and how to mend it.
+        SandboxError: The engine stopped to answer.
+    """
+    engine = Engine.connect()
+    try:
+        prepare(engine, profile)
+    finally:
+        engine.close()
+
+
+def prepare(engine: Engine, profile: Profile) -> Profile:
+    """Do what has to be done once, before the first container: check everything, add packages.
+
+    Blocks: some milliseconds, or as long as it takes to build an image with new packages.
+
+    Returns:
+        The profile with the image that has the packages.
+
+    Raises:
+        ConfigError: Containers cannot be made; the message says why and how to mend it.
+        SandboxError: The engine stopped to answer.
+    """
+    for finding in examine(engine, profile):
+        if finding.problem:
+            raise finding.problem
+    if not profile.packages:
+        return profile
+    image = with_packages(engine, profile.image, profile.packages)
+    return replace(profile, image=image, packages=())
+
+
+def diagnose(profile: Profile) -> list[Finding]:
+    """Look at everything, also behind the first problem. Blocks."""
+    try:
+        engine = Engine.connect()
+    except EngineProblem as problem:
+        return [Finding("engine", type(problem).__name__, problem)]
+    try:
+        return examine(engine, profile)
+    finally:
+        engine.close()
+
+
+def examine(engine: Engine, profile: Profile) -> list[Finding]:
+    """Return the outcome of every check. Blocks.
+
+    Raises:
+        SandboxError: The engine stopped to answer.
+    """
+    info: dict[str, Any] = engine.call_now("info")
+    version: dict[str, Any] = engine.call_now("version")
+    found = []
+
+    def check(name: str, look: Callable[[], str]) -> None:
+        try:
+            found.append(Finding(name, look()))
+        except EngineProblem as problem:
+            found.append(Finding(name, type(problem).__name__, problem))
+
+    check("engine", lambda: check_version(version, info))
+    check("limits", lambda: check_limits(info))
+    check("cpus", lambda: check_cpus(info, profile.limits.cpus))
+    check("seccomp", lambda: check_seccomp(info))
+    check("runtime", lambda: check_runtime(info, profile.runtime))
+    check("image", lambda: check_image(engine, profile.image))
+    return found
+
+
+def check_version(version: Mapping[str, Any], info: Mapping[str, Any]) -> str:
+    """Check that the engine is new enough and runs Linux.
+
+    Raises:
+        EngineUnsupported: It is not or does not.
+    """
+    said = f"{version.get('Version', '?')}, API {version.get('ApiVersion', '?')}"
+    try:
+        api = tuple(int(part) for part in str(version.get("ApiVersion")).split("."))
+    except ValueError:
+        api = (0,)
+    if api < OLDEST_API:
+        raise EngineUnsupported(f"the engine is too old ({said}): it needs Docker 19.03 or newer")
+    if info.get("OSType", "linux") != "linux":
+        raise EngineUnsupported("the engine runs Windows containers: switch it to Linux containers")
+    return f"{said}, cgroup v{info.get('CgroupVersion', '1')}, {info.get('Driver', '?')}"
+
+
+def check_limits(info: Mapping[str, Any]) -> str:
+    """Check that the kernel enforces the limits that a container is given.
+
+    Raises:
+        LimitNotEnforced: It would ignore one.
+    """
+    if info.get("CgroupDriver") == "none":
+        raise LimitNotEnforced(
+            "the engine runs without root and without cgroups, so no limit holds: give it cgroup "
+            "v2 with delegation (systemd: Delegate=cpu memory pids), or run it as root"
+        )
+    for key, (what, needs) in KERNEL_LIMITS.items():
+        if not info.get(key, False):
+            raise LimitNotEnforced(
+                f"the kernel does not limit {what} of a container: start it with {needs}, and the "
+                "engine again afterwards"
+            )
+    if not info.get("SwapLimit", False) and _may_swap():
+        raise LimitNotEnforced(
+            "the kernel does not limit swap of a container, so its memory limit does not hold: "
+            "turn swap off (`swapoff -a`), or start the kernel with swapaccount=1"
+        )
+    return "memory, processes and CPU time are enforced"
+
+
+def check_cpus(info: Mapping[str, Any], cpus: float) -> str:
+    """Check that the engine has so many cores.
+
+    Raises:
+        LimitNotEnforced: It has fewer.
+    """
+    there = info.get("NCPU") or 0
+    if not 0.01 <= cpus <= there:
+        raise LimitNotEnforced(f"cpus = {cpus}: the engine's machine takes from 0.01 to {there}")
+    return f"{cpus} of {there} cores"
+
+
+def _may_swap() -> bool:
+    """Whether the kernel has swap, as far as this machine's tells; elsewhere it may."""
+    if platform.system() != "Linux":
+        return False  # the engine is in a virtual machine, whose swap is its own affair
+    try:
+        return len(Path("/proc/swaps").read_text().splitlines()) > 1
+    except OSError:
+        return True
+
+
+def check_seccomp(info: Mapping[str, Any]) -> str:
+    """Check that system calls are filtered by default.
+
+    Raises:
+        EngineUnsupported: They are not.
+    """
+    options = [str(option) for option in info.get("SecurityOptions") or ()]
+    filters = [option for option in options if "name=seccomp" in option]
+    if not filters or any("profile=unconfined" in option for option in filters):
+        raise EngineUnsupported(
+            "the engine does not filter system calls by default: it needs a kernel with "
+            "CONFIG_SECCOMP_FILTER, and no `seccomp-profile: unconfined` in its daemon.json"
+        )
+    return ", ".join(options)
+
+
+def check_runtime(info: Mapping[str, Any], runtime: str | None) -> str:
+    """Check that the engine knows the runtime; None is its own choice.
+
+    Raises:
+        RuntimeUnknown: It does not.
+    """
+    known = sorted(info.get("Runtimes") or {})
+    if runtime is not None and runtime not in known:
+        raise RuntimeUnknown(
+            f"the engine knows no runtime {runtime!r}, only {', '.join(known)}: install it and "
+            'name it under "runtimes" in the engine\'s daemon.json, then start the engine again'
+        )
+    return runtime or f"{info.get('DefaultRuntime', '?')} (the engine's own choice)"
+
+
+def check_image(engine: Engine, image: str) -> str:
+    """Check that an image is on this machine and asks for nothing that would weaken the sandbox.
+
+    Raises:
+        ImageMissing: It is not.
+        ImageUnfit: It does.
+    """
+    try:
+        found: dict[str, Any] = engine.call_now("inspect_image", image)
+    except EngineRefused as error:
+        if error.status != NOT_THERE:
+            raise ImageUnfit(f"{image!r} is no name of an image: {error}") from error
+        if image == DEFAULT_IMAGE:
+            mend = "make it with `vf-sandbox build`"
+        else:
+            mend = f"fetch it with `docker pull {image}`, or use {DEFAULT_IMAGE!r}"
+        raise ImageMissing(
+            f"the image {image!r} is not on this machine, and nothing is fetched during a run: "
+            f"{mend}"
+        ) from None
+    volumes = (found.get("Config") or {}).get("Volumes") or {}
+    if volumes:
+        raise ImageUnfit(
+            f"the image {image!r} declares volumes ({', '.join(volumes)}): code could fill the "
+            "engine's disk through them. Use an image without"
+        )
+    return f"{image}, {found.get('Size', 0) / 2**20:.0f} MiB"

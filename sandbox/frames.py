@@ -1,0 +1,90 @@
+"""Frames: how the client and the supervisor inside the sandbox speak over one byte stream.
+
+A frame is two big-endian 32-bit lengths, a header (a JSON object) and a body. The body is the
+concatenation of binary parts whose lengths the header lists under ``parts``.
+
+This file runs on both sides: the client sends its source to the supervisor when it starts.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any, Dict, Iterator, List, Tuple  # noqa: UP035  (Python 3.9 runs this too)
+
+MAX_HEADER = 32 * 2**20
+MAX_BODY = 128 * 2**20
+_LENGTHS = struct.Struct(">II")
+
+Frame = Tuple[Dict[str, Any], List[bytes]]  # noqa: UP006
+
+
+class FrameError(Exception):
+    """The bytes are no frame: the other side is not who it should be, or has gone wrong."""
+
+
+def encode(header: dict[str, Any], *parts: bytes) -> bytes:
+    """Return the frame of a header and its parts.
+
+    Raises:
+        FrameError: It is larger than the other side would take.
+    """
+    if parts:
+        header = {**header, "parts": [len(part) for part in parts]}
+    text = json.dumps(header, separators=(",", ":")).encode("ascii")
+    size = sum(map(len, parts))
+    if len(text) > MAX_HEADER or size > MAX_BODY:
+        raise FrameError(f"a frame of {len(text)} + {size} bytes is too large")
+    return b"".join((_LENGTHS.pack(len(text), size), text, *parts))
+
+
+class Decoder:
+    """Cuts a stream of bytes into frames, in whatever pieces it arrives."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Take the next bytes; yield every frame that they complete.
+
+        Raises:
+            FrameError: They are no frame.
+        """
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= _LENGTHS.size:
+            head, body = _LENGTHS.unpack_from(buffer)
+            if head > MAX_HEADER or body > MAX_BODY:
+                raise FrameError(f"no frame begins with {bytes(buffer[:16])!r}")
+            end = _LENGTHS.size + head + body
+            if len(buffer) < end:
+                return
+            with memoryview(buffer) as view:
+                text = bytes(view[_LENGTHS.size : _LENGTHS.size + head])
+                rest = bytes(view[_LENGTHS.size + head : end])
+            del buffer[:end]
+            header = _header(text)
+            yield header, _split(header, rest)
+
+
+def _header(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except ValueError as exc:
+        raise FrameError(f"a header is not JSON: {text[:80]!r}") from exc
+    if not isinstance(header, dict):
+        raise FrameError(f"a header is not an object: {text[:80]!r}")
+    return header
+
+
+def _split(header: dict[str, Any], body: bytes) -> list[bytes]:
+    sizes = header.get("parts", [])
+    whole = isinstance(sizes, list) and all(type(n) is int and n >= 0 for n in sizes)
+    if not whole or sum(sizes) != len(body):
+        raise FrameError(f"the parts {str(sizes)[:80]} do not make up a body of {len(body)} bytes")
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(body[start : start + size])
+        start += size
+    return parts

@@ -1,0 +1,289 @@
+"""Make images for sandboxes: from a registry's where one can be reached, else from nothing.
+
+A base image comes from a registry, or is there already. Where neither holds, ``debootstrap`` makes
+a small Debian with Python from the distribution's packages, which needs root. Packages from PyPI
+are fetched by this machine's pip and put in a layer of their own, so no code of theirs runs here,
+and containers need no network for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vf.sandbox.container.engine import NOT_THERE, Engine, EngineRefused
+from vf.sandbox.container.errors import ImageMissing, ImageUnfit
+from vf.sandbox.container.profile import DEFAULT_IMAGE, GID, UID
+from vf.traces.errors import ConfigError, SandboxError
+
+log = logging.getLogger("vf.sandbox")
+
+BASE = "python:3.12-slim"
+SUITE = "bookworm"
+BUILD_TIMEOUT = 600  # seconds that a step may be silent
+RECIPE = "1"  # counts up when what is built changes
+LABEL = "vf.sandbox.recipe"
+USER = f"sandbox:x:{UID}:{GID}:sandbox:/workspace:/bin/sh"
+GROUP = f"sandbox:x:{GID}:"
+# Not needed to run code, and a third of the whole. resolv.conf and hostname are the builder's.
+LEFT_OUT = (
+    "var/cache/apt/*",
+    "var/cache/debconf/*-old",
+    "var/lib/apt/lists/*",
+    "var/log/*",
+    "usr/share/doc/*",
+    "usr/share/info/*",
+    "usr/share/locale/*",
+    "usr/share/man/*",
+    "etc/resolv.conf",
+    "etc/hostname",
+)
+ABOUT_PYTHON = (
+    "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_platform());"
+    "print(*[p for p in sys.path if p.endswith('-packages')], sep='\\n')"
+)
+
+
+def image_exists(engine: Engine, image: str) -> bool:
+    """Whether the image is on this machine. Blocks.
+
+    Raises:
+        SandboxError: The engine does not answer.
+    """
+    try:
+        engine.call_now("inspect_image", image)
+    except EngineRefused as error:
+        if error.status == NOT_THERE:
+            return False
+        raise
+    return True
+
+
+def build(
+    engine: Engine,
+    *,
+    tag: str = DEFAULT_IMAGE,
+    base: str | None = None,
+    packages: Sequence[str] = (),
+    suite: str = SUITE,
+    fresh: bool = False,
+) -> str:
+    """Make an image and return its name. Blocks, for minutes perhaps.
+
+    Args:
+        engine: Where.
+        tag: What to call it.
+        base: The image to start from. None: ``python:3.12-slim`` where it is at hand or can be
+            fetched, else a Debian made here.
+        packages: What to install from PyPI, as pip is told: ``numpy==2.1.0``. They weaken the
+            sandbox by what they can do.
+        suite: Which Debian, if one is made here.
+        fresh: Make it anew even if it is there.
+
+    Raises:
+        ConfigError: The base cannot be had, or a package cannot.
+        SandboxError: The engine failed.
+    """
+    key = f"{RECIPE} {base or ''} {' '.join(sorted(packages))}".strip()
+    if not fresh and _label(engine, tag) == key:
+        log.info("image %s is there", tag)
+        return tag
+    if base is not None:
+        _fetch(engine, base)
+        start = base
+    elif _reachable(engine, BASE):
+        start = BASE
+    else:
+        log.info("no registry answers: making a Debian here")
+        start = f"vf-sandbox-base:{suite}-{RECIPE}"
+        if fresh or not image_exists(engine, start):
+            debootstrap(engine, start, suite)
+    return _layer(engine, start, tag, packages, key)
+
+
+def with_packages(engine: Engine, image: str, packages: Sequence[str]) -> str:
+    """Return the name of an image with packages from PyPI on top, made if need be. Blocks.
+
+    Raises:
+        ImageMissing: The image is not on this machine.
+        ConfigError: A package cannot be had.
+        SandboxError: The engine failed.
+    """
+    if not packages:
+        return image
+    if not image_exists(engine, image):
+        raise ImageMissing(f"the image {image!r} is not on this machine: `vf-sandbox build`")
+    log.warning("sandboxes get additional packages: %s", ", ".join(sorted(packages)))
+    below = engine.call_now("inspect_image", image)["Id"]
+    key = f"{RECIPE} {below} {' '.join(sorted(packages))}"
+    tag = f"vf-sandbox:with-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    return tag if _label(engine, tag) == key else _layer(engine, image, tag, packages, key)
+
+
+def _label(engine: Engine, tag: str) -> str | None:
+    if not image_exists(engine, tag):
+        return None
+    config = engine.call_now("inspect_image", tag).get("Config") or {}
+    found: str | None = (config.get("Labels") or {}).get(LABEL)
+    return found
+
+
+def _reachable(engine: Engine, image: str) -> bool:
+    try:
+        _fetch(engine, image)
+    except ImageMissing:
+        return False
+    return True
+
+
+def _fetch(engine: Engine, image: str) -> None:
+    if image_exists(engine, image):
+        return
+    name, _, tag = image.rpartition(":") if ":" in image.rsplit("/", 1)[-1] else (image, "", "")
+    log.info("fetching %s", image)
+    try:
+        engine.call_now("pull", name, tag=tag or "latest")
+    except SandboxError as error:
+        raise ImageMissing(
+            f"the image {image!r} is not on this machine and cannot be fetched: {error}"
+        ) from error
+
+
+def debootstrap(engine: Engine, tag: str, suite: str = SUITE) -> None:
+    """Make a small Debian with Python from the distribution's packages. Takes a minute or two.
+
+    Raises:
+        ConfigError: ``debootstrap`` is missing, this is not root, or it fails.
+    """
+    if shutil.which("debootstrap") is None:
+        raise ConfigError(
+            "without a registry the image is made by debootstrap: `apt-get install debootstrap`"
+        )
+    if os.geteuid() != 0:
+        raise ConfigError("debootstrap needs root: `sudo vf-sandbox build`")
+    with tempfile.TemporaryDirectory(prefix="vf-image-") as folder:
+        root, archive = Path(folder, "root"), Path(folder, "root.tar")
+        # python3-minimal lacks json, ctypes and asyncio.
+        command = ["debootstrap", "--force-check-gpg", "--variant=minbase"]
+        command += ["--include=python3", suite, str(root)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode != 0:
+            end = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+            mend = "\nIts keys: `apt-get install debian-archive-keyring`" * ("eyring" in end)
+            raise ConfigError(f"`{' '.join(command)}` failed:\n{end}{mend}")
+        for pattern in LEFT_OUT:
+            for path in root.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        with tarfile.open(archive, "w") as tar:
+            tar.add(root, arcname=".")
+        repository, _, version = tag.partition(":")
+        engine.call_now(
+            "import_image_from_file", str(archive), repository=repository, tag=version or "latest"
+        )
+
+
+def _layer(engine: Engine, start: str, tag: str, packages: Sequence[str], key: str) -> str:
+    """Build the user, and the packages, on top of an image."""
+    with tempfile.TemporaryDirectory(prefix="vf-image-") as folder:
+        lines = [f"FROM {start}"]
+        lines.append(
+            f"RUN grep -q '^[^:]*:[^:]*:{UID}:' /etc/passwd || "
+            f"{{ echo '{USER}' >> /etc/passwd; echo '{GROUP}' >> /etc/group; }}"
+        )
+        if packages:
+            site = _install(engine, start, packages, Path(folder, "site"))
+            lines.append(f"COPY site {site}")
+            lines.append(f"RUN python3 -I -m compileall -q {site} || true")
+        lines.append(f'LABEL {LABEL}="{key}"')
+        Path(folder, "Dockerfile").write_text("\n".join(lines) + "\n")
+        context = io.BytesIO()
+        with tarfile.open(fileobj=context, mode="w") as tar:
+            tar.add(folder, arcname=".", filter=_as_root)
+        context.seek(0)
+        _build(engine, context, tag)
+    return tag
+
+
+def _as_root(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    info.uid = info.gid = 0
+    info.uname = info.gname = "root"
+    return info
+
+
+def _build(engine: Engine, context: io.BytesIO, tag: str) -> None:
+    output: list[dict[str, Any]] = engine.call_now(
+        "build",
+        fileobj=context,
+        custom_context=True,
+        tag=tag,
+        rm=True,
+        forcerm=True,
+        network_mode="none",
+        decode=True,
+        timeout=BUILD_TIMEOUT,
+        use_config_proxy=False,
+    )
+    for line in output:
+        if "error" in line:
+            said = "".join(str(item.get("stream", "")) for item in output[-20:])
+            raise ImageUnfit(f"image {tag} cannot be built: {line['error']}\n{said}".strip())
+
+
+def _install(engine: Engine, image: str, packages: Sequence[str], folder: Path) -> str:
+    """Fetch wheels for the image's Python into a folder; return where they belong inside."""
+    about = _python_of(engine, image)
+    version, platform = about[0].split()
+    site = next(iter(about[1:]), None)
+    if site is None:
+        raise ImageUnfit(f"the Python of {image!r} has no folder for packages")
+    machine = platform.rpartition("linux-")[2].replace("-", "_")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder)]
+    command += ["--only-binary", ":all:", "--python-version", version, "--implementation", "cp"]
+    for tags in ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "linux"):
+        command += ["--platform", f"{tags}_{machine}"]
+    for package in packages:
+        if package.startswith("-") or re.search(r"[\s;]", package.strip()):
+            raise ConfigError(f"{package!r} is no name of a package, like 'numpy' or 'numpy==2.1'")
+    done = subprocess.run([*command, *packages], capture_output=True, text=True, errors="replace")
+    if done.returncode != 0:
+        raise ConfigError(
+            f"packages {', '.join(packages)} cannot be had for Python {version} on {machine}:\n"
+            + "\n".join(done.stderr.strip().splitlines()[-8:])
+        )
+    return site
+
+
+def _python_of(engine: Engine, image: str) -> list[str]:
+    """Run the image's Python, hardened, and return what it says about itself, in lines."""
+    settings = {"NetworkMode": "none", "ReadonlyRootfs": True, "CapDrop": ["ALL"]}
+    command = ["python3", "-c", ABOUT_PYTHON]
+    made = engine.call_now(
+        "create_container",
+        image,
+        entrypoint=command,
+        command=[],
+        user=f"{UID}:{GID}",
+        host_config=settings,
+    )["Id"]
+    try:
+        engine.call_now("start", made)
+        code = engine.call_now("wait", made, timeout=60)["StatusCode"]
+        said = engine.call_now("logs", made, stream=False).decode("utf-8", "replace").strip()
+    except EngineRefused as error:
+        raise ImageUnfit(f"the image {image!r} has no python3: {error}") from error
+    finally:
+        engine.call_now("remove_container", made, force=True, v=True)
+    if code != 0:
+        raise ImageUnfit(f"the image {image!r} has no working python3: {said}")
+    return str(said).splitlines()

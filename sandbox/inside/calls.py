@@ -1,0 +1,172 @@
+"""Run a program to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from vf.sandbox.inside import kernel
+from vf.sandbox.inside.keeper import Keeper, Stage
+from vf.sandbox.inside.loop import Capture, Outlet, Timer
+
+if TYPE_CHECKING:
+    from vf.sandbox.inside.main import Box
+
+KILL_SECONDS = 8.0
+
+
+class Staged:
+    """A process that waits to become a program, and our ends of its pipes."""
+
+    def __init__(self, box: Box, who: kernel.Identity) -> None:
+        """Make it.
+
+        Raises:
+            OSError: There can be no further process, or no further descriptor.
+        """
+        pipes: list[tuple[int, int]] = []
+        try:
+            with who.maker():
+                for _ in range(3):
+                    pipes.append(os.pipe())
+            (in_r, self.in_w), (self.out_r, out_w), (self.err_r, err_w) = pipes
+            stage = Stage(who, {0: in_r, 1: out_w, 2: err_w}, box.rlimits)
+            self.keeper = Keeper(box.loop, stage)
+        except OSError:
+            for fd in (fd for pipe in pipes for fd in pipe):
+                os.close(fd)
+            raise
+        for fd in (in_r, out_w, err_w):
+            os.close(fd)
+        box.helpers.add(self.keeper.pid)
+
+    def drop(self) -> None:
+        """Give it up."""
+        for fd in (self.in_w, self.out_r, self.err_r):
+            os.close(fd)
+
+
+class Spare:
+    """Keeps one process ready for the model's user, so that a program starts at once."""
+
+    def __init__(self, box: Box) -> None:
+        """Keep none yet."""
+        self._box = box
+        self._ready: Staged | None = None
+
+    def take(self, who: kernel.Identity) -> Staged:
+        """Return a process for a user.
+
+        Raises:
+            OSError: There is none ready, and there can be no further one.
+        """
+        ready = self._ready
+        if ready is None or who != self._box.who:
+            return Staged(self._box, who)
+        self._ready = None
+        if ready.keeper.alive:
+            return ready
+        ready.drop()
+        return Staged(self._box, who)
+
+    def fill(self) -> None:
+        """Make one ready, if that is possible."""
+        if self._ready is None:
+            with contextlib.suppress(OSError):
+                self._ready = Staged(self._box, self._box.who)
+
+
+class Execution:
+    """One ``exec`` request."""
+
+    def __init__(self, box: Box, number: int, request: dict[str, Any], data: bytes) -> None:
+        """Start it.
+
+        Args:
+            box: Where.
+            number: The request's id.
+            request: Its header.
+            data: The first piece of stdin.
+
+        Raises:
+            ValueError: There is no such user.
+            OSError: There can be no further process, or no further descriptor.
+        """
+        self._box, self._number = box, number
+        self._began = time.monotonic()
+        self._oom = box.oom.read()
+        self._timed_out = False
+        self._code: int | None = None
+        self._trouble = ""
+        self._timer: Timer = []
+        staged = box.spare.take(box.identity(request.get("user")))
+        box.calls[number] = self
+        self._out = Capture(box.loop, staged.out_r, int(request["max_output"]))
+        self._err = Capture(box.loop, staged.err_r, int(request["max_output"]))
+        self._stdin = Outlet(box.loop, staged.in_w, self._consumed)
+        self._keeper = staged.keeper
+        cwd = os.path.join(box.workdir, request["cwd"]) if request.get("cwd") else box.workdir
+        env = {**box.env, "PWD": cwd, **(request.get("env") or {})}
+        self._keeper.run(self, request["cmd"], env, cwd)
+        self._timer = box.loop.later(float(request["timeout"]), self._late)
+        self.feed(data, end=bool(request["whole"]))
+        # While the program starts.
+        box.spare.fill()
+
+    def feed(self, data: bytes, *, end: bool) -> None:
+        """Give the program more of its stdin."""
+        self._stdin.send(data)
+        if end:
+            self._stdin.end()
+
+    def cancel(self) -> None:
+        """Kill everything that it started; then answer."""
+        self._late()
+
+    def _consumed(self, count: int) -> None:
+        if self._number in self._box.calls:
+            self._box.answer(self._number, {"ack": count})
+
+    def _late(self) -> None:
+        if self._code is None and not self._timed_out:
+            self._timed_out = True
+            self._timer.clear()
+            self._timer = self._box.loop.later(KILL_SECONDS, self._undead)
+            self._keeper.kill()
+
+    def _undead(self) -> None:
+        self._box.lost(self._number, "processes survived a timeout")
+
+    def exited(self, code: int, trouble: str) -> None:
+        """Answer, unless there is still something to kill."""
+        if not self._timed_out:
+            self._code, self._trouble = code, trouble
+            self._finish(code)
+
+    def settled(self) -> None:
+        """Nothing to do: no ``signal`` is sent."""
+
+    def ended(self) -> None:
+        """Answer that the time was over, now that nothing is left."""
+        if self._timed_out:
+            self._finish(137)
+        elif self._code is None:
+            self._box.lost(self._number, "the keeper of a program was killed")
+
+    def _finish(self, code: int) -> None:
+        self._timer.clear()
+        self._stdin.close()
+        result: dict[str, Any] = {
+            "returncode": code,
+            "timed_out": self._timed_out,
+            "oom_killed": code == 137 and not self._timed_out and self._box.oomed(self._oom),
+            "duration": time.monotonic() - self._began,
+        }
+        if self._trouble:
+            result["note"] = self._trouble
+        self._box.finish(self._number, result, self._out.take(), self._err.take())
+        # What it left in the background may go on writing, to nobody.
+        self._out.keep(0)
+        self._err.keep(0)

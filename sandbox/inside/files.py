@@ -1,0 +1,257 @@
+"""Read and write files, with the rights of the model's user.
+
+Each time a child of the supervisor does it: it acts as that user (so that permissions, symbolic
+links and /proc are judged as that user's), out of that user's reach (see kernel.Identity.act).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import stat
+from typing import TYPE_CHECKING, Any, Callable, NoReturn  # noqa: UP035  (Python 3.9 runs this)
+
+from vf.sandbox.inside.keeper import close_all_but, lower_limits
+from vf.sandbox.inside.loop import CHUNK, Outlet
+
+if TYPE_CHECKING:
+    from vf.sandbox.inside.main import Box
+
+SECONDS = 120.0
+PIPE_SIZE = 16 * CHUNK
+WAITING = 64 * CHUNK
+# What these say of a path that somebody wants to read is that there is nothing to read there.
+ABSENT = (errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+
+
+class FileCall:
+    """One ``read`` or ``write`` request."""
+
+    def __init__(self, box: Box, number: int, request: dict[str, Any], data: bytes) -> None:
+        """Start it.
+
+        Args:
+            box: Where.
+            number: The request's id.
+            request: Its header.
+            data: The first piece of what shall be written.
+
+        Raises:
+            OSError: There can be no further process, or no further descriptor.
+        """
+        self._box, self._number = box, number
+        box.calls[number] = self
+        self._report = b""
+        self._outlet: Outlet | None = None
+        self._reading = request["op"] == "read"
+        path = os.path.join(box.workdir, request["path"])
+        theirs, ours = os.pipe() if not self._reading else (-1, -1)
+        if self._reading:
+            ours, theirs = os.pipe()
+        self._status, status = os.pipe()
+
+        def work() -> None:
+            if self._reading:
+                read(path, theirs, int(request["max_bytes"]))
+            else:
+                write(path, theirs, int(request["size"]), box.umask)
+
+        # It must not hear a cancel before it knows what to do then.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            self._pid = os.fork()
+            if self._pid == 0:
+                report(box, work, {theirs, status}, status)
+        except OSError:
+            os.close(ours)
+            os.close(self._status)
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            os.close(theirs)
+            os.close(status)
+        box.helpers.add(self._pid)
+        os.set_blocking(self._status, False)
+        box.loop.watch(self._status, self._listen)
+        self._data = ours
+        self._open = self._reading
+        if self._reading:
+            os.set_blocking(ours, False)
+            box.loop.watch(ours, self._forward)
+        else:
+            self._outlet = Outlet(box.loop, ours, self._consumed)
+            self.feed(data, end=bool(request["whole"]))
+        self._timer = box.loop.later(SECONDS, self._late)
+
+    def feed(self, data: bytes, *, end: bool) -> None:
+        """Take more of what shall be written."""
+        if self._outlet is not None:
+            self._outlet.send(data)
+            if end:
+                self._outlet.end()
+
+    def cancel(self) -> None:
+        """Stop it."""
+        self._box.who.kill(self._pid, signal.SIGTERM)
+
+    def _consumed(self, count: int) -> None:
+        if self._number in self._box.calls:
+            self._box.answer(self._number, {"ack": count})
+
+    def _late(self) -> None:
+        self.cancel()
+        self._box.lost(self._number, f"a file took longer than {SECONDS:g} s")
+
+    def _forward(self) -> None:
+        if len(self._box.out) > WAITING:
+            self._box.loop.forget(self._data)
+            self._box.loop.later(0.002, self._resume)
+            return
+        try:
+            data = os.read(self._data, 4 * CHUNK)
+        except BlockingIOError:
+            return
+        if data:
+            self._box.answer(self._number, {"data": True}, data)
+        else:
+            self._open = False
+            self._box.loop.close(self._data)
+            self._finish()
+
+    def _resume(self) -> None:
+        if self._open:
+            self._box.loop.watch(self._data, self._forward)
+
+    def _listen(self) -> None:
+        try:
+            data = os.read(self._status, 4096)
+        except BlockingIOError:
+            return
+        self._report += data
+        if not data:
+            self._box.loop.close(self._status)
+            self._status = -1
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._open or self._status >= 0 or not self._timer:
+            return
+        self._timer.clear()
+        if self._outlet is not None:
+            self._outlet.close()
+        if not self._report:
+            self._box.lost(self._number, "the process that handled a file was killed")
+            return
+        result = json.loads(self._report)
+        self._box.calls.pop(self._number, None)
+        self._box.answer(self._number, {"done": True, **result})
+
+
+def report(box: Box, work: Callable[[], None], fds: set[int], status: int) -> NoReturn:
+    """Do the work in the child of a fork; write to ``status`` how it went."""
+    result: dict[str, Any] = {}
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, cancelled)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        close_all_but(fds)
+        lower_limits(box.rlimits)
+        box.who.act()
+        work()
+    except OSError as exc:
+        result = {"error": "os", "errno": exc.errno, "message": exc.strerror or str(exc)}
+    except ValueError as exc:
+        result = {"error": "value", "message": str(exc)}
+    except BaseException as exc:
+        result = {"error": "value", "message": repr(exc)}
+    finally:
+        with contextlib.suppress(OSError):
+            os.write(status, json.dumps(result).encode())
+        os._exit(0)
+
+
+def cancelled(number: int, frame: object) -> NoReturn:
+    """Go the way of an error, so that half a file is taken away."""
+    raise ValueError("the call was cancelled")
+
+
+def read(path: str, out: int, max_bytes: int) -> None:
+    """Write a regular file's content to ``out``.
+
+    Raises:
+        OSError: There is none, or it cannot be read.
+        ValueError: It is not a regular file, or too large.
+    """
+    try:
+        # Without O_NONBLOCK the open of a FIFO would wait for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as exc:
+        if exc.errno in ABSENT:
+            raise FileNotFoundError(errno.ENOENT, exc.strerror) from exc
+        if exc.errno in (errno.ENXIO, errno.ENODEV):
+            raise ValueError("it is not a regular file") from exc
+        raise
+    info = os.fstat(fd)
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(info.st_mode):
+        raise ValueError("it is not a regular file")
+    if info.st_size > max_bytes:
+        raise ValueError(f"it has {info.st_size} bytes, more than max_bytes = {max_bytes}")
+    left = max_bytes
+    while True:
+        data = os.read(fd, min(PIPE_SIZE, left + 1))
+        if not data:
+            return
+        left -= len(data)
+        if left < 0:
+            raise ValueError(f"it has more bytes than max_bytes = {max_bytes}")
+        write_all(out, data)
+
+
+def write(path: str, source: int, size: int, umask: int) -> None:
+    """Put what comes from ``source`` into a file; an old one is replaced at once or not at all.
+
+    Raises:
+        OSError: That is not possible.
+        ValueError: Not all of it came.
+    """
+    path = os.path.realpath(path)
+    folder = os.path.dirname(path)
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    os.makedirs(folder, exist_ok=True)
+    mode = 0o666 & ~umask
+    with contextlib.suppress(FileNotFoundError):
+        old = os.stat(path)
+        if stat.S_ISREG(old.st_mode):
+            mode = stat.S_IMODE(old.st_mode)
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    part = os.path.join(folder, f".vf-{os.getpid()}-{os.urandom(6).hex()}")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            data = os.read(source, PIPE_SIZE)
+            if not data:
+                break
+            write_all(fd, data)
+            size -= len(data)
+        if size:
+            raise ValueError(f"{size} bytes did not come")
+        os.fchmod(fd, mode)
+        os.rename(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write every byte."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

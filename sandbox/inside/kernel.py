@@ -1,0 +1,172 @@
+"""What the supervisor asks of the kernel: whose rights to act with, whom to kill, who runs."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from typing import Iterator, NamedTuple  # noqa: UP035  (Python 3.9 runs this)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_DEATHSIG, _DUMPABLE, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 36, 38
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Identity(NamedTuple):
+    """Whom a child runs as.
+
+    ``guard`` is a uid that nobody else has. Our helpers that act for ``uid`` have it as their real
+    and saved uid: what they may do is judged as ``uid``, yet no process of ``uid`` may signal or
+    trace them. ``switch`` says whether the supervisor may change its uid at all.
+    """
+
+    uid: int
+    gid: int
+    guard: int
+    switch: bool
+
+    def become(self) -> None:
+        """Be that user for good."""
+        if self.switch:
+            os.setgroups([])
+            os.setresgid(self.gid, self.gid, self.gid)
+            os.setresuid(self.uid, self.uid, self.uid)
+
+    def act(self) -> None:
+        """Have that user's rights for good, out of that user's reach."""
+        if self.switch and self.uid:
+            os.setgroups([])
+            os.setresgid(self.gid, self.gid, self.gid)
+            os.setresuid(self.guard, self.uid, self.guard)
+
+    @contextlib.contextmanager
+    def killer(self) -> Iterator[None]:
+        """Act as that user for a moment, able to signal that user's processes and our helpers.
+
+        The saved uid stays 0, so the way back is open and nobody may signal us meanwhile.
+        """
+        if not self.switch or not self.uid:
+            yield
+            return
+        os.setresuid(self.guard, self.uid, 0)
+        try:
+            yield
+        finally:
+            os.setresuid(0, 0, 0)
+
+    @contextlib.contextmanager
+    def maker(self) -> Iterator[None]:
+        """Make pipes that belong to that user, so that /dev/stdout can be opened."""
+        if not self.switch:
+            yield
+            return
+        _libc.setfsuid(self.uid)
+        try:
+            yield
+        finally:
+            _libc.setfsuid(0)
+
+    def kill(self, pid: int, number: int) -> None:
+        """Send a signal to a process of that user, with the capability to kill or without."""
+        with contextlib.suppress(ProcessLookupError):
+            try:
+                os.kill(pid, number)
+            except PermissionError:
+                with contextlib.suppress(PermissionError), self.killer():
+                    os.kill(pid, number)
+
+
+def harden() -> None:
+    """Nobody may read or trace this process, and nothing below it gains a right by exec."""
+    _libc.prctl(_DUMPABLE, 0, 0, 0, 0)
+    _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose parent dies."""
+    _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Get a signal when the parent ends."""
+    _libc.prctl(_DEATHSIG, int(number), 0, 0, 0)
+
+
+class Process(NamedTuple):
+    """A line of /proc: ``start`` is in clock ticks since boot."""
+
+    pid: int
+    parent: int
+    state: str
+    start: int
+
+
+def now_in_ticks() -> int:
+    """Return what ``Process.start`` would be of a process started now."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
+
+
+def processes() -> dict[int, Process]:
+    """Return every process that there is, by pid."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+                pid = int(name)
+                found[pid] = Process(pid, int(fields[1]), fields[0].decode(), int(fields[19]))
+    return found
+
+
+def owned_by(uid: int) -> list[int]:
+    """Return the pids of the processes whose real user it is and that are not dead already.
+
+    The owner of /proc/PID is not asked: a process can make that root.
+    """
+    found = []
+    for pid, process in processes().items():
+        if process.state not in "ZX":
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
+                line = file.read().partition(b"\nUid:")[2].partition(b"\n")[0]
+                if line.split()[:1] == [str(uid).encode()]:
+                    found.append(pid)
+    return found
+
+
+class OomCounter:
+    """How many processes of our control group the kernel has killed for want of memory."""
+
+    def __init__(self) -> None:
+        """Find the counter; there may be none."""
+        self._fd = -1
+        for path in self._paths():
+            with contextlib.suppress(OSError):
+                self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                if self.read() is not None:
+                    return
+                os.close(self._fd)
+                self._fd = -1
+
+    @staticmethod
+    def _paths() -> Iterator[str]:
+        with contextlib.suppress(OSError), open("/proc/self/cgroup", encoding="utf-8") as file:
+            for line in file:
+                _, kinds, path = line.strip().split(":", 2)
+                if not kinds:
+                    yield f"/sys/fs/cgroup{path}/memory.events"
+                elif "memory" in kinds.split(","):
+                    yield f"/sys/fs/cgroup/memory{path}/memory.oom_control"
+        yield "/sys/fs/cgroup/memory.events"
+        yield "/sys/fs/cgroup/memory/memory.oom_control"
+
+    def read(self) -> int | None:
+        """Return the count, or None where it cannot be read."""
+        if self._fd < 0:
+            return None
+        for line in os.pread(self._fd, 4096, 0).splitlines():
+            name, _, value = line.partition(b" ")
+            if name == b"oom_kill":
+                return int(value)
+        return None

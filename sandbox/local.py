@@ -1,0 +1,176 @@
+"""The contract without any protection: processes of this machine, as this user."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+from importlib import resources
+from pathlib import Path
+from typing import Self
+
+from vf.sandbox.contract import Limits
+from vf.sandbox.session import Session
+from vf.sandbox.session_sandbox import SessionSandbox
+from vf.traces.errors import ConfigError, SandboxError
+
+START_TIMEOUT = 60.0  # seconds until the supervisor must have answered
+END_TIMEOUT = 20.0  # seconds that it has to kill everything and end
+READ_AHEAD = 2**20  # bytes
+_numbers = itertools.count(1)
+
+
+class UnsafeLocalSandbox(SessionSandbox):
+    """Runs code on this machine, as this user, with nothing that protects either from it.
+
+    For code that you trust: tests, and machines without a container engine. It has the same
+    supervisor as a container, so timeouts kill everything, and the answers are the same. Its
+    working directory and home are new, and removed at the end; of this process's variables code
+    gets ``PATH`` only. Everything ends with this process, however that ends. Linux only.
+
+    It is started by ``async with UnsafeLocalSandbox(unsafe_local=True) as sandbox``, or by
+    :meth:`start`. ``exec`` takes no other user than its own.
+
+    Args:
+        unsafe_local: Must be True: you have read the above.
+        limits: Of these, ``memory`` limits each process (its data: what does not fit is a
+            MemoryError there, not ``oom_killed``), ``workspace`` each file, and ``lifetime`` all.
+            The others are not enforced.
+
+    Attributes:
+        name: What error messages call it.
+
+    Raises:
+        ConfigError: ``unsafe_local`` is not True, or this is not Linux.
+    """
+
+    def __init__(self, *, unsafe_local: bool = False, limits: Limits | None = None) -> None:
+        if unsafe_local is not True:
+            raise ConfigError(
+                "UnsafeLocalSandbox runs code on this machine without any protection. For code "
+                "from a model, use containers: vf.sandbox.container.opening.open_sandbox(), or "
+                'sandbox = "docker" in an environment. For trusted code, say unsafe_local=True'
+            )
+        if not sys.platform.startswith("linux"):
+            raise ConfigError(f"UnsafeLocalSandbox needs Linux, and this is {sys.platform}")
+        super().__init__(f"unsafe-local-{os.getpid()}-{next(_numbers)}")
+        self._limits = limits or Limits()
+        self._root: Path | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> Self:
+        """Start it; return itself. ``async with`` does this.
+
+        Raises:
+            SandboxError: It does not start.
+            ValueError: It was started before.
+        """
+        if self._root is not None:
+            raise ValueError(f"{self.name} was started before")
+        self._root = Path(tempfile.mkdtemp(prefix="vf-unsafe-local-"))
+        try:
+            process = self._process = await self._spawn(self._root)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            session = Session(process.stdout, process.stdin, name=self.name, cause=self._cause)
+            self._session = session
+            await session.start(timeout=START_TIMEOUT)
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, OSError):
+                raise SandboxError(f"{self.name} did not start: {error}") from error
+            raise
+        return self
+
+    async def _spawn(self, root: Path) -> asyncio.subprocess.Process:
+        for name in ("work", "tmp"):
+            (root / name).mkdir()
+        limits = self._limits
+        rlimits = {"CORE": 0, "DATA": limits.memory, "FSIZE": limits.workspace}
+        flags = ["--workdir", str(root / "work"), "--home", str(root / "work")]
+        flags += ["--lifetime", str(limits.lifetime), "--parent", str(os.getpid())]
+        flags += ["--remove", str(root)]
+        for name, value in rlimits.items():
+            flags += ["--rlimit", f"{name}={value}"]
+        source = (resources.files("vf.sandbox") / "supervisor.py").read_text("utf-8")
+        with (root / "log").open("wb") as log:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-I", "-S", "-c", source, *flags),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                cwd=root,
+                env=_environment(root),
+                start_new_session=True,  # Ctrl-C is for this process, which then ends it
+                limit=READ_AHEAD,
+            )
+
+    async def _cause(self) -> str:
+        """Say why the supervisor ended."""
+        assert self._process is not None
+        assert self._root is not None
+        code = await self._process.wait()
+        with contextlib.suppress(OSError):
+            if said := (self._root / "log").read_text("utf-8", "replace").strip():
+                return f"exit code {code}: {said[-2000:]}"
+        return f"exit code {code}"
+
+    async def _close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+        if self._process is not None:
+            await _end(self._process)
+        if self._root is not None:
+            await asyncio.to_thread(_remove, self._root)
+
+    async def __aenter__(self) -> Self:
+        """Start, and return itself."""
+        return await self.start()
+
+
+def _environment(root: Path) -> dict[str, str]:
+    """Return the variables that code gets: nothing of ours but PATH, since ours may hold keys."""
+    path = os.environ.get("PATH", os.defpath)
+    return {
+        "PATH": f"{Path(sys.executable).parent}:{path}",
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TMPDIR": str(root / "tmp"),
+    }
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Have the supervisor end. Killed, it takes what it started with it: see keeper.py."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(END_TIMEOUT):
+            await _ended(process)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await _ended(process)
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    assert process.stdout is not None
+    # Unread output would keep asyncio from seeing the end.
+    while await process.stdout.read(READ_AHEAD):
+        pass
+    await process.wait()
+
+
+def _remove(root: Path) -> None:
+    """Remove a directory, though code may have made parts of it unreadable."""
+    for folder, names, _ in os.walk(root):
+        for name in names:
+            path = os.path.join(folder, name)
+            if not os.path.islink(path):
+                with contextlib.suppress(OSError):
+                    os.chmod(path, 0o700)
+    shutil.rmtree(root, ignore_errors=True)

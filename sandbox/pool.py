@@ -1,0 +1,320 @@
+"""Fresh sandboxes, made ahead of the episodes that need them.
+
+Every sandbox is handed out once and destroyed after its episode, so nothing that one episode leaves
+behind can reach the next. An engine makes only a few containers a second however many are asked for
+at once, so the pool fills in the background while the model thinks, makes only a few at a time, and
+says how long episodes waited for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from vf.sandbox.contract import Sandbox
+from vf.traces.errors import InfrastructureError, SandboxError
+
+log = logging.getLogger("vf.sandbox")
+
+PATIENCE = 5  # failures in a row after which those who wait are told
+BACKOFF = 0.5  # seconds, times the failures in a row
+LONGEST_REST = 30.0  # seconds
+
+
+class Pooled(Sandbox, Protocol):
+    """A sandbox that knows, without asking, whether it can still be used."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be used, for all that is known."""
+        ...
+
+
+S = TypeVar("S", bound=Pooled)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """What a pool is doing.
+
+    Attributes:
+        size: How many it keeps ready.
+        ready: How many are.
+        starting: How many are being made.
+        in_use: How many episodes have one.
+        closing: How many are being destroyed.
+        waiting: How many episodes wait for one: above 0, the pool is what they wait for.
+        made: How many were made so far.
+        failed: How many could not be made, or were dead before anybody used them.
+        acquired: How many were handed out so far.
+        waited: Seconds that all episodes together waited.
+        longest_wait: The longest of those, seconds.
+    """
+
+    size: int
+    ready: int
+    starting: int
+    in_use: int
+    closing: int
+    waiting: int
+    made: int
+    failed: int
+    acquired: int
+    waited: float
+    longest_wait: float
+
+
+class SandboxPool(Generic[S]):
+    """Keeps fresh sandboxes ready. Used as ``async with SandboxPool(...) as pool``.
+
+    Args:
+        make: Makes one sandbox.
+        size: How many to keep ready, on top of those in use.
+        concurrency: How many to make at a time.
+        max_age: Seconds after which one that nobody took is replaced: a sandbox has a lifetime,
+            and the episode that gets it needs most of it.
+
+    Raises:
+        ValueError: A number is not positive.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Awaitable[S]],
+        size: int,
+        *,
+        concurrency: int = 4,
+        max_age: float = 1800.0,
+    ) -> None:
+        if size < 1 or concurrency < 1 or not max_age > 0:
+            raise ValueError(
+                "size, concurrency and max_age must be positive, "
+                f"got {size}, {concurrency} and {max_age}"
+            )
+        self.size = size
+        self._make = make
+        self._concurrency = concurrency
+        self._max_age = max_age
+        self._open = False
+        self._ready: deque[tuple[float, S]] = deque()
+        self._in_use: dict[int, S] = {}
+        self._making: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._unclosed: list[S] = []  # whose destruction was cancelled
+        self._line = asyncio.Lock()  # its holder is the first in the queue of those who wait
+        self._changed = asyncio.Event()
+        self._broken: BaseException | None = None  # why none can ever be made
+        self._last_error: BaseException | None = None
+        self._streak = 0  # failures in a row
+        self._rest_until = 0.0
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._waiting = self._made = self._failed = self._acquired = 0
+        self._waited = self._longest = 0.0
+
+    async def __aenter__(self) -> Self:
+        """Start to fill; nothing is waited for."""
+        self._open = True
+        self._fill()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    def stats(self) -> PoolStats:
+        """Return what the pool is doing now."""
+        return PoolStats(
+            size=self.size,
+            ready=len(self._ready),
+            starting=len(self._making),
+            in_use=len(self._in_use),
+            closing=len(self._closing),
+            waiting=self._waiting,
+            made=self._made,
+            failed=self._failed,
+            acquired=self._acquired,
+            waited=self._waited,
+            longest_wait=self._longest,
+        )
+
+    async def filled(self, count: int | None = None, *, timeout: float = 300.0) -> None:
+        """Wait until ``count`` are ready; all by default.
+
+        Raises:
+            SandboxError: They are not after ``timeout`` seconds, or cannot be made.
+            ConfigError: None can ever be made: no such image, say.
+        """
+        enough = min(self.size if count is None else count, self.size)
+        await self._until(lambda: len(self._ready) >= enough or None, timeout)
+
+    @contextlib.asynccontextmanager
+    async def acquire(self, *, timeout: float = 300.0) -> AsyncIterator[S]:
+        """Hand out a fresh sandbox; it is destroyed, in the background, on the way out.
+
+        Who comes first is served first.
+
+        Args:
+            timeout: Seconds to wait for one.
+
+        Raises:
+            SandboxError: None could be made, or none in time.
+            ConfigError: None can ever be made: no such image, say.
+        """
+        began = time.monotonic()
+        self._waiting += 1
+        try:
+            sandbox = await self._until(self._pop_fresh, timeout, self._line)
+        finally:
+            self._waiting -= 1
+            wait = time.monotonic() - began
+            self._waited += wait
+            self._longest = max(self._longest, wait)
+        self._acquired += 1
+        self._in_use[id(sandbox)] = sandbox
+        self._fill()
+        try:
+            yield sandbox
+        finally:
+            if self._in_use.pop(id(sandbox), None) is not None:
+                self._destroy(sandbox)
+
+    async def close(self) -> None:
+        """Destroy every sandbox, those in use too, and wait until they are gone.
+
+        Episodes that still wait for one, or use one, get a SandboxError.
+        """
+        self._open = False
+        self._changed.set()
+        for timer in self._timers:
+            timer.cancel()
+        for task in self._making:
+            task.cancel()
+        await asyncio.gather(*self._making, return_exceptions=True)
+        left = [sandbox for _, sandbox in self._ready] + list(self._in_use.values())
+        self._ready.clear()
+        self._in_use.clear()
+        for sandbox in left:
+            self._destroy(sandbox)
+        while self._closing or self._unclosed:
+            left, self._unclosed = self._unclosed, []
+            for sandbox in left:
+                self._destroy(sandbox)
+            await asyncio.gather(*self._closing, return_exceptions=True)
+
+    async def _until(
+        self,
+        found: Callable[[], T | None],
+        timeout: float,
+        line: contextlib.AbstractAsyncContextManager[object] | None = None,
+    ) -> T:
+        failed_before = self._failed
+        try:
+            async with asyncio.timeout(timeout), line or contextlib.nullcontext():
+                while True:
+                    if not self._open:
+                        raise SandboxError("the pool of sandboxes is not open")
+                    if (result := found()) is not None:
+                        return result
+                    if self._broken:
+                        raise self._broken
+                    if self._streak >= PATIENCE and self._failed > failed_before:
+                        raise SandboxError(
+                            f"no sandbox could be made {self._streak} times in a row: "
+                            f"{self._last_error}"
+                        ) from self._last_error
+                    self._fill()
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise SandboxError(
+                f"no sandbox was ready after {timeout:g} s: {len(self._making)} being made, "
+                f"{self._waiting} episodes waiting, {self._failed} failed"
+                + (f", the last with: {self._last_error}" if self._last_error else "")
+            ) from None
+
+    def _pop_fresh(self) -> S | None:
+        while self._ready:
+            born, sandbox = self._ready.popleft()
+            if sandbox.alive and time.monotonic() - born < self._max_age:
+                return sandbox
+            self._failed += not sandbox.alive
+            self._destroy(sandbox)
+        return None
+
+    def _fill(self) -> None:
+        """Start to make what is missing; called whenever anything has changed."""
+        if not self._open or self._broken or time.monotonic() < self._rest_until:
+            return
+        # What is being destroyed still takes room: if that falls behind, making waits for it.
+        wanted = self.size + self._waiting - len(self._ready)
+        room = self.size + self._concurrency - len(self._closing)
+        at_once = min(wanted, room, 1 if self._streak >= PATIENCE else self._concurrency)
+        for _ in range(at_once - len(self._making)):
+            self._making.add(task := asyncio.create_task(self._make_one()))
+            task.add_done_callback(self._making.discard)
+
+    async def _make_one(self) -> None:
+        try:
+            sandbox = await self._make()
+        except (InfrastructureError, OSError) as error:
+            self._failed += 1
+            self._streak += 1
+            self._last_error = error
+            rest = min(BACKOFF * self._streak, LONGEST_REST)
+            self._rest_until = time.monotonic() + rest
+            log.warning("a sandbox could not be made; the next try is in %.1f s: %s", rest, error)
+            self._later(rest + 0.001, self._fill)
+        except Exception as error:  # nothing that another try could mend: those who wait are told
+            self._broken = error
+        else:
+            self._made += 1
+            self._streak = 0
+            self._last_error = None
+            self._ready.append((time.monotonic(), sandbox))
+            self._later(self._max_age, self._drop_stale)
+        self._making.discard(asyncio.current_task())
+        self._changed.set()
+        self._fill()
+
+    def _drop_stale(self) -> None:
+        while self._ready and time.monotonic() - self._ready[0][0] >= self._max_age:
+            self._destroy(self._ready.popleft()[1])
+        self._fill()
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        def fire() -> None:
+            self._timers.discard(timer)
+            call()
+
+        timer = asyncio.get_running_loop().call_later(seconds, fire)
+        self._timers.add(timer)
+
+    def _destroy(self, sandbox: S) -> None:
+        async def destroy() -> None:
+            try:
+                await sandbox.close()
+            except InfrastructureError as error:
+                log.warning("a sandbox could not be destroyed: %s", error)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._closing.discard(task)
+            if task.cancelled():  # perhaps before it began: a loop that ends cancels everything
+                self._unclosed.append(sandbox)
+            self._fill()
+
+        task = asyncio.create_task(destroy())
+        self._closing.add(task)
+        task.add_done_callback(done)

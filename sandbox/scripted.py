@@ -1,0 +1,215 @@
+"""A sandbox that answers what you tell it to, for testing environments without any engine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from vf.sandbox.contract import ExecResult
+from vf.traces.errors import SandboxError
+
+# A whole result, the stdout of a program that ended well, or an error to raise.
+Answer: TypeAlias = ExecResult | str | Exception
+# Answers in their order, or by what they answer (for a list of words: as ``shlex.join`` writes
+# it), or a function of that.
+Script: TypeAlias = Iterable[Answer] | Mapping[str, Answer] | Callable[[str], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxCall:
+    """What a scripted sandbox was asked.
+
+    Attributes:
+        method: ``exec``, ``python``, ``bash``, ``read_file`` or ``write_file``.
+        text: The command (a list of words as ``shlex.join`` writes it), the code or the path.
+        options: The other arguments by name, those left at their defaults included.
+    """
+
+    method: str
+    text: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class ScriptedSandbox:
+    """Answers from a script; files live in memory. Nothing runs.
+
+    Example::
+
+        sandbox = vf.ScriptedSandbox(python={"1 + 1": "2\\n"}, files={"notes.txt": "hello"})
+        assert (await sandbox.python("1 + 1")).stdout == "2\\n"
+        assert await sandbox.read_file("notes.txt") == b"hello"
+
+    Args:
+        exec: Answers to ``exec``. Each script is a list of answers in their order, a mapping from
+            what is asked to an answer, or a function of it; an answer is an
+            :class:`~vf.sandbox.contract.ExecResult`, text (the stdout of a program that ended
+            well), or an exception to raise: with a ``SandboxError`` the sandbox is lost from then
+            on.
+        python: Answers to ``python``.
+        bash: Answers to ``bash``.
+        files: The files that are there at first, by path.
+        workdir: What relative paths are relative to.
+        lost_after: How many calls are answered before the sandbox is lost; by default, all.
+
+    Attributes:
+        calls: Every call so far, in order, those that raised included.
+        files: The content of every file, by absolute path.
+        closed: Whether it was closed.
+
+    Raises:
+        LookupError: The script has no answer (from the methods).
+    """
+
+    def __init__(
+        self,
+        *,
+        exec: Script = (),
+        python: Script = (),
+        bash: Script = (),
+        files: Mapping[str, str | bytes] | None = None,
+        workdir: str = "/workspace",
+        lost_after: int | None = None,
+    ) -> None:
+        self._scripts = {
+            name: script if callable(script) or isinstance(script, Mapping) else iter(list(script))
+            for name, script in (("exec", exec), ("python", python), ("bash", bash))
+        }
+        self._workdir = workdir
+        self._lost_after = lost_after
+        self._lost: str | None = None
+        self.calls: list[SandboxCall] = []
+        self.files = {self._path(path): _bytes(text) for path, text in (files or {}).items()}
+        self.closed = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be used."""
+        return self._lost is None and not self.closed
+
+    def lose(self, why: str = "its script says so") -> None:
+        """Be lost from now on: every call raises SandboxError."""
+        self._lost = why
+
+    async def exec(
+        self,
+        cmd: list[str] | str,
+        *,
+        input: str | bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 30.0,
+        user: str | None = None,
+        max_output: int = 100_000,
+    ) -> ExecResult:
+        """Answer from the script."""
+        text = cmd if isinstance(cmd, str) else shlex.join(cmd)
+        options = {"input": input, "cwd": cwd, "env": env, "timeout": timeout, "user": user}
+        return self._answer("exec", text, **options, max_output=max_output)
+
+    async def python(self, code: str, *, timeout: float = 30.0) -> ExecResult:
+        """Answer from the script."""
+        return self._answer("python", code, timeout=timeout)
+
+    async def bash(self, command: str, *, timeout: float = 30.0) -> ExecResult:
+        """Answer from the script."""
+        return self._answer("bash", command, timeout=timeout)
+
+    async def read_file(self, path: str, *, max_bytes: int = 50 * 2**20) -> bytes:
+        """Return a file's content; see :meth:`Sandbox.read_file`."""
+        self._record(SandboxCall("read_file", path, {"max_bytes": max_bytes}))
+        where = self._path(path)
+        if self._is_directory(where):
+            raise _error(errno.EISDIR, path)
+        if where not in self.files:
+            raise _error(errno.ENOENT, path)
+        content = self.files[where]
+        if len(content) > max_bytes:
+            raise ValueError(
+                f"{path}: it has {len(content)} bytes, more than max_bytes = {max_bytes}"
+            )
+        return content
+
+    async def write_file(self, path: str, content: str | bytes) -> None:
+        """Write a file; see :meth:`Sandbox.write_file`."""
+        self._record(SandboxCall("write_file", path, {"content": content}))
+        where = self._path(path)
+        if self._is_directory(where):
+            raise _error(errno.EISDIR, path)
+        above = posixpath.dirname(where)
+        while above != "/":
+            if above in self.files:
+                raise _error(errno.ENOTDIR, path)
+            above = posixpath.dirname(above)
+        self.files[where] = _bytes(content)
+
+    async def close(self) -> None:
+        """Be of no use from now on."""
+        self.closed = True
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    def _record(self, call: SandboxCall) -> None:
+        if self.closed:
+            raise SandboxError("the scripted sandbox is closed")
+        self.calls.append(call)
+        if self._lost_after is not None and len(self.calls) > self._lost_after:
+            self._lost = self._lost or f"it answers {self._lost_after} calls"
+        if self._lost is not None:
+            raise SandboxError(f"the scripted sandbox is lost: {self._lost}")
+        if not call.options.get("timeout", 1) > 0:
+            raise ValueError(f"timeout must be positive, got {call.options['timeout']!r}")
+
+    def _answer(self, method: str, text: str, **options: Any) -> ExecResult:
+        self._record(SandboxCall(method, text, options))
+        script = self._scripts[method]
+        answer: Answer | None
+        if isinstance(script, Mapping):
+            answer = script.get(text)
+        else:
+            answer = script(text) if callable(script) else next(script, None)
+        if isinstance(answer, SandboxError):
+            self.lose(str(answer))
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, str):
+            return ExecResult(0, answer)
+        if answer is None:
+            asked = len([call for call in self.calls if call.method == method])
+            raise LookupError(
+                f"the scripted sandbox has no answer to call {asked} of {method}: {text!r}; give "
+                f"one in ScriptedSandbox({method}=...)"
+            )
+        return answer
+
+    def _path(self, path: str) -> str:
+        return posixpath.normpath(posixpath.join("/", self._workdir, path))
+
+    def _is_directory(self, where: str) -> bool:
+        root = where.rstrip("/") + "/"
+        ours = (self._path("").rstrip("/") + "/").startswith(root)
+        return ours or any(name.startswith(root) for name in self.files)
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)

@@ -1,0 +1,158 @@
+"""``vf-sandbox self-check``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from vf.sandbox.container.opening import open_pool
+from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
+from vf.sandbox.selfcheck.check import CheckResult
+from vf.sandbox.selfcheck.run import PATIENCE, check_contract, group_names
+from vf.traces.errors import ConfigError, VfError
+
+PASSED, FAILED, USAGE = 0, 1, 2
+MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "skipped"}
+Open = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return 0 all kept, 1 something is broken, 2 what the user can mend."""
+    options = _parser().parse_args(argv)
+    if options.list:
+        print("\n".join(group_names()))
+        return PASSED
+    try:
+        results = asyncio.run(_run(options))
+    except ConfigError as error:
+        print(f"vf-sandbox: {error}", file=sys.stderr)
+        return USAGE
+    except VfError as error:
+        print(f"vf-sandbox: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return 130
+    if not results:
+        print(f"vf-sandbox: no check's name contains {options.match!r}", file=sys.stderr)
+        return USAGE
+    return report(results)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="vf-sandbox self-check",
+        description="Hold a backend to the contract of a sandbox. Exit code: 0 all is kept, "
+        "1 something is not, 2 the backend cannot be used as asked.",
+        epilog="examples:\n"
+        "  vf-sandbox self-check\n"
+        "  vf-sandbox self-check --group files --group timeouts --image my-image:1\n"
+        "  vf-sandbox self-check --backend my_package.my_module:MySandbox",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--backend",
+        default="docker",
+        metavar="NAME",
+        help="docker, local, or module:callable, which makes a sandbox (%(default)s)",
+    )
+    parser.add_argument(
+        "--unsafe-local",
+        action="store_true",
+        help="needed by --backend local, which runs the checks on this machine without isolation",
+    )
+    parser.add_argument("--image", default=DEFAULT_IMAGE, help="of --backend docker (%(default)s)")
+    parser.add_argument("--runtime", help="of --backend docker: runsc, say")
+    parser.add_argument(
+        "--group",
+        action="append",
+        dest="groups",
+        choices=group_names(),
+        metavar="GROUP",
+        help=f"run only these; may be repeated: {', '.join(group_names())}",
+    )
+    parser.add_argument(
+        "--match", default="", metavar="TEXT", help="run only checks whose name contains this"
+    )
+    parser.add_argument("--list", action="store_true", help="list the groups and stop")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=PATIENCE,
+        metavar="SECONDS",
+        help="after which a check that does not end has failed (%(default)g)",
+    )
+    return parser
+
+
+async def _run(options: argparse.Namespace) -> list[CheckResult]:
+    async with _backend(options) as open_sandbox:
+        return await check_contract(
+            open_sandbox,
+            groups=options.groups,
+            match=options.match,
+            patience=options.patience,
+            tell=_tell,
+        )
+
+
+@contextlib.asynccontextmanager
+async def _backend(options: argparse.Namespace) -> AsyncIterator[Open]:
+    if options.backend == "docker":
+        profile = Profile(image=options.image, runtime=options.runtime)
+        async with open_pool(profile, size=2, concurrency=2) as pool:
+            yield pool.acquire
+    elif options.backend == "local":
+        if not options.unsafe_local:
+            raise ConfigError(
+                "--backend local runs on this machine without isolation: add --unsafe-local"
+            )
+        from vf.sandbox.local import UnsafeLocalSandbox
+
+        yield lambda: UnsafeLocalSandbox(unsafe_local=True)
+    else:
+        yield _find(options.backend)
+
+
+def _find(place: str) -> Open:
+    module, _, name = place.partition(":")
+    if not name:
+        raise ConfigError(
+            f"there is no backend {place!r}: it is docker, local, or module:callable, such as "
+            "my_module:MySandbox"
+        )
+    try:
+        found: Open = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"the backend {place!r} cannot be imported: {error}") from error
+    return found
+
+
+def _tell(result: CheckResult) -> None:
+    why = f": {result.expected}" if result.outcome == "skipped" else ""
+    mark = MARKS[result.outcome]
+    print(f"{mark:8} {result.group:9} {result.name}{why} ({result.seconds:.2f} s)", flush=True)
+
+
+def report(results: list[CheckResult]) -> int:
+    """Print the sums and a table of what failed; return the exit code."""
+    count = Counter(result.outcome for result in results)
+    seconds = sum(result.seconds for result in results)
+    failed = [result for result in results if result.outcome == "failed"]
+    if failed:
+        print()
+    for result in failed:
+        print(f"FAILED   {result.group}: {result.name}")
+        print(f"         expected  {result.expected}")
+        print(f"         came      {result.came}")
+    print(
+        f"\n{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped "
+        f"in {seconds:.1f} s"
+    )
+    return FAILED if failed else PASSED

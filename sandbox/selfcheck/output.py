@@ -1,0 +1,88 @@
+"""Output: both streams, whole or cut, and the return code."""
+
+from __future__ import annotations
+
+from vf.sandbox.contract import Sandbox
+from vf.sandbox.selfcheck.check import check, expect, refusal, require
+
+WORDS = "Grüße, 世界, 🦀\n"
+
+
+@check("output", "stdout and stderr come apart")
+async def streams(sandbox: Sandbox) -> None:
+    result = await sandbox.exec("echo out; echo err >&2")
+    expect("stdout", "out\n", result.stdout)
+    expect("stderr", "err\n", result.stderr)
+    expect("truncated", False, result.truncated)
+
+
+@check("output", "UTF-8 is kept, and what is none is replaced")
+async def utf8(sandbox: Sandbox) -> None:
+    result = await sandbox.exec(["printf", "%s", WORDS])
+    expect("stdout", WORDS, result.stdout)
+    result = await sandbox.exec(r"printf 'a\377b\000c'")
+    expect("stdout of the bytes a 255 b 0 c", "a\ufffdb\0c", result.stdout)
+
+
+@check("output", "a program may be silent, and a last line needs no end")
+async def silent(sandbox: Sandbox) -> None:
+    result = await sandbox.exec(["true"])
+    expect("stdout and stderr", ("", ""), (result.stdout, result.stderr))
+    expect("stdout", "x", (await sandbox.exec(["printf", "x"])).stdout)
+
+
+@check("output", "return codes are the program's")
+async def codes(sandbox: Sandbox) -> None:
+    for code in (0, 1, 2, 42, 255):
+        result = await sandbox.exec(["sh", "-c", f"exit {code}"])
+        expect("the return code", code, result.returncode)
+        expect(f"ok at return code {code}", code == 0, result.ok)
+
+
+@check("output", "no such program is 127, what cannot be run is 126")
+async def cannot_run(sandbox: Sandbox) -> None:
+    result = await sandbox.exec(["no-such-program-at-all"])
+    expect("the return code of a missing program", 127, result.returncode)
+    result = await sandbox.exec("no-such-program-at-all")
+    expect("the shell's return code for a missing program", 127, result.returncode)
+    require(result.stderr, "a word of the shell on stderr", result)
+    await sandbox.write_file("text.txt", "no program")
+    result = await sandbox.exec(["./text.txt"])
+    expect("the return code of a file that is no program", 126, result.returncode)
+
+
+@check("output", "too much is cut in the middle: head and tail stay, and the cut is said")
+async def cut(sandbox: Sandbox) -> None:
+    result = await sandbox.exec("echo HEAD; seq 100000; echo TAIL", max_output=1000)
+    expect("truncated", True, result.truncated)
+    require(result.stdout.startswith("HEAD\n"), "the head of stdout", result.stdout)
+    require(result.stdout.endswith("TAIL\n"), "the tail of stdout", result.stdout)
+    require(len(result.stdout) < 1200, "about 1000 bytes of stdout", len(result.stdout))
+    require("missing" in result.stdout, "a line that says what is missing", result.stdout)
+
+
+@check("output", "what just fits is not cut")
+async def fits(sandbox: Sandbox) -> None:
+    result = await sandbox.exec(["printf", "%1000s", ""], max_output=1000)
+    expect("stdout", " " * 1000, result.stdout)
+    expect("truncated", False, result.truncated)
+
+
+@check("output", "5 MiB on both streams come whole where that is allowed")
+async def much(sandbox: Sandbox) -> None:
+    code = "import sys; sys.stdout.write('o' * 5 * 2**20); sys.stderr.write('e' * 5 * 2**20)"
+    result = await sandbox.exec(["python3", "-c", code], max_output=6 * 2**20, timeout=60)
+    expect("stdout", "o" * 5 * 2**20, result.stdout)
+    expect("stderr", "e" * 5 * 2**20, result.stderr)
+
+
+@check("output", "the duration is the program's wall time")
+async def duration(sandbox: Sandbox) -> None:
+    result = await sandbox.exec(["sleep", "0.3"])
+    require(0.28 <= result.duration < 20, "duration of about 0.3 s", result.duration)
+
+
+@check("output", "a limit must be positive")
+async def bad_limit(sandbox: Sandbox) -> None:
+    with refusal(ValueError, "max_output=0"):
+        await sandbox.exec(["true"], max_output=0)

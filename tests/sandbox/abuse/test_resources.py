@@ -1,0 +1,203 @@
+"""Code that takes all that it can get: processes, memory, disk, and the reader's patience."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from vf.sandbox.container.sandbox import DockerSandbox
+
+from .conftest import MIB, Arena
+
+STUBBORN_BOMB = """
+import os, time
+while True:
+    try: os.fork()
+    except OSError: time.sleep(0.001)
+"""
+EAT = "data = []\nwhile True: data.append(bytearray(2**20))"
+
+
+@pytest.mark.parametrize("how", ["exec", "python", "bash"])
+def test_a_fork_bomb_ends_with_its_timeout(arena: Arena, how: str) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        if how == "exec":
+            result = await sandbox.exec(["python3", "-c", STUBBORN_BOMB], timeout=1)
+        elif how == "python":
+            result = await sandbox.python(STUBBORN_BOMB, timeout=1)
+        else:
+            result = await sandbox.bash(f"python3 -c '{STUBBORN_BOMB}'", timeout=1)
+        assert result.timed_out
+        assert not result.oom_killed
+        await arena.gone("except OSError")
+
+    # On a machine that is busy enough, killing it takes longer than the supervisor waits.
+    arena.attack(attack, may_end=True)
+
+
+def test_a_bomb_of_the_shell_burns_out(arena: Arena) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        line = "exec 2>complaints; vfbomb() { vfbomb | vfbomb & }; vfbomb"
+        await sandbox.exec(line, timeout=5)
+        for _ in range(10):  # its processes come and go
+            await arena.gone("vfbomb")
+            await asyncio.sleep(0.02)
+        assert b"fork" in await sandbox.read_file("complaints")
+
+    arena.attack(attack)
+
+
+def test_a_bomb_left_in_the_background_takes_nothing_but_its_own_sandbox(arena: Arena) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        code = f"import os\nif os.fork(): os._exit(0)\nos.setsid()\n{STUBBORN_BOMB}"
+        assert (await sandbox.exec(["python3", "-c", code])).returncode == 0
+        # There is no room for another process: that is said, by a result or by the loss of it all.
+        for _ in range(5):
+            result = await sandbox.exec(["true"], timeout=5)
+            assert result.returncode in (0, 126)
+        await sandbox.close()
+
+    arena.attack(attack, may_end=True)
+
+
+@pytest.mark.parametrize("how", ["exec", "python", "bash"])
+def test_out_of_memory_is_told_apart_from_a_timeout(arena: Arena, how: str) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        if how == "exec":
+            result = await sandbox.exec(["python3", "-c", EAT])
+        elif how == "python":
+            result = await sandbox.python(EAT)
+            assert "lost" in result.stderr
+        else:
+            result = await sandbox.bash(f"python3 -c '{EAT}'")
+        assert result.returncode == 137
+        assert not result.timed_out
+        assert result.oom_killed
+
+    arena.attack(attack)
+
+
+def test_a_timeout_is_told_apart_from_being_out_of_memory(arena: Arena) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        result = await sandbox.exec("sleep 30", timeout=0.3)
+        assert (result.timed_out, result.oom_killed) == (True, False)
+        result = await sandbox.exec("kill -9 $$")
+        assert (result.returncode, result.timed_out, result.oom_killed) == (137, False, False)
+
+    arena.attack(attack)
+
+
+def test_many_that_eat_memory_at_once_cannot_take_the_supervisor(arena: Arena) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        code = f"import os\nfor _ in range(4): os.fork()\n{EAT}"
+        result = await sandbox.exec(["python3", "-c", code], timeout=30)
+        assert not result.ok
+
+    arena.attack(attack)
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/workspace", "/dev/shm"])
+def test_a_full_disk_is_a_failure_and_can_be_emptied(arena: Arena, folder: str) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        result = await sandbox.exec(f"cat /dev/zero > {folder}/full; stat -c %s {folder}/full")
+        assert "No space left" in result.stderr
+        assert int(result.stdout) <= 64 * MIB
+        with pytest.raises(OSError, match="No space left"):
+            await sandbox.write_file(f"{folder}/more", b"x" * MIB)
+        assert (await sandbox.exec("echo still here")).stdout == "still here\n"
+        await sandbox.exec(f"rm {folder}/full")
+
+    arena.attack(attack)
+
+
+def test_as_many_files_as_there_can_be(arena: Arena) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        result = await sandbox.python(
+            "import os, shutil\nos.mkdir('many')\n"
+            "try:\n    for n in range(100000): open(f'many/{n}', 'w').close()\n"
+            "except OSError as error: print(error.strerror, n < 2000)\n"
+            "shutil.rmtree('many')"
+        )
+        assert result.stdout == "No space left on device True\n"
+
+    arena.attack(attack)
+
+
+@pytest.mark.parametrize(
+    ("command", "stream"),
+    [
+        (["yes", "a line without an end in sight"], "stdout"),
+        ("yes 'a complaint' >&2", "stderr"),
+        (["cat", "/dev/zero"], "stdout"),
+        ("yes | tr -d '\\n'", "stdout"),
+    ],
+    ids=["infinite-stdout", "stderr-flood", "zeros", "no-newline"],
+)
+def test_endless_output_is_cut_while_it_runs(
+    arena: Arena, command: list[str] | str, stream: str
+) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        result = await sandbox.exec(command, timeout=1, max_output=10_000)
+        assert result.timed_out
+        assert result.truncated
+        assert "bytes are missing" in getattr(result, stream)
+        assert 10_000 <= len(getattr(result, stream)) < 10_200
+
+    arena.attack(attack)
+
+
+@pytest.mark.parametrize("how", ["python", "bash"])
+def test_endless_output_of_what_lives_on_is_cut(arena: Arena, how: str) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        if how == "python":
+            result = await sandbox.python("while True: print('x' * 1000)", timeout=1)
+        else:
+            result = await sandbox.bash("yes", timeout=1)
+        assert result.timed_out
+        assert result.truncated
+        assert len(result.stdout) < 200_000
+
+    arena.attack(attack)
+
+
+def test_what_is_no_text_is_shown_as_such(arena: Arena) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        code = r"import os; os.write(1, b'a\0b\xff\xfe\xc3(\xf0\x9f\n'); os.write(2, b'\x80' * 3)"
+        for result in (await sandbox.exec(["python3", "-c", code]), await sandbox.python(code)):
+            assert result.stdout.startswith("a\0b\ufffd\ufffd\ufffd(\ufffd\n")
+            assert result.stderr == "\ufffd" * 3
+
+    arena.attack(attack)
+
+
+@pytest.mark.parametrize("character", ["ü", "世", "🦀"])
+def test_a_character_that_the_cut_goes_through_is_left_out(arena: Arena, character: str) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        for limit in range(100, 108):
+            code = f"import sys; sys.stdout.write({character!r} * 1000)"
+            result = await sandbox.exec(["python3", "-c", code], max_output=limit)
+            head, middle, tail = result.stdout.split("\n")
+            assert set(head + tail) == {character}
+            kept = len((head + tail).encode())
+            missing = 1000 * len(character.encode()) - kept
+            assert middle == f"[... {missing} bytes are missing ...]"
+            assert limit - 8 < kept <= limit
+
+    arena.attack(attack)
+
+
+def test_nothing_of_it_reaches_the_engines_logs(arena: Arena) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        await sandbox.exec(["head", "-c", "5000000", "/dev/zero"])
+        assert arena.engine is not None
+        inspected = await arena.engine.call("inspect_container", sandbox.name)
+        assert inspected["HostConfig"]["LogConfig"]["Type"] == "none"
+        assert inspected["LogPath"] == ""
+        info = await arena.engine.call("info")
+        folder = Path(info["DockerRootDir"]) / "containers" / inspected["Id"]
+        if folder.exists():  # not where the engine is on another machine, or we are not root
+            assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < MIB
+
+    arena.attack(attack)

@@ -1,0 +1,47 @@
+"""A sandbox on this machine for tests, and a look at what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from vf.sandbox.local import UnsafeLocalSandbox
+
+T = TypeVar("T")
+
+
+def inside(body: Callable[[UnsafeLocalSandbox], Awaitable[T]]) -> T:
+    """Run a coroutine function with a fresh sandbox."""
+
+    async def run() -> T:
+        async with UnsafeLocalSandbox(unsafe_local=True) as box:
+            return await body(box)
+
+    return asyncio.run(run())
+
+
+def running(mark: str) -> list[int]:
+    """Return the pids of living processes that have this text among their arguments."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+                if mark.encode() in (folder / "cmdline").read_bytes() and state not in "ZX":
+                    found.append(int(folder.name))
+    return found
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    """Wait until it holds; return whether it does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

@@ -1,0 +1,188 @@
+"""The persistent shell: its state, and what commands can do to it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sandbox.local_box import inside, running
+from vf.sandbox.contract import ExecResult
+from vf.sandbox.local import UnsafeLocalSandbox
+
+LOST = "its state is lost"
+
+
+def run(*commands: str, timeout: float = 30.0) -> list[ExecResult]:
+    """Run one command after the other in one shell."""
+
+    async def body(box: UnsafeLocalSandbox) -> list[ExecResult]:
+        return [await box.bash(command, timeout=timeout) for command in commands]
+
+    return inside(body)
+
+
+def test_directory_variables_functions_options_and_descriptors_live_on() -> None:
+    results = run(
+        "mkdir -p 'a b' && cd 'a b'; x=1; export y=2; declare -A m=([k]=3); f() { echo f$1; }",
+        "alias q='echo q'; shopt -s nullglob; exec 3>log",
+        'echo "${PWD##*/} $x $(printenv y) ${m[k]} $(f 4)"; echo logged >&3',
+        "shopt nullglob; cat log",
+    )
+    assert results[2].stdout == "a b 1 2 3 f4\n"
+    assert results[3].stdout == "nullglob       \ton\nlogged\n"
+    assert all(r.ok and r.stderr == "" for r in results)
+
+
+def test_the_exit_code_is_kept_for_the_next() -> None:
+    results = run("(exit 7)", "echo $?", "no-such-program-here", "return 4", "true")
+    assert [r.returncode for r in results] == [7, 0, 127, 4, 0]
+    assert results[1].stdout == "7\n"
+
+
+def test_streams_are_kept_apart_and_stdin_is_empty() -> None:
+    (result,) = run("cat; read x; echo $?; echo e >&2")
+    assert (result.stdout, result.stderr) == ("1\n", "e\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "break",
+        "continue",
+        "for i in 1 2; do",
+        "echo 'unterminated",
+        "cat <<EOF\nno end",
+        "}",
+        "set -x; echo traced; set +x",
+        "trap 'echo trapped' ERR; false; trap - ERR",
+        "echo() { builtin echo mine; }; read() { :; }; trap() { :; }; return() { :; }",
+        "unset PATH HOME PWD IFS",
+        "IFS=0123456789",
+        "exec 3>&- 4>&- 5>&- 10>&-",
+        "exec </dev/null",
+        "set -o posix",
+        "set -f -u -C",
+        "wait",
+        "(exit 3) | true",
+        "exec 2>&1",
+        "PS4='x' BASH_XTRACEFD=1",
+        "readonly x=1; x=2",
+    ],
+)
+def test_odd_commands_leave_a_shell_that_works(command: str) -> None:
+    result, after = run("kept=1", command + "\n", 'builtin echo "$kept" fine')[1:]
+    assert not result.timed_out
+    assert LOST not in result.stderr
+    assert after.stdout == "1 fine\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "returncode"),
+    [
+        ("exit 3", 3),
+        ("set -e; false; echo no", 1),
+        ("set -u; echo $nothing_of_that_name", 1),
+        ("exec echo x", 0),
+        ("kill -9 $$", 137),
+        ("trap 'echo x' EXIT; exit", 0),
+        ("kill -HUP $$", 129),
+    ],
+)
+def test_a_shell_that_ends_is_said_to_be_lost_and_replaced(command: str, returncode: int) -> None:
+    result, after = run(f"kept=1; echo x; {command}", "echo $kept fine")
+    assert (result.returncode, result.stdout[:2]) == (returncode, "x\n")
+    assert LOST in result.stderr
+    assert (after.stdout, after.stderr) == ("fine\n", "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sleep 7304.5",
+        "while :; do :; done",
+        "f() { while :; do sleep 0.01; done; echo no; }; f",
+        "for i in 1 2 3; do sleep 7304.5; done",
+        "sleep 7304.5 | cat",
+        "x=$(sleep 7304.5)",
+        "(sleep 7304.5; echo no)",
+        "setsid sleep 7304.5 & wait",
+        "(setsid bash -c 'trap \"\" TERM INT HUP; sleep 7304.5' &) ; sleep 7304.5",
+        "read < <(sleep 7304.5)",
+        "trap '' INT TERM HUP; sleep 7304.5; sleep 7304.5",
+        "mkfifo p; cat p",
+    ],
+)
+def test_on_timeout_the_rest_is_skipped_and_the_state_kept(command: str) -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.bash("kept=1")
+        result = await box.bash(f"echo partial; {command}; echo no; echo no", timeout=0.5)
+        assert (result.timed_out, result.returncode) == (True, 130)
+        assert result.stdout == "partial\n"
+        assert LOST not in result.stderr
+        assert running("7304.5") == []
+        after = await box.bash("echo $kept; f() { echo whole; echo f; }; f")
+        assert (after.stdout, after.returncode) == ("1\nwhole\nf\n", 0)
+
+    inside(body)
+
+
+@pytest.mark.parametrize("command", ["kill -STOP $$", "trap '' USR1; while :; do :; done"])
+def test_a_shell_that_does_not_stop_is_killed_and_the_loss_is_said(command: str) -> None:
+    result, after = run(f"kept=1; echo partial; {command}", "echo $kept fine", timeout=0.5)
+    assert (result.timed_out, result.returncode, result.stdout) == (True, 137, "partial\n")
+    assert LOST in result.stderr
+    assert after.stdout == "fine\n"
+
+
+def test_what_was_in_the_background_before_survives_a_timeout() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.bash("sleep 7305.5 & echo started")
+        await asyncio.sleep(0.1)
+        assert (await box.bash("sleep 7306.5", timeout=0.3)).timed_out
+        assert len(running("sleep\x007305.5")) == 1
+        assert running("sleep\x007306.5") == []
+        assert (await box.bash("kill %1; wait %1; echo $?")).stdout == "143\n"
+
+    inside(body)
+
+
+def test_what_is_said_in_the_background_comes_with_the_next() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        assert (await box.bash("(sleep 0.2; echo late) & echo now")).stdout == "now\n"
+        await asyncio.sleep(1.0)
+        assert (await box.bash("echo next")).stdout == "late\nnext\n"
+
+    inside(body)
+
+
+def test_a_forged_answer_fools_only_the_one_who_forges() -> None:
+    results = run(
+        "echo '1 0' >/proc/$$/fd/101; echo '2 0' >/proc/$$/fd/101; (exit 5)", "(exit 6)", "(exit 7)"
+    )
+    assert [r.returncode for r in results[1:]] == [6, 7]
+
+
+def test_large_commands_and_large_output() -> None:
+    result, after = run(f"x='{'é' * 2**20}'; echo ${{#x}}; yes | head -c 5000000", "echo fine")
+    assert result.stdout.startswith("2097152\n" if "2097152" in result.stdout else "1048576\n")
+    assert result.truncated
+    assert len(result.stdout) < 100_100
+    assert after.stdout == "fine\n"
+
+
+def test_python_and_bash_run_at_the_same_time_in_one_place() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        waits = "import os, time\nwhile not os.path.exists('flag'): time.sleep(0.01)\n'seen'"
+        seen, _ = await asyncio.gather(
+            box.python(waits, timeout=30), box.bash("sleep 0.2; touch flag")
+        )
+        assert seen.stdout == "'seen'\n"
+
+    inside(body)
+
+
+def test_an_answer_given_in_advance_is_none() -> None:
+    forge = '(while :; do for n in $(seq 50); do echo "$n 0"; done; done >/proc/$$/fd/101) &'
+    *_, result = run(forge, "true", "sleep 0.3; echo whole; (exit 9)")
+    assert (result.stdout, result.returncode) == ("whole\n", 9)

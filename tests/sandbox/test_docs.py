@@ -1,0 +1,30 @@
+"""The code in the text about sandboxes runs, and its settings are valid."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from vf.environments.sandbox_source import DockerSource, sandbox_source
+from vf.sandbox.container.engine import Engine
+
+TEXT = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
+
+
+def block(kind: str) -> str:
+    (found,) = re.findall(rf"^```{kind}\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    return str(found)
+
+
+def test_the_python_runs(engine: Engine) -> None:
+    exec(block("python"), {})
+
+
+def test_the_settings_are_taken() -> None:
+    settings = tomllib.loads(block("toml"))["env"]["args"]["sandbox"]
+    source = sandbox_source("math-python", settings)
+    assert isinstance(source, DockerSource)
+    assert source.size == settings["pool"]
+    assert source.profile.packages == ("sympy",)
+    assert source.profile.limits.memory == settings["memory"]

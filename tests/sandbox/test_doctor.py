@@ -1,0 +1,234 @@
+"""What is missing is found before a run starts, and the message says how to mend it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vf.sandbox import doctor
+from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.errors import (
+    EngineMissing,
+    EngineProblem,
+    EngineUnsupported,
+    ImageMissing,
+    ImageUnfit,
+    LimitNotEnforced,
+    RuntimeUnknown,
+)
+from vf.sandbox.container.opening import open_pool, open_sandbox
+from vf.sandbox.container.profile import Profile
+from vf.sandbox.contract import Limits
+from vf.sandbox.doctor import check_engine, diagnose, examine
+from vf.traces.errors import ConfigError
+
+GOOD: dict[str, Any] = {
+    "CgroupDriver": "systemd",
+    "MemoryLimit": True,
+    "SwapLimit": True,
+    "PidsLimit": True,
+    "CpuCfsQuota": True,
+    "NCPU": 4,
+    "SecurityOptions": ["name=apparmor", "name=seccomp,profile=default"],
+    "Runtimes": {"runc": {}, "runsc": {}},
+    "DefaultRuntime": "runc",
+}
+Check = Callable[[Mapping[str, Any]], str]
+
+
+def test_a_good_engine_passes_every_check(engine: Engine) -> None:
+    found = examine(engine, Profile())
+    assert [item.check for item in found if item.problem] == []
+    assert {item.check for item in found} == {
+        "engine",
+        "limits",
+        "cpus",
+        "seccomp",
+        "runtime",
+        "image",
+    }
+    check_engine(Profile())
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("unix:///nowhere/docker.sock", EngineMissing),
+        ("tcp://127.0.0.1:1", EngineMissing),
+        ("no address at all", EngineMissing),
+        ("ssh://somebody@somewhere", EngineUnsupported),
+    ],
+)
+def test_without_an_engine_everything_says_so_at_once(
+    monkeypatch: pytest.MonkeyPatch, address: str, why: type[EngineProblem]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", address)
+    with pytest.raises(why, match="DOCKER_HOST"):
+        check_engine(Profile())
+    (finding,) = diagnose(Profile())
+    assert isinstance(finding.problem, why)
+
+    async def open_one() -> None:
+        async with open_sandbox():
+            pass
+
+    async def open_many() -> None:
+        async with open_pool():
+            pass
+
+    for opening in (open_one, open_many):
+        with pytest.raises(why, match="DOCKER_HOST"):
+            asyncio.run(opening())
+
+
+def test_an_engine_that_never_answers_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vf.sandbox.container.engine.CONNECT_TIMEOUT", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        began = time.monotonic()
+        with pytest.raises(EngineMissing):
+            check_engine(Profile())
+        assert time.monotonic() - began < 30
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root to stop being it")
+def test_a_user_without_permission_is_told_so() -> None:
+    code = (
+        "import os, sys, docker\n"
+        "from vf.sandbox.cli import main\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "sys.exit(main(['doctor']))\n"
+    )
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
+        path = Path(folder, "engine.sock")
+        server.bind(str(path))
+        server.listen()
+        path.chmod(0o660)
+        Path(folder).chmod(0o755)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"DOCKER_HOST": f"unix://{path}"},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 2, done.stderr
+    assert "EngineForbidden" not in done.stdout
+    assert "may not use the engine" in done.stdout
+    assert "usermod -aG docker" in done.stdout
+
+
+def test_without_the_sdk_the_message_names_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['docker'] = None\n"
+        "from vf.sandbox.cli import main\n"
+        "sys.exit(main(['ps']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'vf-rl[sandbox]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"CgroupDriver": "none"}, "without cgroups"),
+        ({"MemoryLimit": False}, "cgroup_enable=memory"),
+        ({"PidsLimit": False}, "number of processes"),
+        ({"CpuCfsQuota": False}, "CPU time"),
+    ],
+)
+def test_a_limit_that_the_kernel_would_ignore_is_named(change: dict[str, Any], why: str) -> None:
+    assert "enforced" in doctor.check_limits(GOOD)
+    with pytest.raises(LimitNotEnforced, match=why):
+        doctor.check_limits(GOOD | change)
+
+
+def test_swap_matters_only_where_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    unlimited = GOOD | {"SwapLimit": False}
+    monkeypatch.setattr(doctor, "_may_swap", lambda: False)
+    assert "enforced" in doctor.check_limits(unlimited)
+    monkeypatch.setattr(doctor, "_may_swap", lambda: True)
+    with pytest.raises(LimitNotEnforced, match="swapoff -a"):
+        doctor.check_limits(unlimited)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], None, ["name=apparmor"], ["name=seccomp,profile=unconfined"]],
+)
+def test_unfiltered_system_calls_are_refused(options: list[str] | None) -> None:
+    assert "seccomp" in doctor.check_seccomp(GOOD)
+    with pytest.raises(EngineUnsupported, match="CONFIG_SECCOMP_FILTER"):
+        doctor.check_seccomp(GOOD | {"SecurityOptions": options})
+
+
+def test_old_and_windows_engines_are_refused() -> None:
+    assert "24.0" in doctor.check_version({"Version": "24.0", "ApiVersion": "1.43"}, {})
+    for version in ({"ApiVersion": "1.39"}, {"ApiVersion": "?"}, {}):
+        with pytest.raises(EngineUnsupported, match="too old"):
+            doctor.check_version(version, {})
+    with pytest.raises(EngineUnsupported, match="Linux containers"):
+        doctor.check_version({"ApiVersion": "1.43"}, {"OSType": "windows"})
+
+
+def test_the_runtime_must_be_known() -> None:
+    assert doctor.check_runtime(GOOD, "runsc") == "runsc"
+    assert "own choice" in doctor.check_runtime(GOOD, None)
+    with pytest.raises(RuntimeUnknown, match="only runc, runsc"):
+        doctor.check_runtime(GOOD, "runcs")
+
+
+@pytest.mark.parametrize("cpus", [0.001, 4.5])
+def test_more_cores_than_there_are_cannot_be_had(cpus: float) -> None:
+    assert doctor.check_cpus(GOOD, 4)
+    with pytest.raises(LimitNotEnforced, match=r"from 0\.01 to 4"):
+        doctor.check_cpus(GOOD, cpus)
+
+
+@pytest.mark.parametrize(
+    "name", ["memory", "cpus", "pids", "workspace", "tmp", "files", "lifetime"]
+)
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_limits_of_nothing_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be positive"):
+        Limits(**{name: value})  # type: ignore[arg-type]
+
+
+def test_every_problem_of_a_profile_is_found_with_the_real_engine(engine: Engine) -> None:
+    bad = Profile(image="no-such-image", runtime="no-such-runtime", limits=Limits(cpus=10_000))
+    problems = {item.check: item.problem for item in diagnose(bad) if item.problem}
+    assert set(problems) == {"cpus", "runtime", "image"}
+    assert isinstance(problems["image"], ImageMissing)
+    assert "docker pull no-such-image" in str(problems["image"])
+    with pytest.raises(ConfigError):
+        check_engine(bad)
+    with pytest.raises(ImageUnfit, match="no name of an image"):
+        check_engine(Profile(image="No Name"))
+
+
+def test_an_image_with_volumes_is_refused(engine: Engine) -> None:
+    engine.call_now(
+        "import_image_from_data",
+        b"\0" * 1024,
+        repository="vf-test-volumes",
+        tag="1",
+        changes=["VOLUME /data"],
+    )
+    try:
+        with pytest.raises(ImageUnfit, match="/data"):
+            check_engine(Profile(image="vf-test-volumes:1"))
+    finally:
+        engine.call_now("remove_image", "vf-test-volumes:1")

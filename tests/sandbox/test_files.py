@@ -1,0 +1,182 @@
+"""Files: what is written is what is read, and what cannot be is said in the usual words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+
+import pytest
+
+from tests.sandbox.local_box import inside
+from vf.sandbox.local import UnsafeLocalSandbox
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"a", b"\0\xff\n\r\n", "ä€😀\n".encode(), bytes(range(256)) * 1024, os.urandom(MIB) * 50],
+    ids=["empty", "one", "binary", "utf-8", "256 KiB", "50 MiB"],
+)
+def test_what_is_written_is_read(content: bytes) -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.write_file("f", content)
+        assert await box.read_file("f") == content
+        result = await box.exec("wc -c < f")
+        assert int(result.stdout) == len(content)
+
+    inside(body)
+
+
+@pytest.mark.parametrize("name", ["a b", "-rf", "ä\n'\"$x", "d/e/f", "../work/g", "x" * 255])
+def test_names_and_parents(name: str) -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.write_file(name, "first, and longer")
+        await box.write_file(name, "second")
+        assert await box.read_file(name) == b"second"
+        assert (await box.exec(["cat", "--", name])).stdout == "second"
+        # Nothing else was left there.
+        assert (await box.exec("find . -type f | wc -l")).stdout in ("1\n", "2\n")
+
+    inside(body)
+
+
+def test_reading_what_is_not_there_or_no_file() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.exec("mkdir d; mkfifo p; ln -s l l; echo x > f; ln -s f s; ln -s gone g")
+        socket = "import socket; s = socket.socket(socket.AF_UNIX); s.bind('u')"
+        assert (await box.python(socket)).ok
+        for path in ("nope", "d/nope", "f/x", "l", "g", "x" * 300):
+            with pytest.raises(FileNotFoundError) as error:
+                await box.read_file(path)
+            assert error.value.filename == path
+        with pytest.raises(IsADirectoryError):
+            await box.read_file("d")
+        for path in ("p", "u", "/dev/zero", "/dev/null", "/dev/tty"):
+            with pytest.raises((ValueError, FileNotFoundError), match=path):
+                await asyncio.wait_for(box.read_file(path), 20)
+        assert await box.read_file("s") == b"x\n"
+        with pytest.raises(ValueError, match="NUL"):
+            await box.read_file("a\0")
+
+    inside(body)
+
+
+def test_the_limit_of_a_read() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.write_file("f", b"12345")
+        assert await box.read_file("f", max_bytes=5) == b"12345"
+        with pytest.raises(ValueError, match="more than max_bytes = 4"):
+            await box.read_file("f", max_bytes=4)
+        with pytest.raises(ValueError, match="negative"):
+            await box.read_file("f", max_bytes=-1)
+        await box.exec("truncate -s 100M sparse")
+        with pytest.raises(ValueError, match="more than max_bytes"):
+            await box.read_file("sparse")
+        # Its size is said to be 0.
+        with pytest.raises(ValueError, match="more bytes than max_bytes = 10"):
+            await box.read_file("/proc/cpuinfo", max_bytes=10)
+        assert len(await box.read_file("/proc/cpuinfo")) > 10
+
+    inside(body)
+
+
+def test_a_file_that_grows_while_it_is_read_ends() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.bash("(while :; do cat /dev/zero | head -c 100000 >> f; done) & sleep 0.1")
+        for _ in range(3):
+            with contextlib.suppress(ValueError):  # it grew too large meanwhile
+                content = await asyncio.wait_for(box.read_file("f", max_bytes=4 * MIB), 60)
+                assert len(content) <= 4 * MIB
+
+    inside(body)
+
+
+def test_writing_where_that_cannot_be() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.exec("mkdir d; echo x > f; ln -s l l")
+        with pytest.raises(IsADirectoryError):
+            await box.write_file("d", "x")
+        with pytest.raises(IsADirectoryError):
+            await box.write_file("", "x")
+        for path in ("f/x", "/proc/nope/x", "x" * 300):
+            with pytest.raises(OSError, match=r"."):
+                await box.write_file(path, "x")
+        assert (await box.exec("cat f; ls")).stdout == "x\nd\nf\nl\n"
+
+    inside(body)
+
+
+def test_modes_links_and_pipes() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.write_file("new", "x")
+        await box.exec("echo old > script; chmod 750 script; ln -s script link; mkfifo p")
+        await box.write_file("link", "#!/bin/sh\necho new\n")
+        assert (await box.exec(["./script"])).stdout == "new\n"
+        assert (await box.exec("test -L link")).ok
+        await asyncio.wait_for(box.write_file("p", "no pipe any more"), 20)
+        assert await box.read_file("p") == b"no pipe any more"
+        modes = (await box.exec("stat -c %a new script")).stdout
+        assert modes == "644\n750\n"
+
+    inside(body)
+
+
+def test_an_old_file_is_replaced_at_once_or_not_at_all() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        old, new = b"o" * 5 * MIB, b"n" * 5 * MIB
+        await box.write_file("f", old)
+        write = asyncio.create_task(box.write_file("f", new))
+        while not write.done():
+            assert await box.read_file("f") in (old, new)
+        assert await box.read_file("f") == new
+        # More than the limit of a file's size: the old one stays, and nothing else.
+        with pytest.raises(OSError, match="File too large"):
+            await box.write_file("f", b"x" * 129 * MIB)
+        assert await box.read_file("f") == new
+        assert (await box.exec("ls -A")).stdout == "f\n"
+
+    inside(body)
+
+
+def test_a_cancelled_write_leaves_nothing_and_a_cancelled_read_stops() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        data = b"x" * 40 * MIB
+        for pause in (0, 0.001, 0.01, 0.03):
+            call = asyncio.create_task(box.write_file("f", data))
+            await asyncio.sleep(pause)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+        deadline = asyncio.get_running_loop().time() + 20
+        while (await box.exec("ls -A")).stdout not in ("", "f\n"):
+            assert asyncio.get_running_loop().time() < deadline
+        await box.write_file("f", data)
+        for pause in (0, 0.001, 0.01):
+            read = asyncio.create_task(box.read_file("f"))
+            await asyncio.sleep(pause)
+            read.cancel()
+            await asyncio.gather(read, return_exceptions=True)
+        assert await box.read_file("f") == data
+
+    inside(body)
+
+
+def test_many_files_at_once() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        content = {f"d{n % 5}/f{n}": os.urandom(100_000 + n) for n in range(40)}
+        await asyncio.gather(*(box.write_file(path, data) for path, data in content.items()))
+        got = await asyncio.gather(*(box.read_file(path) for path in content))
+        assert got == list(content.values())
+
+    inside(body)
+
+
+def test_a_written_file_belongs_to_the_user_of_the_sandbox() -> None:
+    async def body(box: UnsafeLocalSandbox) -> os.stat_result:
+        await box.write_file("f", "x")
+        return os.stat((await box.exec("realpath f")).stdout.strip())
+
+    info = inside(body)
+    assert (info.st_uid, stat.S_IMODE(info.st_mode)) == (os.getuid(), 0o644)

@@ -1,0 +1,176 @@
+"""Images: packages in a layer of their own, and what cannot be built is explained."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.errors import ImageMissing, ImageUnfit
+from vf.sandbox.container.opening import open_sandbox
+from vf.sandbox.container.profile import DEFAULT_IMAGE, UID, Profile
+from vf.sandbox.container.sandbox import DockerSandbox
+from vf.sandbox.doctor import check_engine
+from vf.sandbox.image import LABEL, build, debootstrap, image_exists, with_packages
+from vf.traces.errors import ConfigError
+
+TAG = "vf-test-image:1"
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> str:
+    """A package as PyPI has them, with a name that nobody uses."""
+    path = tmp_path / "vf_test_wheel-1.0-py3-none-any.whl"
+    about = "vf_test_wheel-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("vf_test_wheel.py", "ANSWER = 42\n")
+        file.writestr(
+            f"{about}/METADATA", "Metadata-Version: 2.1\nName: vf-test-wheel\nVersion: 1.0\n"
+        )
+        file.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{about}/RECORD", "")
+    return str(path)
+
+
+@pytest.fixture
+def scratch(engine: Engine) -> Iterator[Engine]:
+    """An engine from which the images of the test vanish again."""
+    before = {item["Id"] for item in engine.call_now("images")}
+    yield engine
+    for item in engine.call_now("images"):
+        ours = LABEL in (item["Labels"] or {}) or item["RepoTags"] == ["vf-test-empty:2"]
+        if ours and item["Id"] not in before:
+            engine.call_now("remove_image", item["Id"], force=True)
+
+
+def tags(engine: Engine) -> list[str]:
+    return [tag for item in engine.call_now("images") for tag in item["RepoTags"] or ()]
+
+
+def test_packages_are_there_and_cannot_be_changed(
+    scratch: Engine, profile: Profile, wheel: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with open_sandbox(replace(profile, packages=[wheel])) as sandbox:
+            told = await sandbox.python("import vf_test_wheel as w; w.ANSWER, w.__file__")
+            assert told.stdout.startswith("(42, "), told
+            changed = await sandbox.exec(
+                "echo >> $(python3 -c 'import vf_test_wheel as w; print(w.__file__)')"
+            )
+            assert not changed.ok
+            assert "Read-only file system" in changed.stderr or "denied" in changed.stderr
+        async with open_sandbox(profile) as sandbox:
+            assert not (await sandbox.python("import vf_test_wheel")).ok
+
+    asyncio.run(run())
+    assert "sandboxes get additional packages" in caplog.text
+
+
+def test_the_same_packages_are_built_once(scratch: Engine, wheel: str) -> None:
+    made = with_packages(scratch, DEFAULT_IMAGE, [wheel])
+    born = scratch.call_now("inspect_image", made)["Id"]
+    assert with_packages(scratch, DEFAULT_IMAGE, [wheel]) == made
+    assert scratch.call_now("inspect_image", made)["Id"] == born
+    assert with_packages(scratch, DEFAULT_IMAGE, []) == DEFAULT_IMAGE
+
+
+def test_a_dry_run_builds_them_beforehand(scratch: Engine, profile: Profile, wheel: str) -> None:
+    before = set(tags(scratch))
+    check_engine(replace(profile, packages=[wheel]))
+    assert len(set(tags(scratch)) - before) == 1
+
+
+def test_a_profile_whose_packages_are_not_built_is_refused(
+    engine: Engine, profile: Profile, wheel: str
+) -> None:
+    with pytest.raises(ValueError, match="prepare"):
+        asyncio.run(DockerSandbox.create(engine, replace(profile, packages=[wheel])))
+    with pytest.raises(TypeError, match="list of names"):
+        replace(profile, packages="numpy")
+
+
+def test_build_starts_from_any_image_and_is_done_once(scratch: Engine, wheel: str) -> None:
+    assert build(scratch, tag=TAG, base=DEFAULT_IMAGE, packages=[wheel]) == TAG
+    born = scratch.call_now("inspect_image", TAG)["Id"]
+    build(scratch, tag=TAG, base=DEFAULT_IMAGE, packages=[wheel])
+    assert scratch.call_now("inspect_image", TAG)["Id"] == born
+    build(scratch, tag=TAG, base=DEFAULT_IMAGE)
+    assert scratch.call_now("inspect_image", TAG)["Id"] != born
+
+    async def run() -> str:
+        async with open_sandbox(Profile(image=TAG)) as sandbox:
+            return (await sandbox.exec("id -u; id -un")).stdout
+
+    assert asyncio.run(run()) == f"{UID}\nsandbox\n"
+
+
+@pytest.mark.parametrize(
+    ("package", "why"),
+    [
+        ("/nowhere/none-1.0-py3-none-any.whl", "cannot be had"),
+        ("--index-url=http://127.0.0.1:1", "no name of a package"),
+        ("two names", "no name of a package"),
+        ("semi;colon", "no name of a package"),
+    ],
+)
+def test_packages_that_cannot_be_had_are_explained(scratch: Engine, package: str, why: str) -> None:
+    before = set(tags(scratch))
+    with pytest.raises(ConfigError, match=why):
+        with_packages(scratch, DEFAULT_IMAGE, [package])
+    assert set(tags(scratch)) == before
+
+
+def test_bases_that_cannot_be_used_are_explained(scratch: Engine, wheel: str) -> None:
+    with pytest.raises(ImageMissing, match="cannot be fetched"):
+        build(scratch, tag=TAG, base="127.0.0.1:1/none:1")
+    with pytest.raises(ImageMissing, match="vf-sandbox build"):
+        with_packages(scratch, "vf-test-none:1", [wheel])
+    empty = io.BytesIO()
+    with tarfile.open(fileobj=empty, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("nothing"), io.BytesIO())
+    scratch.call_now(
+        "import_image_from_data", empty.getvalue(), repository="vf-test-empty", tag="2"
+    )
+    with pytest.raises(ImageUnfit, match="no python3"):
+        with_packages(scratch, "vf-test-empty:2", [wheel])
+    with pytest.raises(ImageUnfit, match="cannot be built"):
+        build(scratch, tag=TAG, base="vf-test-empty:2")
+    assert not image_exists(scratch, TAG)
+
+
+def test_nothing_is_left_of_a_container_that_was_only_asked_for_its_python(
+    scratch: Engine, wheel: str
+) -> None:
+    with_packages(scratch, DEFAULT_IMAGE, [wheel])
+    left = [item["Image"] for item in scratch.call_now("containers", all=True)]
+    assert not [name for name in left if name.startswith("vf-test")]
+
+
+def test_debootstrap_says_what_it_needs(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
+        with pytest.raises(ConfigError, match="apt-get install debootstrap"):
+            debootstrap(engine, TAG)
+    if shutil.which("debootstrap") is None:
+        pytest.skip("no debootstrap here")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.geteuid", lambda: 1000)
+        with pytest.raises(ConfigError, match="sudo vf-sandbox build"):
+            debootstrap(engine, TAG)
+    if os.geteuid() == 0:
+        with pytest.raises(ConfigError, match="no-such-suite"):
+            debootstrap(engine, TAG, "no-such-suite")
+    assert not image_exists(engine, TAG)

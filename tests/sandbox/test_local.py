@@ -1,0 +1,224 @@
+"""The unprotected sandbox: nobody gets it by accident, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox.local_box import inside, running, until
+from vf.sandbox.contract import Limits, Sandbox
+from vf.sandbox.local import UnsafeLocalSandbox
+from vf.sandbox.session import MODULES, boot
+from vf.traces.errors import ConfigError, SandboxError
+
+MARK = "7320.5"
+
+
+@pytest.mark.parametrize("value", [False, None, 1, "yes"])
+def test_it_must_be_asked_for_by_name(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"without any protection.*open_sandbox.*unsafe_local"):
+        UnsafeLocalSandbox(unsafe_local=value)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        UnsafeLocalSandbox()
+
+
+def test_it_keeps_the_contract() -> None:
+    box: Sandbox = UnsafeLocalSandbox(unsafe_local=True)
+    assert not box.alive  # type: ignore[attr-defined]
+
+
+def test_code_finds_a_place_of_its_own_and_nothing_of_our_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECRET_API_KEY", "sk-very-secret")
+
+    async def body(box: UnsafeLocalSandbox) -> list[str]:
+        said = [(await box.exec("pwd; echo $HOME; ls -A; env")).stdout]
+        said.append((await box.bash("pwd; echo $HOME; ls -A; env")).stdout)
+        code = "import os; print(os.getcwd(), os.path.expanduser('~'), os.listdir(), *os.environ)"
+        said.append((await box.python(code)).stdout)
+        said += [(await box.read_file("/proc/self/environ")).decode()]
+        return said
+
+    said = inside(body)
+    assert "SECRET" not in "".join(said)
+    assert said[0].splitlines()[0] == said[0].splitlines()[1] == said[1].splitlines()[0]
+    assert "vf-unsafe-local-" in said[0]
+
+
+def test_everything_is_killed_and_removed_at_the_end() -> None:
+    async def body(box: UnsafeLocalSandbox) -> Path:
+        await box.exec(f"setsid sleep {MARK} & (setsid sh -c 'sleep {MARK} &' &)")
+        await box.bash(f"sleep {MARK} & disown")
+        await box.python(f"import subprocess; p = subprocess.Popen(['sleep', '{MARK}'])")
+        assert await asyncio.to_thread(until, lambda: len(running(f"sleep\0{MARK}")) == 4)
+        await box.exec("mkdir -p a/b; touch a/b/c; chmod 0 a/b; chmod 0 a; ln -s / link")
+        return Path((await box.exec("pwd")).stdout.strip())
+
+    workdir = inside(body)
+    assert running(f"sleep\0{MARK}") == []
+    assert not workdir.parent.exists()
+
+
+def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("x")
+    tmp_path.chmod(0o755)
+
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.exec(["ln", "-s", str(tmp_path), "link"])
+
+    inside(body)
+    assert (tmp_path / "kept").read_text() == "x"
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+def test_it_is_started_once_and_of_no_use_before_and_after() -> None:
+    async def run() -> None:
+        box = UnsafeLocalSandbox(unsafe_local=True)
+        with pytest.raises(SandboxError, match="not started"):
+            await box.exec("true")
+        assert await box.start() is box
+        assert box.alive
+        with pytest.raises(ValueError, match="started before"):
+            await box.start()
+        waiting = asyncio.create_task(box.exec("sleep 60"))
+        await asyncio.sleep(0.1)
+        await asyncio.gather(box.close(), box.close())
+        await box.close()
+        with pytest.raises(SandboxError, match="closed"):
+            await waiting
+        with pytest.raises(SandboxError, match="closed"):
+            await box.python("1")
+        assert not box.alive
+        await UnsafeLocalSandbox(unsafe_local=True).close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("pause", [0, 0.001, 0.01, 0.03, 0.1])
+def test_a_cancelled_start_leaves_nothing(
+    pause: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def run() -> None:
+        start = asyncio.create_task(UnsafeLocalSandbox(unsafe_local=True).start())
+        await asyncio.sleep(pause)
+        start.cancel()
+        try:
+            box = await start
+        except asyncio.CancelledError:
+            return
+        await box.close()
+
+    asyncio.run(run())
+    assert until(lambda: list(tmp_path.iterdir()) == [] and not running(str(tmp_path)))
+
+
+def test_one_that_cannot_start_is_a_sandbox_error_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def run() -> None:
+        monkeypatch.setattr(sys, "executable", "/no/such/python")
+        with pytest.raises(SandboxError, match="did not start"):
+            await UnsafeLocalSandbox(unsafe_local=True).start()
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+        with pytest.raises(SandboxError, match=r"supervisor ended|could not be sent"):
+            await UnsafeLocalSandbox(unsafe_local=True).start()
+
+    asyncio.run(run())
+    assert list(tmp_path.iterdir()) == []
+
+
+PARENT = f"""
+import asyncio, sys
+from vf.sandbox.local import UnsafeLocalSandbox
+
+async def main():
+    box = await UnsafeLocalSandbox(unsafe_local=True).start()
+    await box.exec("setsid sleep {MARK} &")
+    print((await box.exec("pwd")).stdout.strip(), flush=True)
+    await box.python("import subprocess; subprocess.run(['sleep', '{MARK}'])", timeout=60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_it_ends_with_the_process_that_owns_it(number: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        workdir = Path(parent.stdout.readline().strip())
+        assert workdir.is_dir()
+        assert until(lambda: len(running(f"sleep\0{MARK}")) == 2)
+        parent.send_signal(number)
+        parent.wait(30)
+    assert until(lambda: not running(f"sleep\0{MARK}"))
+    assert until(lambda: not workdir.parent.exists())
+
+
+def test_two_know_nothing_of_each_other() -> None:
+    async def run() -> None:
+        one, two = (UnsafeLocalSandbox(unsafe_local=True) for _ in range(2))
+        async with one, two:
+            await asyncio.gather(one.write_file("f", "1"), two.write_file("f", "2"))
+            assert await one.read_file("f") == b"1"
+            await one.close()
+            assert (await two.exec("cat f")).stdout == "2"
+
+    asyncio.run(run())
+
+
+def test_its_limits_hold() -> None:
+    async def run() -> None:
+        mib = 2**20
+        limits = Limits(memory=200 * mib, workspace=5 * mib, tmp=5 * mib)
+        async with UnsafeLocalSandbox(unsafe_local=True, limits=limits) as box:
+            memory = await box.python(f"x = bytearray({300 * mib})")
+            assert "MemoryError" in memory.stderr
+            disk = await box.exec(f"head -c {6 * mib} /dev/zero > f")
+            assert not disk.ok
+            with pytest.raises(OSError, match="File too large"):
+                await box.write_file("g", b"x" * 6 * mib)
+            assert (await box.exec("ulimit -c")).stdout == "0\n"
+        async with UnsafeLocalSandbox(
+            unsafe_local=True, limits=replace(limits, lifetime=1.0)
+        ) as box:
+            with pytest.raises(SandboxError, match="its lifetime is over"):
+                await box.exec(f"sleep {MARK}")
+            assert running(f"sleep\0{MARK}") == []
+
+    asyncio.run(run())
+
+
+def test_another_user_cannot_be_had() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        with pytest.raises(ValueError, match="as another user"):
+            await box.exec("id", user="1" if os.getuid() != 1 else "2")
+        assert (await box.exec("id -u", user=str(os.getuid()))).stdout == f"{os.getuid()}\n"
+
+    inside(body)
+
+
+def test_every_module_that_is_sent_is_there() -> None:
+    folder = Path(inspect.getfile(UnsafeLocalSandbox)).parent
+    # The interpreter is sent by itself: it runs in a process of its own.
+    apart = {"inside/__init__.py", "inside/interpreter.py"}
+    there = {f"inside/{path.name}" for path in (folder / "inside").glob("*.py")} - apart
+    assert {file for _, file in MODULES if file} == there | {"frames.py"}
+    sent = dict(json.loads(boot()[4:]))
+    for name, file in MODULES:
+        assert sent[name] == (file and (folder / file).read_text("utf-8"))

@@ -1,0 +1,368 @@
+"""The pool hands out each sandbox once, keeps its promises of number, and leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from vf.sandbox.contract import ExecResult
+from vf.sandbox.pool import PATIENCE, SandboxPool
+from vf.traces.errors import ConfigError, SandboxError
+
+
+class Counted:
+    """A sandbox that only counts how many there are."""
+
+    def __init__(self, factory: Factory) -> None:
+        self.factory = factory
+        self.number = factory.made
+        self.alive = True
+        self.closed = 0
+
+    async def close(self) -> None:
+        self.closed += 1
+        await asyncio.sleep(self.factory.close_seconds)
+        if self.factory.close_error:
+            raise self.factory.close_error
+        self.factory.there -= 1
+
+    async def exec(
+        self,
+        cmd: list[str] | str,
+        *,
+        input: str | bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 30.0,
+        user: str | None = None,
+        max_output: int = 100_000,
+    ) -> ExecResult:
+        return ExecResult(0)
+
+    async def python(self, code: str, *, timeout: float = 30.0) -> ExecResult:
+        return ExecResult(0)
+
+    async def bash(self, command: str, *, timeout: float = 30.0) -> ExecResult:
+        return ExecResult(0)
+
+    async def read_file(self, path: str, *, max_bytes: int = 50 * 2**20) -> bytes:
+        return b""
+
+    async def write_file(self, path: str, content: str | bytes) -> None:
+        return None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class Factory:
+    """Makes them, as slowly and as unreliably as it is told."""
+
+    def __init__(self, seconds: float = 0.0, errors: list[Exception] | None = None) -> None:
+        self.seconds = seconds
+        self.errors = errors or []
+        self.close_seconds = 0.0
+        self.close_error: Exception | None = None
+        self.made = self.there = self.at_once = self.most_at_once = 0
+        self.tried = 0
+
+    async def __call__(self) -> Counted:
+        self.tried += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await asyncio.sleep(self.seconds)
+            if self.errors:
+                raise self.errors.pop(0)
+        finally:
+            self.at_once -= 1
+        self.made += 1
+        self.there += 1
+        return Counted(self)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for something that takes a moment."""
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110  (any of several events would do)
+            await asyncio.sleep(0.001)
+
+
+def test_each_is_handed_out_once_and_destroyed_afterwards() -> None:
+    async def run() -> None:
+        factory = Factory()
+        async with SandboxPool(factory, 3) as pool:
+            got: list[Counted] = []
+            for _ in range(10):
+                async with pool.acquire() as sandbox:
+                    assert sandbox.closed == 0
+                    got.append(sandbox)
+        assert len({sandbox.number for sandbox in got}) == 10
+        assert all(sandbox.closed == 1 for sandbox in got)
+        assert factory.there == 0
+
+    asyncio.run(run())
+
+
+def test_it_fills_ahead_and_a_ready_one_costs_no_wait() -> None:
+    async def run() -> None:
+        factory = Factory()
+        async with SandboxPool(factory, 4, concurrency=2) as pool:
+            await pool.filled()
+            assert pool.stats().ready == 4
+            factory.seconds = 60
+            async with pool.acquire(timeout=20):
+                stats = pool.stats()
+                assert (stats.in_use, stats.ready, stats.starting) == (1, 3, 1)
+
+    asyncio.run(run())
+
+
+def test_no_more_are_made_at_once_than_allowed_however_many_wait() -> None:
+    async def episode(pool: SandboxPool[Counted]) -> None:
+        async with pool.acquire():
+            await asyncio.sleep(0.01)
+
+    async def run() -> None:
+        factory = Factory(0.02)
+        async with SandboxPool(factory, 2, concurrency=3) as pool:
+            episodes = [asyncio.create_task(episode(pool)) for _ in range(20)]
+            await asyncio.sleep(0)
+            assert pool.stats().waiting == 20
+            await asyncio.gather(*episodes)
+            stats = pool.stats()
+        assert factory.most_at_once == 3
+        assert stats.acquired == 20
+        assert stats.waiting == 0
+        assert 0.1 < stats.longest_wait < stats.waited
+        assert factory.there == 0
+
+    asyncio.run(run())
+
+
+def test_who_comes_first_is_served_first() -> None:
+    async def run() -> list[int]:
+        order: list[int] = []
+
+        async def episode(number: int) -> None:
+            async with pool.acquire():
+                order.append(number)
+
+        async with SandboxPool(Factory(0.01), 1, concurrency=1) as pool:
+            await asyncio.gather(*(episode(number) for number in range(6)))
+        return order
+
+    assert asyncio.run(run()) == list(range(6))
+
+
+def test_making_waits_for_a_destruction_that_falls_behind() -> None:
+    async def run() -> None:
+        factory = Factory()
+        factory.close_seconds = 0.2
+        async with SandboxPool(factory, 2, concurrency=1) as pool:
+            for _ in range(12):
+                async with pool.acquire():
+                    pass
+                assert factory.there <= 2 + 2 + 1 + 1
+        assert factory.there == 0
+
+    asyncio.run(run())
+
+
+def test_one_that_died_while_it_waited_is_replaced() -> None:
+    async def run() -> None:
+        factory = Factory()
+        async with SandboxPool(factory, 1) as pool:
+            await pool.filled()
+            pool._ready[0][1].alive = False
+            async with pool.acquire() as sandbox:
+                assert sandbox.number == 2
+            assert pool.stats().failed == 1
+        assert factory.there == 0
+
+    asyncio.run(run())
+
+
+def test_one_that_grew_old_while_it_waited_is_replaced() -> None:
+    async def run() -> None:
+        factory = Factory()
+        async with SandboxPool(factory, 1, max_age=0.2) as pool:
+            await pool.filled()
+            await asyncio.sleep(0.3)
+            async with pool.acquire() as sandbox:
+                assert sandbox.number > 1
+            assert pool.stats().failed == 0
+        assert factory.there == 0
+
+    asyncio.run(run())
+
+
+def test_a_passing_failure_is_tried_again() -> None:
+    async def run() -> None:
+        factory = Factory(errors=[SandboxError("engine away")])
+        async with SandboxPool(factory, 1) as pool:
+            async with pool.acquire(timeout=10):
+                pass
+            assert pool.stats().failed == 1
+
+    asyncio.run(run())
+
+
+def test_lasting_failure_is_told_to_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vf.sandbox.pool.BACKOFF", 0.001)
+
+    async def run() -> None:
+        factory = Factory(errors=[SandboxError("engine away") for _ in range(PATIENCE + 4)])
+        async with SandboxPool(factory, 2, concurrency=2) as pool:
+
+            async def episode() -> None:
+                async with pool.acquire(timeout=20):
+                    pass
+
+            ends = await asyncio.gather(*(episode() for _ in range(3)), return_exceptions=True)
+            assert all("times in a row: engine away" in str(end) for end in ends)
+            assert all(isinstance(end, SandboxError) for end in ends)
+            # It goes on trying: when the engine is back, so is the pool.
+            await until(lambda: not factory.errors)
+            async with pool.acquire(timeout=20):
+                pass
+            assert pool.stats().failed == PATIENCE + 4
+
+    asyncio.run(run())
+
+
+def test_what_can_never_work_is_told_at_once_and_not_tried_again() -> None:
+    async def run() -> None:
+        factory = Factory(errors=[ConfigError("no such image")])
+        async with SandboxPool(factory, 2, concurrency=1) as pool:
+            with pytest.raises(ConfigError, match="no such image"):
+                await pool.filled(timeout=20)
+            with pytest.raises(ConfigError, match="no such image"):
+                async with pool.acquire(timeout=20):
+                    pass
+        assert factory.tried == 1
+
+    asyncio.run(run())
+
+
+def test_a_wait_has_an_end_and_says_what_it_waited_for() -> None:
+    async def run() -> None:
+        async with SandboxPool(Factory(30), 1) as pool:
+            with pytest.raises(
+                SandboxError, match=r"no sandbox was ready after 0.05 s: 2 being made"
+            ):
+                async with pool.acquire(timeout=0.05):
+                    pass
+            assert pool.stats().waiting == 0
+
+    asyncio.run(run())
+
+
+def test_cancelled_episodes_lose_no_sandbox() -> None:
+    async def run() -> None:
+        factory = Factory(0.003)
+
+        async def episode() -> None:
+            async with pool.acquire():
+                await asyncio.sleep(0.001)
+
+        async with SandboxPool(factory, 2) as pool:
+            episodes = [asyncio.create_task(episode()) for _ in range(60)]
+            for number, task in enumerate(episodes):
+                await asyncio.sleep(0.001)
+                if number % 2:
+                    task.cancel()
+            await asyncio.gather(*episodes, return_exceptions=True)
+            await pool.filled()
+            stats = pool.stats()
+            assert (stats.waiting, stats.in_use) == (0, 0)
+            assert factory.there == stats.ready + stats.starting + stats.closing
+        assert factory.there == 0
+
+    asyncio.run(run())
+
+
+def test_closing_destroys_those_in_use_and_ends_the_wait_of_others() -> None:
+    async def run() -> None:
+        factory = Factory(0.01)
+        pool = SandboxPool(factory, 1)
+
+        async def hold() -> None:
+            async with pool.acquire():
+                await asyncio.sleep(30)
+
+        async def wait() -> None:
+            async with pool.acquire():
+                pass
+
+        async with pool:
+            holder = asyncio.create_task(hold())
+            await until(lambda: pool.stats().in_use == 1)
+            await pool.filled()
+            factory.seconds = 60
+            second = asyncio.create_task(hold())
+            await until(lambda: pool.stats().in_use == 2)
+            waiter = asyncio.create_task(wait())
+            await until(lambda: pool.stats().waiting == 1)
+            await pool.close()
+            assert factory.there == 0
+            with pytest.raises(SandboxError, match="not open"):
+                await waiter
+            holder.cancel()
+            second.cancel()
+        assert factory.there == 0
+
+    asyncio.run(run())
+
+
+def test_one_that_cannot_be_destroyed_stops_nobody() -> None:
+    async def run() -> None:
+        factory = Factory()
+        factory.close_error = SandboxError("engine away")
+        async with SandboxPool(factory, 1) as pool:
+            for _ in range(3):
+                async with pool.acquire(timeout=5):
+                    pass
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("bad", [{"size": 0}, {"size": 1, "concurrency": 0}])
+def test_numbers_are_checked(bad: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        SandboxPool(Factory(), **bad)
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_a_loop_that_ends_leaves_none_though_it_cancels_their_destruction(steps: int) -> None:
+    factory = Factory()
+
+    async def keep(pool: SandboxPool[Counted]) -> None:
+        async with pool:
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        pool = SandboxPool(factory, 2)
+        keeping = asyncio.create_task(keep(pool))
+        await asyncio.sleep(0)
+        await pool.filled()
+        async with pool.acquire():
+            pass
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        assert not keeping.done()  # the loop's end is what cancels it
+
+    asyncio.run(run())
+    assert factory.there == 0

@@ -1,0 +1,251 @@
+"""The persistent Python: its state, and what code can do to it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sandbox.local_box import inside, running
+from vf.sandbox.contract import ExecResult
+from vf.sandbox.local import UnsafeLocalSandbox
+
+LOST = "its state is lost"
+
+
+def run(*codes: str, timeout: float = 30.0) -> list[ExecResult]:
+    """Run one piece of code after the other in one interpreter."""
+
+    async def body(box: UnsafeLocalSandbox) -> list[ExecResult]:
+        return [await box.python(code, timeout=timeout) for code in codes]
+
+    return inside(body)
+
+
+def test_state_lives_on_and_a_last_expression_is_echoed() -> None:
+    results = run(
+        "import math\ndef f(x):\n    return x + n", "n = 2", "f(40)", "_ + 1", "None", "f;"
+    )
+    assert [r.stdout for r in results[:5]] == ["", "", "42\n", "43\n", ""]
+    assert all(r.ok and r.stderr == "" for r in results)
+
+
+def test_streams_are_kept_apart_and_text_is_utf8() -> None:
+    (result,) = run("import sys\nprint('ä')\nprint('e', file=sys.stderr)\n'ö\\ud800'")
+    assert (result.stdout, result.stderr) == ("ä\n'ö\\ud800'\n", "e\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("x = 1\n1/0", "1/0"),
+        ("def", "SyntaxError"),
+        ("'\0'", "null bytes"),
+        ("'\ud800'", "surrogates"),
+        ("input()", "EOFError"),
+        ("class E(Exception):\n    def __str__(self): 1/0\nraise E", "E"),
+        ("raise BaseException('b')", "BaseException: b"),
+        ("import asyncio\nraise asyncio.CancelledError", "CancelledError"),
+    ],
+)
+def test_an_exception_is_a_result_and_shows_nothing_of_ours(code: str, says: str) -> None:
+    result, after = run(code, "'kept'")
+    assert result.returncode == 1
+    assert says in result.stderr
+    assert 'File "<string>"' not in result.stderr
+    assert "ast.py" not in result.stderr
+    assert after.stdout == "'kept'\n"
+
+
+def test_sys_exit_ends_the_call_not_the_interpreter() -> None:
+    results = run("import sys; a = 1; sys.exit(3)", "sys.exit()", "sys.exit('bye')", "a")
+    assert [r.returncode for r in results] == [3, 0, 1, 0]
+    assert results[2].stderr == "bye\n"
+    assert results[3].stdout == "1\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import time; print('partial'); time.sleep(60)",
+        "import subprocess; subprocess.run(['sleep', '7303.5'])",
+        "import subprocess; subprocess.Popen(['setsid', 'sleep', '7303.5']).wait()",
+        "import threading; threading.Event().wait()",
+        "import os; os.read(os.pipe()[0], 1)",
+    ],
+)
+def test_on_timeout_the_code_stops_and_the_state_is_kept(code: str) -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.python("kept = 7")
+        result = await box.python(code, timeout=0.5)
+        assert (result.timed_out, result.returncode) == (True, 130)
+        assert "KeyboardInterrupt" in result.stderr
+        assert "in interrupted" not in result.stderr
+        assert LOST not in result.stderr
+        assert ("partial" in code) == (result.stdout == "partial\n")
+        assert running("7303.5") == []
+        assert (await box.python("kept")).stdout == "7\n"
+
+    inside(body)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: time.sleep(60)",
+        "import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+        "import os; os.close(101); f = open('x', 'w'); import time; time.sleep(60)",
+        "sum(range(10**12))",
+    ],
+)
+def test_code_that_does_not_stop_is_killed_and_the_loss_is_said(code: str) -> None:
+    result, after, later = run(f"print('partial')\n{code}", "'new'", "1", timeout=0.5)
+    assert (result.timed_out, result.returncode) == (True, 137)
+    assert (result.stdout, LOST in result.stderr) == ("partial\n", True)
+    assert (after.stdout, later.stdout) == ("'new'\n", "1\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "returncode"),
+    [
+        ("import os; os._exit(7)", 7),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
+        ("import ctypes; ctypes.string_at(0)", 139),
+        ("import os; os.execvp('true', ['true'])", 0),
+        ("import os; os.closerange(3, 200)", 1),
+        ("import os; os.abort()", 134),
+    ],
+)
+def test_an_interpreter_that_ends_is_said_to_be_lost_and_replaced(
+    code: str, returncode: int
+) -> None:
+    result, after = run(f"x = 1; print('out')\n{code}", "x")
+    assert (result.returncode, result.stdout) == (returncode, "out\n")
+    assert LOST in result.stderr
+    assert "NameError" in after.stderr
+
+
+def test_one_that_ends_between_calls_is_said_to_be_lost_by_the_next() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        code = "import os, threading, time\nx = 5\n"
+        code += "threading.Thread(target=lambda: (time.sleep(0.2), os._exit(1))).start()"
+        assert (await box.python(code)).ok
+        await asyncio.sleep(1.0)
+        result = await box.python("print('x' in dir())")
+        assert (result.stdout, LOST in result.stderr) == ("False\n", True)
+        assert LOST not in (await box.python("1")).stderr
+
+    inside(body)
+
+
+def test_calls_that_meet_a_dying_interpreter_lose_no_sandbox() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        for pause in (0, 0, 0.001, 0.002, 0.004, 0.008):
+            code = "import os, threading, time\n"
+            code += "threading.Thread(target=lambda: (time.sleep(0.005), os._exit(1))).start()"
+            await box.python(code)
+            await asyncio.sleep(pause)
+            await box.python("1")
+        await asyncio.sleep(0.1)
+        await box.python("1")
+        assert (await box.python("'fine'")).stdout == "'fine'\n"
+
+    inside(body)
+
+
+def test_a_fork_answers_once() -> None:
+    code = "import os\npid = os.fork()\nif pid == 0: raise SystemExit(4)\n"
+    first, second, third = run(
+        code + "os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])",
+        "import os; os.fork() and None",
+        "2",
+    )
+    assert first.stdout == "4\n"
+    assert second.returncode == 0
+    assert third.stdout.endswith("2\n")  # after what the child may still have said
+
+
+def test_code_that_writes_answers_fools_only_itself() -> None:
+    results = run(
+        "import os; os.write(101, b'1 0\\n2 0\\n3 0\\n4 0\\nnonsense\\n5 x\\n\\xff\\n')",
+        *("1/0" for _ in range(4)),
+        "6",
+    )
+    assert results[-1].stdout == "6\n"
+    forged = "import os; os.write(101, b'x' * 60000 + b'\\n')"
+    assert run(forged, "'fine'")[1].stdout == "'fine'\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.stdout.close()",
+        "import sys; sys.stdout = sys.stderr = None; 1/0",
+        "import os; os.close(1); os.close(2)",
+        "import sys; sys.displayhook = None; 1",
+        "import builtins; del builtins.print, builtins.len, builtins.isinstance, builtins.compile",
+        "import sys; sys.modules.clear()",
+        "import os; os.chdir('/'); os.environ.clear()",
+        "import gc; [o.clear() for o in gc.get_objects() if type(o) is dict and 'Console' in o]",
+    ],
+)
+def test_code_that_breaks_its_interpreter_breaks_nothing_else(code: str) -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.python(code, timeout=2)
+        await box.python("1", timeout=2)
+        assert (await box.exec("echo fine")).stdout == "fine\n"
+        assert (await box.bash("echo fine")).stdout == "fine\n"
+
+    inside(body)
+
+
+def test_threads_that_go_on_printing_block_nobody() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        code = "import threading\ndef flood():\n    while True: print('x' * 1000)\n"
+        code += "threading.Thread(target=flood, daemon=True).start()"
+        await box.python(code)
+        result = await box.python("40 + 2", timeout=20)
+        assert (result.returncode, result.timed_out) == (0, False)
+        assert len(result.stdout) < 110_000
+
+    inside(body)
+
+
+def test_what_is_printed_between_calls_comes_with_the_next() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        code = "import threading\nthreading.Timer(0.2, lambda: print('late')).start()\nprint('now')"
+        assert (await box.python(code)).stdout == "now\n"
+        await asyncio.sleep(1.0)
+        assert (await box.python("1")).stdout == "late\n1\n"
+
+    inside(body)
+
+
+def test_large_code_and_large_output() -> None:
+    text = "é" * 2**20
+    (first, second) = run(f"t = '{text}'; len(t)", "print(t)")
+    assert first.stdout == f"{2**20}\n"
+    assert second.truncated
+    assert len(second.stdout.encode()) < 100_100
+
+
+def test_a_cancelled_call_is_interrupted_and_the_state_kept() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.python("kept = 1")
+        running_call = asyncio.create_task(box.python("while True: pass"))
+        waiting = asyncio.create_task(box.python("kept = 2"))
+        await asyncio.sleep(0.3)
+        waiting.cancel()
+        running_call.cancel()
+        assert (await box.python("kept", timeout=20)).stdout == "1\n"
+
+    inside(body)
+
+
+def test_classes_can_be_pickled_and_tracebacks_show_the_code() -> None:
+    code = "import pickle\nclass A: pass\ntype(pickle.loads(pickle.dumps(A()))) is A"
+    result, _, error = run(code, "def f():\n    raise ValueError('deep')", "f()")
+    assert result.stdout == "True\n"
+    assert "raise ValueError('deep')" in error.stderr

@@ -1,0 +1,240 @@
+"""exec and the connection: what goes in and comes out, and what happens when an end is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Any
+
+import pytest
+
+from tests.sandbox.local_box import inside, running, until
+from vf.sandbox.contract import ExecResult
+from vf.sandbox.local import UnsafeLocalSandbox
+from vf.sandbox.session import Session
+from vf.traces.errors import SandboxError
+
+MIB = 2**20
+
+
+def run(cmd: list[str] | str, **options: Any) -> ExecResult:
+    async def body(box: UnsafeLocalSandbox) -> ExecResult:
+        return await box.exec(cmd, **options)
+
+    return inside(body)
+
+
+def test_both_streams_and_the_exit_code_come_back() -> None:
+    result = run("echo out; echo err >&2; exit 3")
+    assert (result.stdout, result.stderr, result.returncode) == ("out\n", "err\n", 3)
+    assert not result.ok
+    assert (result.truncated, result.timed_out, result.oom_killed) == (False, False, False)
+
+
+def test_words_are_not_for_the_shell() -> None:
+    words = ["a b", "$HOME", "`id`", "'", '"', "*", "ä\n", ""]
+    result = run(["printf", "[%s]", *words])
+    assert result.stdout == "".join(f"[{word}]" for word in words)
+
+
+@pytest.mark.parametrize(
+    ("cmd", "code", "says"),
+    [
+        (["no-such-program"], 127, "no-such-program"),
+        (["/no/such/program"], 127, "/no/such/program"),
+        (["/etc/passwd"], 126, "Permission denied"),
+        (["/"], 126, "Permission denied"),
+        ("kill -TERM $$", 143, ""),
+        ("kill -SEGV $$", 139, ""),
+    ],
+)
+def test_what_cannot_run_or_is_killed_is_a_result(cmd: str, code: int, says: str) -> None:
+    result = run(cmd)
+    assert result.returncode == code
+    assert says in result.stderr
+
+
+def test_a_directory_that_is_not_there_is_a_result() -> None:
+    result = run("true", cwd="nowhere")
+    assert result.returncode == 126
+    assert "nowhere: No such file or directory" in result.stderr
+
+
+def test_cwd_and_env() -> None:
+    result = run('pwd; echo "$PWD $A $B"', cwd="/usr", env={"A": "1 ä", "B": ""})
+    assert result.stdout == "/usr\n/usr 1 ä \n"
+
+
+def test_output_in_the_middle_goes_and_is_said_to_be_gone() -> None:
+    result = run("echo begin; yes é | head -c 3000000; echo; echo end", max_output=1001)
+    assert result.truncated
+    assert result.stdout.startswith("begin\n")
+    assert result.stdout.endswith("end\n")
+    assert "\N{REPLACEMENT CHARACTER}" not in result.stdout
+    head, said, tail = result.stdout.partition("\n[... ")
+    count, _, tail = tail.partition(" bytes are missing ...]\n")
+    assert said
+    assert len(head.encode()) + len(tail.encode()) + int(count) == 6 + 3000000 + 1 + 4
+
+
+def test_output_that_just_fits_is_whole_and_what_is_not_utf8_is_replaced() -> None:
+    result = run(r"printf 'a\377\000b'", max_output=4)
+    assert (result.stdout, result.truncated) == ("a\N{REPLACEMENT CHARACTER}\0b", False)
+
+
+def test_the_streams_are_limited_each_by_itself() -> None:
+    result = run("yes >&2 & sleep 0.2; kill $!; echo fine", max_output=100)
+    assert result.stdout == "fine\n"
+    assert "bytes are missing" in result.stderr
+
+
+def test_stdin_text_bytes_large_and_none() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        assert (await box.exec("cat")).stdout == ""
+        assert (await box.exec("cat", input="ä\n")).stdout == "ä\n"
+        data = os.urandom(MIB) * 20
+        result = await box.exec("wc -c", input=data)
+        assert int(result.stdout) == len(data)
+        # Nobody reads it; somebody reads a little of it; somebody closes it.
+        for cmd in ("true", "head -c 10 >/dev/null", "exec <&-; sleep 0.1"):
+            assert (await box.exec(cmd, input=data)).returncode == 0
+        late = await box.exec("sleep 60", input=data, timeout=0.3)
+        assert late.timed_out
+
+    inside(body)
+
+
+def test_a_command_line_of_a_mebibyte() -> None:
+    line = "echo " + "x" * MIB + " | wc -c"
+    assert int(run(line).stdout) == MIB + 1
+    assert "Argument list too long" in run(["echo", "x" * MIB]).stderr
+
+
+def test_many_at_once_do_not_mix() -> None:
+    async def body(box: UnsafeLocalSandbox) -> list[ExecResult]:
+        calls = [box.exec(f"cat; echo {n}", input=f"{n} " * 50_000) for n in range(20)]
+        return list(await asyncio.gather(*calls))
+
+    for number, result in enumerate(inside(body)):
+        assert result.stdout.startswith(f"{number} ")
+        assert result.stdout.endswith(f"{number} {number}\n")
+        assert set(result.stdout.replace("\n[... ", " ").split()) >= {str(number)}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"cmd": []},
+        {"cmd": [""]},
+        {"cmd": "a\0b"},
+        {"cmd": "true", "timeout": 0},
+        {"cmd": "true", "timeout": -1},
+        {"cmd": "true", "timeout": float("nan")},
+        {"cmd": "true", "timeout": float("inf")},
+        {"cmd": "true", "max_output": 0},
+        {"cmd": "true", "env": {"A=B": "1"}},
+        {"cmd": "true", "env": {"": "1"}},
+        {"cmd": "true", "env": {"A": "\0"}},
+        {"cmd": "true", "cwd": "a\0"},
+        {"cmd": "true", "user": "nobody-of-that-name"},
+        {"cmd": "true", "user": "4294967295"},
+        {"cmd": ["echo", *["x" * MIB] * 33]},
+    ],
+)
+def test_bad_arguments_are_errors_and_cost_nothing(bad: dict[str, Any]) -> None:
+    async def body(box: UnsafeLocalSandbox) -> str:
+        with pytest.raises(ValueError, match=r"."):
+            await box.exec(**bad)
+        return (await box.exec("echo fine")).stdout
+
+    assert inside(body) == "fine\n"
+
+
+def test_a_timeout_of_a_year_is_one() -> None:
+    assert run("echo fine", timeout=3e7).stdout == "fine\n"
+
+
+def test_a_cancelled_call_is_killed_inside() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        call = asyncio.create_task(box.exec("(setsid sleep 7301.5 &); sleep 7301.5"))
+        assert await asyncio.to_thread(until, lambda: len(running("sleep\x007301.5")) == 2)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await asyncio.to_thread(until, lambda: not running("sleep\x007301.5"))
+        assert (await box.exec("echo fine")).stdout == "fine\n"
+
+    inside(body)
+
+
+def test_a_supervisor_that_dies_is_a_lost_sandbox_for_all_that_wait() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        assert box._process is not None
+        calls = [asyncio.create_task(box.exec("sleep 7302.5")) for _ in range(3)]
+        assert await asyncio.to_thread(until, lambda: len(running("sleep\x007302.5")) == 3)
+        os.kill(box._process.pid, signal.SIGKILL)
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, SandboxError)
+            assert "supervisor ended: exit code -9" in str(outcome)
+        with pytest.raises(SandboxError, match="is closed"):
+            await box.exec("true")
+        assert not box.alive
+        # The keepers saw to what ran.
+        assert await asyncio.to_thread(until, lambda: not running("sleep\x007302.5"))
+
+    inside(body)
+
+
+def test_a_supervisor_that_hangs_is_a_lost_sandbox() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        assert box._process is not None
+        assert box._session is not None
+        box._session._grace = 0.3
+        os.kill(box._process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(SandboxError, match="did not answer 'exec' within"):
+                await asyncio.wait_for(box._session.exec("true", timeout=0.1), 20)
+        finally:
+            os.kill(box._process.pid, signal.SIGCONT)
+
+    inside(body)
+
+
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        ("print('Traceback: something')", "broke the protocol: no frame begins"),
+        ("", "its supervisor ended"),
+        ("import time; time.sleep(60)", "did not answer 'hello'"),
+        (
+            "import sys; sys.stdout.buffer.write(bytes(3) + b'\\2' + bytes(4) + b'{}'); "
+            "sys.stdout.flush(); import time; time.sleep(60)",
+            "broke the protocol: 'id'",
+        ),
+    ],
+)
+def test_what_is_no_supervisor_is_found_out(says: str, why: str) -> None:
+    async def body() -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            says,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdin
+        assert process.stdout
+        session = Session(process.stdout, process.stdin, name="it")
+        try:
+            with pytest.raises(SandboxError, match=why):
+                await session.start(timeout=5 if "answer" not in why else 0.5)
+            assert session.lost
+        finally:
+            await session.close()
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    asyncio.run(body())

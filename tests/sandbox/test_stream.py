@@ -1,0 +1,101 @@
+"""The engine's multiplexed stream, taken apart wherever it is cut."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vf.sandbox.container.stream import BUFFER, STDERR_KEPT, Stream
+
+pieces = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40)), max_size=12)
+
+
+def packed(parts: list[tuple[int, bytes]]) -> bytes:
+    return b"".join(struct.pack(">BxxxI", kind, len(data)) + data for kind, data in parts)
+
+
+def joined(parts: list[tuple[int, bytes]], kind: int) -> bytes:
+    return b"".join(data for what, data in parts if what == kind)
+
+
+@given(parts=pieces, cuts=st.lists(st.integers(1, 30), min_size=1, max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_stdout_and_stderr_come_apart_however_they_are_cut(
+    parts: list[tuple[int, bytes]], cuts: list[int]
+) -> None:
+    async def run() -> tuple[bytes, bytes]:
+        here, there = socket.socketpair()
+        with there:
+            here.setblocking(False)
+            stream = await Stream.open(here)
+            data = packed(parts)
+            for cut in cuts:
+                stream._protocol.data_received(data[:cut])
+                data = data[cut:]
+            stream._protocol.data_received(data)
+            there.shutdown(socket.SHUT_WR)
+            out = await stream.reader.read()
+            stream.close()
+            return out, bytes(stream._protocol.stderr)
+
+    assert asyncio.run(run()) == (joined(parts, 1), joined(parts, 2))
+
+
+def test_both_directions_of_a_socket() -> None:
+    async def run() -> None:
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        stream = await Stream.open(here)
+        loop = asyncio.get_running_loop()
+        there.setblocking(False)
+        stream.writer.write(b"hello")
+        assert await loop.sock_recv(there, 100) == b"hello"
+        last = b"x" * STDERR_KEPT + b" the end"
+        await loop.sock_sendall(there, packed([(1, b"out"), (2, last)]))
+        assert await stream.reader.readexactly(3) == b"out"
+        there.close()
+        assert await stream.reader.read() == b""
+        assert stream.stderr.endswith("x the end")
+        assert len(stream.stderr) == STDERR_KEPT
+        stream.close()
+
+    asyncio.run(run())
+
+
+def test_who_does_not_read_makes_the_other_side_wait() -> None:
+    async def run() -> int:
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        there.setblocking(False)
+        stream = await Stream.open(here)
+        frame = packed([(1, b"x" * 65536)])
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                while sent < 64 * BUFFER:
+                    await asyncio.get_running_loop().sock_sendall(there, frame)
+                    sent += len(frame)
+        stream.close()
+        there.close()
+        return sent
+
+    assert asyncio.run(run()) < 4 * BUFFER
+
+
+def test_letting_go_is_seen_at_the_other_end() -> None:
+    async def run() -> None:
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        there.setblocking(False)
+        stream = await Stream.open(here)
+        stream.close()
+        async with asyncio.timeout(10):
+            assert await asyncio.get_running_loop().sock_recv(there, 1) == b""
+        there.close()
+
+    asyncio.run(run())

@@ -1,0 +1,124 @@
+"""When the time is over, everything is dead, however it hides; what it said is kept."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sandbox.local_box import inside, running, until
+from vf.sandbox.contract import ExecResult
+from vf.sandbox.local import UnsafeLocalSandbox
+
+MARK = "7310.5"
+
+HIDING = {
+    "a child": f"sleep {MARK}",
+    "a background job": f"sleep {MARK} & sleep {MARK}",
+    "setsid": f"setsid sleep {MARK} & sleep {MARK}",
+    "a double fork": f"(setsid sh -c '(setsid sleep {MARK} &) &' &); sleep {MARK}",
+    "ignored signals": f"trap '' TERM INT HUP QUIT; sleep {MARK}; sleep {MARK}",
+    "stopped": f"sleep {MARK} & kill -STOP $!; kill -STOP $$",
+    "closed streams": f"exec <&- >&- 2>&-; sleep {MARK}",
+    "full stdout": f"yes {MARK}",
+    "full stderr": f"yes {MARK} >&2",
+    "no newline": "head -c 100000000 /dev/zero; sleep " + MARK,
+    "a pipeline": f"yes {MARK} | (sleep {MARK}; cat)",
+    "one that starts another": f"while :; do (setsid sleep {MARK} &); sleep 0.01; done",
+    "a hundred": f"for i in $(seq 100); do sleep {MARK} & done; wait",
+}
+
+
+def run(cmd: list[str] | str, timeout: float = 0.7) -> ExecResult:
+    """Run a command that takes too long; check that nothing of it is left when it answers."""
+
+    async def body(box: UnsafeLocalSandbox) -> ExecResult:
+        result = await box.exec(cmd, timeout=timeout)
+        assert running(f"sleep\0{MARK}") + running(f"yes\0{MARK}") == []
+        assert (await box.exec("echo fine")).stdout == "fine\n"
+        return result
+
+    return inside(body)
+
+
+@pytest.mark.parametrize("how", HIDING)
+def test_nothing_survives_however_it_hides(how: str) -> None:
+    result = run(HIDING[how])
+    assert (result.timed_out, result.returncode, result.ok) == (True, 137, False)
+    assert result.oom_killed is False
+    assert 0.7 <= result.duration < 20
+
+
+def test_what_was_said_until_then_is_kept() -> None:
+    result = run(f"echo out; echo err >&2; sleep {MARK}")
+    assert (result.stdout, result.stderr) == ("out\n", "err\n")
+
+
+def test_a_quick_death_by_a_signal_is_no_timeout() -> None:
+    async def body(box: UnsafeLocalSandbox) -> ExecResult:
+        return await box.exec("kill -9 $$", timeout=30)
+
+    result = inside(body)
+    assert (result.timed_out, result.returncode) == (False, 137)
+
+
+def test_orphans_and_zombies_are_buried() -> None:
+    zombies = f"""
+import os, time
+for _ in range(50):
+    if os.fork() == 0:
+        os._exit(0)
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.execvp("sleep", ["sleep", "{MARK}"])
+        os._exit(0)
+time.sleep(60)
+"""
+    assert run(["python3", "-c", zombies], timeout=2.0).timed_out
+
+
+def test_a_program_that_ends_in_time_may_leave_something_until_the_end() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        result = await box.exec(f"setsid sleep {MARK} & echo left")
+        assert result.stdout == "left\n"
+        assert await asyncio.to_thread(until, lambda: len(running(f"sleep\0{MARK}")) == 1)
+
+    inside(body)
+    assert running(f"sleep\0{MARK}") == []
+
+
+def test_a_timeout_of_one_is_not_that_of_another() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        long = asyncio.create_task(box.exec("sleep 2; echo whole", timeout=60))
+        short = await asyncio.gather(*(box.exec("sleep 60", timeout=0.3) for _ in range(8)))
+        assert all(result.timed_out for result in short)
+        assert (await long).stdout == "whole\n"
+
+    inside(body)
+
+
+def test_a_timeout_too_short_to_start_in() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        for call in (box.exec, box.python, box.bash):
+            result = await call("1 # " + "x" * 10, timeout=1e-6)
+            assert result.timed_out or result.returncode in (0, 127)
+        assert (await box.exec("echo fine")).stdout == "fine\n"
+        assert (await box.python("2")).stdout == "2\n"
+        assert (await box.bash("echo fine")).stdout == "fine\n"
+
+    inside(body)
+
+
+def test_timeouts_one_after_the_other_wear_nothing_out() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.python("n = 0")
+        for _ in range(15):
+            assert (await box.exec("sleep 60", timeout=0.02)).timed_out
+            late = await box.python("n += 1\nimport time; time.sleep(60)", timeout=0.05)
+            assert late.timed_out
+            assert (await box.bash("sleep 60", timeout=0.02)).timed_out
+        assert (await box.python("n")).stdout == "15\n"
+        assert (await box.bash("echo fine")).stdout == "fine\n"
+
+    inside(body)
