@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from vf.environments.tool_calls import ToolBox
 from vf.rubrics.rubric import Rubric, episode_return
-from vf.traces.calling import instant
+from vf.traces.calling import call, instant
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task
@@ -41,6 +42,47 @@ class Step:
     info: dict[str, Any] = field(default_factory=dict)
 
 
+class Closing(Protocol):
+    """Something that an episode holds, such as a sandbox."""
+
+    def close(self) -> Awaitable[None] | None:
+        """Let go of it."""
+        ...
+
+
+Held = TypeVar("Held", bound=Closing)
+
+
+class Service(Protocol):
+    """Something that all episodes share, such as a pool of sandboxes."""
+
+    async def check(self) -> None:
+        """Look whether it can be had: asked before a run begins.
+
+        Raises:
+            ConfigError: It cannot; says how to mend it.
+        """
+        ...
+
+    async def start(self) -> None:
+        """Begin to get ready, without waiting for it: called in the loop that episodes run in."""
+        ...
+
+
+@runtime_checkable
+class ToolSet(Protocol):
+    """Tools that work with something of the episode's, and can be given to any environment."""
+
+    @property
+    def services(self) -> Sequence[Service]:
+        """What the tools need."""
+        ...
+
+    def bind(self, episode: Environment) -> Sequence[Callable[..., Any]]:
+        """Return the tools of one episode: typed functions or bound methods."""
+        ...
+
+
 class Environment:
     """A multi-turn environment that a language model acts in.
 
@@ -54,7 +96,9 @@ class Environment:
     Attributes:
         id: The name it was registered under.
         system_prompt: Put before every task's prompt, unless None.
-        tools: Functions the model may call, beside the methods marked ``@vf.tool``.
+        tools: Functions the model may call, or tool sets such as
+            :class:`~vf.environments.sandbox_tools.PythonTool`, beside the methods marked
+            ``@vf.tool``.
         rubric: How a finished trace is scored. By default the sum of the step rewards.
         max_turns: Most answers of the model in one episode.
         max_tokens: Most tokens sampled in one episode; None for no limit.
@@ -62,11 +106,12 @@ class Environment:
         tool_timeout: Seconds for one tool call.
         rng: This episode's random numbers. Use it, never the global ones.
         turn: Zero-based turn of the reply that ``step`` is answering.
+        timing: Seconds of this episode by phase; recorded in ``Trace.timing``.
     """
 
     id: str = ""
     system_prompt: str | None = None
-    tools: Sequence[Callable[..., Any]] = ()
+    tools: Sequence[Callable[..., Any] | ToolSet] = ()
     rubric: Rubric = Rubric(outcome=episode_return)
     max_turns: int = 10
     max_tokens: int | None = None
@@ -74,7 +119,9 @@ class Environment:
     tool_timeout: float = 30.0
     rng: random.Random
     turn: int = 0
+    timing: dict[str, float]
     _toolbox: ToolBox | None = None
+    _held: dict[Hashable, Closing]
     _tool_methods: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -104,6 +151,51 @@ class Environment:
         """Release what the episode holds. Called once, however the episode ended."""
         return None
 
+    @property
+    def services(self) -> list[Service]:
+        """What all episodes share: by default, whatever the tool sets need."""
+        sets = [entry for entry in self.tools if isinstance(entry, ToolSet)]
+        return list(dict.fromkeys(service for entry in sets for service in entry.services))
+
+    @instant
+    def check(self) -> Awaitable[None] | None:
+        """Look whether all that episodes will need is there: called before a run begins.
+
+        By default, asks the :attr:`services`.
+
+        Raises:
+            ConfigError: Something is missing, say, a container engine; says how to mend it.
+        """
+        return _in_turn([service.check for service in self.services])
+
+    @instant
+    def start(self) -> Awaitable[None] | None:
+        """Begin to get ready what episodes share, without waiting for it.
+
+        Called once in the event loop that the episodes will run in. By default, starts the
+        :attr:`services`.
+        """
+        return _in_turn([service.start for service in self.services])
+
+    def hold(self, key: Hashable, make: Callable[[], Held]) -> Held:
+        """Return what this episode holds under a key; it is made at the first call.
+
+        It is closed after :meth:`close`, however the episode ended.
+        """
+        if key not in self._held:
+            self._held[key] = make()
+        return cast(Held, self._held[key])
+
+    async def release(self) -> None:
+        """Close what the episode holds, all of it even if one of them fails."""
+        held, self._held = self._held, {}
+        results = await asyncio.gather(
+            *(call(thing.close) for thing in held.values()), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
     def first_messages(self, task: Task) -> list[Message]:
         """Return the system prompt (if any) and the task's prompt as messages."""
         messages = as_messages(task.prompt)
@@ -127,8 +219,11 @@ class Environment:
     def toolbox(self) -> ToolBox:
         """This episode's tools."""
         if self._toolbox is None:
-            bound = [getattr(self, name) for name in self._tool_methods]
-            self._toolbox = ToolBox([Tool.from_function(fn) for fn in [*self.tools, *bound]])
+            functions: list[Callable[..., Any]] = []
+            for entry in self.tools:
+                functions += entry.bind(self) if isinstance(entry, ToolSet) else [entry]
+            functions += [getattr(self, name) for name in self._tool_methods]
+            self._toolbox = ToolBox([Tool.from_function(fn) for fn in functions])
         return self._toolbox
 
     @property
@@ -149,4 +244,11 @@ class Environment:
         episode = copy.copy(self)
         episode.rng = random.Random(seed)
         episode._toolbox = None
+        episode._held = {}
+        episode.timing = {}
         return episode
+
+
+async def _in_turn(asked: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    for ask in asked:
+        await ask()

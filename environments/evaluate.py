@@ -10,6 +10,7 @@ from statistics import fmean
 from vf.environments.environment import Environment, Split
 from vf.environments.runner import rollout
 from vf.inference.model import Model, Sampling
+from vf.traces.calling import call
 from vf.traces.collector import fewer_collections
 from vf.traces.errors import ConfigError
 from vf.traces.seeding import derive_seed
@@ -69,6 +70,7 @@ async def evaluate(
     sampling: Sampling | None = None,
     seed: int = 0,
     on_trace: Callable[[Trace], None] | None = None,
+    check: bool = True,
     run: Callable[..., Awaitable[Trace]] = rollout,
 ) -> Evaluation:
     """Run a model on tasks of the eval split.
@@ -82,13 +84,15 @@ async def evaluate(
         sampling: How to sample.
         seed: The same seed gives the same rollouts (as far as the model can).
         on_trace: Called with each trace as it finishes.
+        check: Look first whether all that the environment needs is there, and start it.
         run: Runs one rollout, with the arguments of :func:`~vf.environments.runner.rollout`.
 
     Returns:
         The traces in the order of the tasks, failed ones included.
 
     Raises:
-        ConfigError: There are no tasks, or a setting is out of range.
+        ConfigError: There are no tasks, a setting is out of range, or something that the
+            environment needs is missing.
     """
     if rollouts_per_example < 1 or max_concurrent < 1:
         raise ConfigError("rollouts_per_example and max_concurrent must be at least 1")
@@ -96,6 +100,9 @@ async def evaluate(
         tasks = take_tasks(environment, "eval", tasks)
     if not tasks:
         raise ConfigError("there are no tasks to evaluate on")
+    if check:
+        await call(environment.check)
+        await call(environment.start)
     places = asyncio.Semaphore(max_concurrent)
 
     async def one(task: Task, index: int) -> Trace:

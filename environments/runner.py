@@ -80,6 +80,7 @@ class _Rollout:
         self.trace.branches = self.conversation.branches
         self.trace.forks = self.conversation.forks
         self.trace.tool_events = self.environment.tool_events
+        self.trace.timing = self.environment.timing
         self.doing = "starting"
 
     async def run(self) -> Trace:
@@ -169,12 +170,18 @@ class _Rollout:
 
     async def _close(self) -> None:
         try:
+            await self._end("close")
+        finally:
+            await self._end("release")
+
+    async def _end(self, name: str) -> None:
+        try:
             async with asyncio.timeout(CLOSE_TIMEOUT):
-                await self._ask("close")
+                await self._ask(name)
         except InfrastructureError as error:
             self._fail(error)
         except TimeoutError:
-            self._fail(EnvironmentFailure(f"close took longer than {CLOSE_TIMEOUT:g} s"))
+            self._fail(EnvironmentFailure(f"{name} took longer than {CLOSE_TIMEOUT:g} s"))
 
     def _fail(self, error: InfrastructureError) -> None:
         """Record the first failure; a later one (say, in close) never hides its cause."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from vf.traces.calling import call
@@ -13,6 +15,29 @@ from vf.traces.messages import Message, ToolCall
 from vf.traces.suggest import did_you_mean
 from vf.traces.tools import ArgumentError, Tool, render_result
 from vf.traces.trace import ToolEvent
+
+_deadline: ContextVar[asyncio.Timeout | None] = ContextVar("deadline", default=None)
+
+
+@contextmanager
+def off_the_clock() -> Iterator[None]:
+    """Stop the clock of the tool call that this runs in, if it does.
+
+    For a coroutine that waits through no fault of the model's, say, for a sandbox while all are
+    taken: the wait counts against the rollout's time limit only.
+    """
+    deadline = _deadline.get()
+    when = None if deadline is None else deadline.when()
+    if deadline is None or when is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    left = when - loop.time()
+    deadline.reschedule(None)
+    try:
+        yield
+    finally:
+        deadline.reschedule(loop.time() + left)
 
 
 class ToolBox:
@@ -78,6 +103,7 @@ class ToolBox:
         started = time.perf_counter()
         try:
             async with asyncio.timeout(timeout) as deadline:
+                _deadline.set(deadline)
                 result = await call(tool.fn, **arguments)
         except InvalidToolUse as error:
             event.kind, event.detail = "rejected", str(error)
@@ -97,6 +123,7 @@ class ToolBox:
             event.kind, event.detail = "error", reason
             raise ToolError(f"tool {tool.name!r} {reason}") from error
         finally:
+            _deadline.set(None)
             event.seconds = time.perf_counter() - started
         return render_result(result)
 

@@ -16,11 +16,19 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
     """Return what the rollouts of a step say. Failed rollouts are counted, and in no mean."""
     traces = [trace for group in groups for trace in group.traces]
     failed = sum(len(group.failed) for group in groups)
+    waits = [
+        trace.timing["sandbox"]
+        for group in groups
+        for trace in [*group.traces, *group.failed]
+        if "sandbox" in trace.timing
+    ]
     out: Metrics = {
         "rollouts/scored": len(traces),
         "rollouts/failed": failed,
         "groups/uniform_fraction": fmean(group.uniform for group in groups),
     }
+    if waits:
+        out |= {"sandbox/wait_s_mean": fmean(waits), "sandbox/wait_s_max": max(waits)}
     if not traces:
         return out
     calls = [event for trace in traces for event in trace.tool_events]

@@ -163,6 +163,7 @@ class Orchestrator:
             sampling=self.sampling,
             seed=derive_seed(self._args.seed, "eval"),
             on_trace=on_trace,
+            check=False,
             run=self._rollout,
         )
         failed = [trace for trace in result.traces if trace.error is not None]

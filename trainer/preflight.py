@@ -91,7 +91,8 @@ def preflight(config: Config) -> Plan:
     """Check a config against the world, without loading any weights.
 
     Raises:
-        ConfigError: The environment, model, tokenizer, tasks or limits do not fit together.
+        ConfigError: The environment, model, tokenizer, tasks or limits do not fit together, or
+            something that the environment needs is missing, such as a container engine.
     """
     args = config.args
     check_devices(config)
@@ -99,6 +100,7 @@ def preflight(config: Config) -> Plan:
     if not isinstance(settings, EmbeddedSettings):
         check_settings(settings, outer_environ())
     environment = make(config.env.id, **config.env.args)
+    asyncio.run(_check(environment))
     model_config = _model_config(config.model)
     renderer = Renderer.from_pretrained(resolve_model(config.model), settings.template_args)
     verdicts = probe(renderer)
@@ -136,6 +138,10 @@ def preflight(config: Config) -> Plan:
         _memory(config, model_config, parameters),
         summary(verdicts),
     )
+
+
+async def _check(environment: Environment) -> None:
+    await call(environment.check)
 
 
 def _model_config(name: str) -> Any:

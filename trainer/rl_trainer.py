@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from vf.inference.token_model import TokenModel
+from vf.traces.calling import call
 from vf.traces.errors import ConfigError, TrainingError
 from vf.traces.trace import Trace
 from vf.trainer.background import BackgroundLoop
@@ -28,6 +29,8 @@ from vf.trainer.report import write_report
 from vf.trainer.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
+
+WAIT_SHARE = 0.2  # of the time that a step's rollouts took: waits above it are worth a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ class RLTrainer:
         log.info("engine %s at %s", inference.engine, self.engine.base_url)
         self._loop = BackgroundLoop()
         self._closers.append(self._loop.stop)
+        self._loop.call(call(plan.environment.start), self._watch)
         self._sampler = self.engine.sampler(self.args.generation_timeout)
         self._closers.append(lambda: self._loop.call(self._sampler.close(), watch=lambda: None))
         model = TokenModel(
@@ -160,6 +164,7 @@ class RLTrainer:
             sum(update.processed_tokens for update in updates) / times["train"]
         )
         self._report_signal(groups)
+        self._report_waits(metrics)
         return metrics
 
     def collect(self) -> list[Group]:
@@ -294,6 +299,15 @@ class RLTrainer:
         elif uniform:
             log.info(
                 "%d of %d groups had equal rewards and were skipped", len(uniform), len(groups)
+            )
+
+    def _report_waits(self, metrics: Metrics) -> None:
+        wait = metrics.get("sandbox/wait_s_mean", 0.0)
+        if wait > max(1.0, WAIT_SHARE * metrics["time/generate"]):
+            self.display.note(
+                f"in step {self.step_count}, rollouts waited for their sandboxes: {wait:.1f} s on "
+                f"average, {metrics['sandbox/wait_s_max']:.1f} s at most. If the machine has room, "
+                "raise env.args.sandbox.pool"
             )
 
     def close(self) -> None:

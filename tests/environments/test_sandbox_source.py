@@ -1,0 +1,241 @@
+"""Where sandboxes come from: settings checked at once, containers ready ahead, none left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import vf
+from vf.environments.bundled.code_contest import CodeContest
+from vf.environments.bundled.problems.catalogue import problems
+from vf.environments.sandbox_source import DockerSource, SandboxSource, sandbox_source
+from vf.sandbox.container.engine import Engine
+from vf.sandbox.contract import ExecResult
+from vf.sandbox.local import UnsafeLocalSandbox
+from vf.sandbox.reaper import find
+from vf.sandbox.scripted import ScriptedSandbox
+
+SMALL = {"backend": "docker", "pool": 2, "concurrency": 2, "lifetime": 300}
+LOCAL = {"backend": "local", "unsafe_local": True}
+
+
+def ours(engine: Engine) -> set[str]:
+    """The names of this process's containers."""
+    return {item.name for item in asyncio.run(find(engine)) if item.mine}
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("dokcer", "no sandbox 'dokcer'. Did you mean 'docker'"),
+        ("", "there is no sandbox ''"),
+        (3, 'must be "docker" or a table of settings, got 3'),
+        (None, 'must be "docker" or a table of settings, got None'),
+        (["docker"], 'must be "docker" or a table of settings'),
+        ({"backend": "podman"}, "there is no sandbox 'podman'"),
+        ({"backend": 3}, "there is no sandbox 3"),
+        ({"memroy": 1}, "no setting 'memroy'. Did you mean 'memory'"),
+        ({"pool": 0}, "sandbox.pool must be a whole number, at least 1, got 0"),
+        ({"pool": 2.5}, "sandbox.pool must be a whole number"),
+        ({"pool": True}, "sandbox.pool must be a whole number"),
+        ({"concurrency": -1}, "sandbox.concurrency must be a whole number"),
+        ({"memory": 0}, "memory must be positive, got 0"),
+        ({"memory": -1}, "memory must be positive, got -1"),
+        ({"cpus": 0}, "cpus must be positive"),
+        ({"pids": -5}, "pids must be positive"),
+        ({"lifetime": 0}, "lifetime must be positive"),
+        ({"lifetime": float("nan")}, "lifetime must be positive"),
+        ({"memory": "512m"}, "sandbox.memory must be a number, got '512m'"),
+        ({"memory": 2**24}, "memory"),
+        ({"network": "host"}, 'network must be "none" or "bridge"'),
+        ({"network": True}, "sandbox.network must be a name"),
+        ({"image": ""}, "sandbox.image must be a name"),
+        ({"backend": "local"}, "unprotected"),
+        ({"backend": "local", "unsafe_local": 1}, "unprotected"),
+        ({**LOCAL, "memory": 2**30}, "the local sandbox has no setting 'memory'"),
+    ],
+)
+def test_a_wrong_setting_is_named_at_once(setting: Any, said: str) -> None:
+    with pytest.raises(vf.ConfigError) as raised:
+        sandbox_source("code-contest", setting)
+    assert said in str(raised.value)
+    assert str(raised.value).startswith("code-contest: ")
+    with pytest.raises(vf.ConfigError):
+        CodeContest(sandbox=setting)
+
+
+def test_settings_reach_the_profile() -> None:
+    source = sandbox_source("x", {**SMALL, "memory": 2**29, "cpus": 0.5, "pids": 40, "image": "i"})
+    assert isinstance(source, DockerSource)
+    assert (source.size, source.concurrency, source.profile.image) == (2, 2, "i")
+    limits = source.profile.limits
+    assert (limits.memory, limits.cpus, limits.pids, limits.lifetime) == (2**29, 0.5, 40, 300)
+    default = sandbox_source("x", "docker")
+    assert isinstance(default, DockerSource)
+    assert default.profile.network == "none"
+
+
+def test_a_function_or_a_source_is_taken_as_it_is() -> None:
+    source = sandbox_source("x", ScriptedSandbox)
+    assert isinstance(source.open(), ScriptedSandbox)
+    assert source == sandbox_source("x", ScriptedSandbox)
+    assert sandbox_source("x", source) is source
+    asyncio.run(source.check())
+
+
+def test_the_local_one_has_to_be_asked_for_by_its_name() -> None:
+    source = sandbox_source("x", LOCAL)
+
+    async def run() -> ExecResult:
+        await source.check()
+        await source.start()
+        async with source.open() as sandbox:
+            assert isinstance(sandbox, UnsafeLocalSandbox)
+            return await sandbox.exec("echo hi")
+
+    assert asyncio.run(run()).stdout == "hi\n"
+
+
+@pytest.mark.parametrize("address", ["unix:///no/such/docker.sock", "tcp://127.0.0.1:9"])
+def test_without_an_engine_nothing_begins(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", address)
+    traces: list[vf.Trace] = []
+    model = vf.ScriptedModel(["Done."])
+    with pytest.raises(vf.ConfigError, match="engine"):
+        asyncio.run(vf.evaluate(CodeContest(), model, tasks=2, on_trace=traces.append))
+    assert traces == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"image": "no-such:image"}, "no-such:image"), ({"runtime": "no-such"}, "no-such")],
+)
+def test_what_the_engine_lacks_is_found_before_anything_begins(
+    engine: Engine, settings: dict[str, Any], said: str
+) -> None:
+    traces: list[vf.Trace] = []
+    model = vf.ScriptedModel(["Done."])
+    env = CodeContest(sandbox={**SMALL, **settings})
+    with pytest.raises(vf.ConfigError, match=said):
+        asyncio.run(vf.evaluate(env, model, tasks=2, on_trace=traces.append))
+    assert traces == []
+    assert ours(engine) == set()
+
+
+def test_an_environment_asks_what_its_tools_need_once_each() -> None:
+    said: list[str] = []
+
+    class Source:
+        open = ScriptedSandbox
+
+        async def check(self) -> None:
+            said.append("check")
+
+        async def start(self) -> None:
+            said.append("start")
+
+    source: SandboxSource = Source()
+    env = vf.Environment()
+    env.tools = [vf.PythonTool(source), vf.FileTools(source)]
+    model = vf.ScriptedModel(["Done."])
+    task = vf.Task("t", "Go.")
+    asyncio.run(vf.evaluate(env, model, tasks=[task]))
+    assert said == ["check", "start"]
+    asyncio.run(vf.evaluate(env, model, tasks=[task], check=False))
+    assert said == ["check", "start"]
+
+
+def test_the_pool_fills_ahead_and_is_gone_with_its_loop(engine: Engine) -> None:
+    source = sandbox_source("x", SMALL)
+    assert isinstance(source, DockerSource)
+
+    async def run() -> set[str]:
+        await source.start()
+        pool = await source._pool()
+        await pool.filled(timeout=60)
+        names = {item.name for item in await find(engine) if item.mine}
+        async with source.open() as sandbox:
+            assert (await sandbox.exec("id -u")).stdout != "0\n"
+        return names
+
+    for _ in range(2):  # each loop gets a pool of its own
+        assert len(asyncio.run(run())) >= 2
+        assert ours(engine) == set()
+    assert source._pools == {}
+
+
+def test_a_container_that_is_killed_ends_the_rollout_without_a_reward(engine: Engine) -> None:
+    env = CodeContest(sandbox=SMALL)
+    task = next(iter(env.tasks("eval")))
+
+    class Killer(vf.ScriptedModel):
+        """Kills the container between its first and its second answer."""
+
+        async def respond(self, conversation: Any, sampling: Any) -> Any:
+            if conversation.turn == 1:
+                for item in await find(engine):
+                    if item.mine:
+                        await engine.call("kill", item.name)
+            return await super().respond(conversation, sampling)
+
+    call = {"python": {"code": "1"}}
+    trace = asyncio.run(vf.rollout(env, task, Killer([call, call, "Done."])))
+    assert trace.error is not None
+    assert trace.error.boundary == "sandbox"
+    assert trace.reward is None
+    assert trace.score is None
+    assert ours(engine) == set()
+
+
+def solver(messages: list[vf.Message]) -> Any:
+    """Solve any problem of code-contest, after trying it out."""
+    prompt = messages[1].content
+    problem = next(p for p in problems("eval") if f" {p.signature}\n" in prompt)
+    if len(messages) == 2:
+        return {"python": {"code": f"{problem.solution}\n6 * 7"}}
+    assert messages[-1].content == "42"
+    return f"```python\n{problem.solution}\n```"
+
+
+def test_sixteen_episodes_at_once_on_a_small_pool(engine: Engine) -> None:
+    env = CodeContest(sandbox=SMALL)
+    model = vf.ScriptedModel(solver)
+    evaluation = asyncio.run(vf.evaluate(env, model, tasks=16, max_concurrent=16))
+    assert [trace.error for trace in evaluation.traces] == [None] * 16
+    assert evaluation.rewards == [1.0] * 16
+    assert all(trace.timing["sandbox"] > 0 for trace in evaluation.traces)
+    assert ours(engine) == set()
+
+
+@pytest.mark.parametrize("name", ["math-python", "repo-fix"])
+def test_sixteen_episodes_at_once_of_the_others(engine: Engine, name: str) -> None:
+    env = vf.make(name, sandbox=SMALL)
+    call = {"python": {"code": "6 * 7"}} if name == "math-python" else {"list_files": {}}
+    model = vf.ScriptedModel([call, "Answer: 1"])
+    evaluation = asyncio.run(vf.evaluate(env, model, tasks=16, max_concurrent=16))
+    assert [trace.error for trace in evaluation.traces] == [None] * 16
+    assert evaluation.rewards == [0.0] * 16
+    said = {trace.messages[3].content.splitlines()[0] for trace in evaluation.traces}
+    assert said == {"42" if name == "math-python" else "README.md"}
+    assert ours(engine) == set()
+
+
+def test_no_episode_sees_another_ones_sandbox(engine: Engine) -> None:
+    env = vf.Environment()
+    env.tools = [vf.BashTool(sandbox_source("x", SMALL))]
+    look = {"bash": {"command": "ls /workspace /tmp; echo mine > /workspace/a; echo b > /tmp/b"}}
+    tasks = [vf.Task(str(n), "Go.") for n in range(6)]
+    model = vf.ScriptedModel([look, "Done."])
+    evaluation = asyncio.run(vf.evaluate(env, model, tasks=tasks, max_concurrent=2))
+    said = {trace.messages[2].content for trace in evaluation.traces}
+    assert said == {"/tmp:\n\n/workspace:"}
+
+
+def test_the_sources_are_found_by_name(open_local: Callable[..., Any]) -> None:
+    for name in ("code-contest", "math-python", "repo-fix"):
+        env = vf.make(name, sandbox=open_local)
+        assert env.id == name
+        assert len(env.services) == 1

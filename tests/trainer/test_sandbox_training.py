@@ -1,0 +1,146 @@
+"""Training in an environment whose episodes each have a container."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vf
+from tests.trainer.conftest import TrainerFactory
+from vf.environments.environment import Split
+from vf.environments.episode_sandbox import EpisodeSandbox
+from vf.environments.sandbox_source import sandbox_source
+from vf.sandbox.container.engine import Engine
+from vf.sandbox.reaper import find
+from vf.traces.errors import SandboxError
+from vf.traces.trace import Failure
+from vf.trainer.batch import Group
+from vf.trainer.cli import main
+from vf.trainer.metrics import rollout_metrics
+
+CONFIG = Path(__file__).parents[2] / "configs" / "code-contest.toml"
+TINY = [
+    *("model=tiny", "env.args.visible=1", "bf16=false", "max_tokens=24"),
+    *("max_prompt_len=900", "max_seq_len=1000", "micro_batch_tokens=4096"),
+    *("env.args.sandbox.pool=1", "env.args.sandbox.concurrency=1"),
+]
+
+
+class Counted(vf.Environment):
+    """Reply with digits; a program in a container counts them."""
+
+    max_turns = 1
+
+    def __init__(self) -> None:
+        self.source = sandbox_source("test-counted", {"pool": 4, "lifetime": 300})
+        self.tools = [vf.PythonTool(self.source)]
+        self.rubric = vf.Rubric(outcome=lambda trace: trace.info["share"])
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        for index in range(4):
+            yield vf.Task(f"{split}-{index}", f"Say {index}.")
+
+    async def step(self, reply: vf.Message) -> vf.Step:
+        async with EpisodeSandbox.of(self, self.source).fresh() as sandbox:
+            result = await sandbox.exec(["tr", "-dc", "0-9"], input=reply.content)
+        assert result.ok
+        share = len(result.stdout) / max(1, len(reply.content))
+        return vf.Step(terminated=True, info={"share": share})
+
+
+vf.register("test-counted", Counted)
+
+
+def ours(engine: Engine) -> set[str]:
+    return {item.name for item in asyncio.run(find(engine)) if item.mine}
+
+
+def test_a_step_of_training_in_containers(engine: Engine, make_trainer: TrainerFactory) -> None:
+    trainer = make_trainer(env="test-counted", batch_size=8, rollouts_per_example=4)
+    metrics = trainer.step()
+    assert metrics["rollouts/scored"] == 8
+    assert metrics["rollouts/failed"] == 0
+    assert 0 < metrics["sandbox/wait_s_mean"] <= metrics["sandbox/wait_s_max"]
+    assert ours(engine), "the pool is filled again while the model learns"
+    trainer.close()
+    assert ours(engine) == set()
+
+
+def test_the_config_for_code_contest_can_start(
+    engine: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [part for setting in TINY for part in ("--set", setting)]
+    assert main([str(CONFIG), "--dry-run", *overrides]) == 0
+    assert "all can start" in capsys.readouterr().out
+    assert ours(engine) == set()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("env.args.sandbox.memory=0", "memory must be positive, got 0"),
+        ("env.args.sandbox.pids=-1", "pids must be positive, got -1"),
+        ("env.args.sandbox.pool=0", "sandbox.pool must be a whole number, at least 1"),
+        ("env.args.python_timeout=0", "python_timeout must be above 0"),
+        ("env.args.sandbox.network='host'", "network must be"),
+    ],
+)
+@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry run", "run"])
+def test_limits_out_of_range_end_it_before_it_begins(
+    override: str, said: str, dry: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [*TINY, override, f"output_dir='{tmp_path}/runs'"]
+    overrides = [part for setting in settings for part in ("--set", setting)]
+    assert main([str(CONFIG), *dry, *overrides]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry run", "run"])
+def test_without_an_engine_it_ends_before_it_begins(
+    dry: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/docker.sock")
+    settings = [*TINY, f"output_dir='{tmp_path}/runs'"]
+    overrides = [part for setting in settings for part in ("--set", setting)]
+    assert main([str(CONFIG), *dry, *overrides]) == 2
+    assert "no container engine answers at unix:///no/such/docker.sock" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [("image='no-such:image'", "no-such:image"), ("runtime='no-such'", "no-such")],
+)
+def test_what_the_engine_lacks_ends_it_before_it_begins(
+    engine: Engine, setting: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = [*TINY, f"env.args.sandbox.{setting}"]
+    overrides = [part for one in settings for part in ("--set", one)]
+    assert main([str(CONFIG), "--dry-run", *overrides]) == 2
+    assert said in capsys.readouterr().err
+
+
+def _trace(**values: Any) -> vf.Trace:
+    return vf.Trace(environment="e", task=vf.Task("t", "Go."), seed=0, **values)
+
+
+def test_the_wait_counts_rollouts_that_used_a_sandbox_failed_ones_too() -> None:
+    error = Failure.of(SandboxError("none was ready"))
+    group = Group(vf.Task("t", "Go."))
+    group.failed = [_trace(error=error, timing={"sandbox": 5.0}), _trace(error=error)]
+    metrics = rollout_metrics([group])
+    assert metrics["sandbox/wait_s_mean"] == 5.0
+    group.failed.append(_trace(error=error, timing={"sandbox": 1.0}))
+    metrics = rollout_metrics([group])
+    assert metrics["sandbox/wait_s_mean"] == 3.0
+    assert metrics["sandbox/wait_s_max"] == 5.0
+    group.failed = []
+    assert not [name for name in rollout_metrics([group]) if name.startswith("sandbox/")]
