@@ -129,7 +129,14 @@ def test_a_factory_must_give_an_environment() -> None:
 
 
 def test_installed_environments_are_found_by_their_entry_points() -> None:
-    assert vf.registered() == ["calculator", "guess-number", "reverse-text"]
+    assert vf.registered() == [
+        "calculator",
+        "code-contest",
+        "guess-number",
+        "math-python",
+        "repo-fix",
+        "reverse-text",
+    ]
     for name in vf.registered():
         made = vf.make(name)
         assert made.id == name

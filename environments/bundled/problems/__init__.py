@@ -1,0 +1,1 @@
+"""Small programming problems: statement, reference solution, and how to draw inputs."""

@@ -1,0 +1,257 @@
+"""Repair a small repository whose tests fail, with a shell and file tools."""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from vf.environments.bundled.repos.generate import MODULES_IN_A_REPO, Repo, draw_repo
+from vf.environments.bundled.repos.module import Bug
+from vf.environments.environment import Environment, Split, Step
+from vf.environments.episode_sandbox import EpisodeSandbox, code_timeouts
+from vf.environments.grading import Case, Grade, grade
+from vf.environments.sandbox_source import Sandboxes, sandbox_source
+from vf.environments.sandbox_tools import BashTool, FileTools
+from vf.rubrics.penalties import extra_tool_calls, tool_errors
+from vf.rubrics.rubric import Rubric
+from vf.sandbox.contract import Sandbox
+from vf.traces.errors import ConfigError
+from vf.traces.messages import Message
+from vf.traces.seeding import derive_seed
+from vf.traces.task import Task
+from vf.traces.trace import Trace
+
+# The repository's own package first, and no bytecode of a module that has changed since.
+PREAMBLE = "import os, sys\nsys.dont_write_bytecode = True\nsys.path.insert(0, os.getcwd())\n"
+_MAX_FILE = 100_000  # bytes of a source file that counts
+_MAX_FILES = 50
+_MAX_DIFF = 20_000  # characters kept in the trace
+
+
+def repaired(trace: Trace) -> float:
+    """1 if every hidden test passes with the model's changes to the source, else 0."""
+    return float(trace.info.get("hidden_passed", 0.0) == 1.0)
+
+
+def hidden_passed(trace: Trace) -> float:
+    """Share of the hidden tests that pass; 0 if the episode was not graded."""
+    return float(trace.info.get("hidden_passed", 0.0))
+
+
+def changed_lines(trace: Trace) -> float:
+    """Lines that the model added to the source or took away."""
+    return float(trace.info.get("changed_lines", 0))
+
+
+class RepoFix(Environment):
+    """A generated repository with a bug that a test shows.
+
+    The model has ``bash``, ``list_files``, ``read_file``, ``write_file`` and ``edit_file``, and
+    ends with a message without tool calls; what it has done by its last turn counts too. Graded
+    by hidden tests in a fresh sandbox, which gets only the source files of the package as the
+    model left them: changing the tests gains nothing. Reward: all hidden tests pass, less a
+    share for many calls, calls gone wrong and commands that hang.
+
+    Args:
+        sandbox: Where code runs; see :func:`~vf.environments.sandbox_source.sandbox_source`.
+        bugs: Broken modules in each repository, 1 to 3.
+        num_train: Tasks in the train split.
+        num_eval: Tasks in the eval split; no bug is in both.
+        free_calls: Tool calls that cost nothing.
+        bash_timeout: Seconds for one command, at most 20.
+        seed: Seed of the tasks.
+
+    Raises:
+        ConfigError: An argument is out of range, or ``sandbox`` names no sandbox.
+    """
+
+    system_prompt = (
+        "You repair Python repositories with the bash and file tools. Work in the current "
+        "directory. When the source is right, say in one sentence what was wrong."
+    )
+    max_turns = 12
+    tool_timeout = 60.0
+    timeout = 600.0
+
+    def __init__(
+        self,
+        sandbox: Sandboxes = "docker",
+        bugs: int = 1,
+        num_train: int = 2000,
+        num_eval: int = 200,
+        free_calls: int = 12,
+        bash_timeout: float = 15.0,
+        seed: int = 0,
+    ) -> None:
+        if not 1 <= bugs <= MODULES_IN_A_REPO:
+            raise ConfigError(f"repo-fix: bugs must be 1 to {MODULES_IN_A_REPO}, got {bugs}")
+        if num_train < 1 or num_eval < 1:
+            raise ConfigError("repo-fix: num_train and num_eval must be at least 1")
+        if free_calls < 0:
+            raise ConfigError(f"repo-fix: free_calls must not be negative, got {free_calls}")
+        if not 0 < bash_timeout <= 20:
+            raise ConfigError(
+                f"repo-fix: bash_timeout must be above 0 and at most 20, got {bash_timeout}"
+            )
+        self.source = sandbox_source("repo-fix", sandbox)
+        self.bugs = bugs
+        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
+        self.seed = seed
+        self.tools = [
+            BashTool(self.source, timeout=bash_timeout),
+            FileTools(self.source),
+        ]
+        self.rubric = Rubric(
+            outcome=repaired,
+            penalties=[
+                extra_tool_calls(0.2, free=free_calls, scale=8),
+                tool_errors(0.1),
+                code_timeouts(0.2),
+            ],
+            metrics=[hidden_passed, changed_lines],
+        )
+
+    def tasks(self, split: Split) -> Iterator[Task]:
+        """Yield different repositories; no bug is in both splits.
+
+        Raises:
+            ConfigError: There are not so many different ones.
+        """
+        rng = random.Random(derive_seed(self.seed, "repo-fix", split))
+        seen: set[str] = set()
+        for _ in range(100 * self.sizes[split]):
+            repo = draw_repo(rng, split, self.bugs)
+            task = _task(repo)
+            if task.id in seen:
+                continue
+            seen.add(task.id)
+            yield task
+            if len(seen) == self.sizes[split]:
+                return
+        raise ConfigError(f"repo-fix: found only {len(seen)} different {split} tasks")
+
+    def reset(self, task: Task) -> list[Message]:
+        """Have the repository written into the sandbox when that is first needed."""
+        self.package: str = task.info["package"]
+        self.files: dict[str, str] = task.info["files"]
+        self.cases = [Case(code, value, raises) for code, value, raises in task.answer]
+        self._box.prepare = self._write_repo
+        return self.first_messages(task)
+
+    async def step(self, reply: Message) -> Step:
+        """Run the reply's tool calls; without any, or at the last turn, grade the repository."""
+        step = await self.run_tools(reply)
+        if step.terminated or self.turn + 1 >= self.max_turns:
+            step.info.update(await self._graded())
+        return step
+
+    @property
+    def _box(self) -> EpisodeSandbox:
+        return EpisodeSandbox.of(self, self.source)
+
+    async def _write_repo(self, sandbox: Sandbox) -> None:
+        for path, text in self.files.items():
+            await sandbox.write_file(path, text)
+
+    async def _graded(self) -> dict[str, Any]:
+        info: dict[str, Any] = {"hidden_passed": 0.0, "code_timeouts": self._box.timeouts}
+        if not self._box.opened:  # nothing was done, so nothing is repaired
+            return info
+        before = {path: text for path, text in self.files.items() if self._counts(path)}
+        after = await self._box.use(self._read_source)
+        lines = _diff(before, after)
+        info["diff"] = "\n".join(lines)[:_MAX_DIFF]
+        info["changed_lines"] = sum(line[:1] in "+-" for line in lines if line[:3] not in _HEADS)
+        if after is None:
+            return info
+        async with self._box.fresh() as sandbox:
+            graded = await grade_source(sandbox, after, self.cases)
+        info["hidden_passed"] = sum(graded.passed) / len(graded.passed)
+        info["code_timeouts"] += graded.timeouts
+        return info
+
+    def _counts(self, path: str) -> bool:
+        """Return whether a file is source: in the package, and no test."""
+        parts = PurePosixPath(path).parts
+        return (
+            len(parts) > 1
+            and parts[0] == self.package
+            and path.endswith(".py")
+            and ".." not in parts
+            and not any(part == "tests" or part.startswith("test_") for part in parts)
+        )
+
+    async def _read_source(self, sandbox: Sandbox) -> dict[str, str] | None:
+        """Return the source as the model left it; None if there is too much of it, or none."""
+        find = ["find", self.package, "-type", "f", "-name", "*.py", "-print0"]
+        found = await sandbox.exec(find, timeout=10.0)
+        paths = [path for path in found.stdout.split("\0") if self._counts(path)]
+        if not found.ok or found.truncated or len(paths) > _MAX_FILES:
+            return None
+        try:
+            return {
+                path: (await sandbox.read_file(path, max_bytes=_MAX_FILE)).decode("utf-8")
+                for path in sorted(paths)
+            }
+        except (OSError, ValueError):
+            return None
+
+
+async def grade_source(sandbox: Sandbox, files: Mapping[str, str], cases: list[Case]) -> Grade:
+    """Grade source files by hidden tests.
+
+    Args:
+        sandbox: Where; it should be fresh.
+        files: The text of every file by its path.
+        cases: The tests.
+
+    Raises:
+        SandboxError: The sandbox is lost: nothing is known about the files.
+    """
+    for path, text in files.items():
+        await sandbox.write_file(path, text)
+    return await grade(sandbox, PREAMBLE, cases)
+
+
+_HEADS = ("+++", "---")
+
+
+def _diff(before: Mapping[str, str], after: Mapping[str, str] | None) -> list[str]:
+    """Return the unified diff of all files."""
+    lines: list[str] = []
+    for path in sorted({*before, *(after or {})}):
+        old = before.get(path, "").splitlines()
+        new = (after or {}).get(path, "").splitlines()
+        lines += difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm="")
+    return lines
+
+
+def _task(repo: Repo) -> Task:
+    bugs = "+".join(
+        f"{name}:{bug.kind}.{_index(repo, name, bug)}" for name, bug in repo.bugs.items()
+    )
+    others = "+".join(module.name for module in repo.modules)
+    count = "A test fails" if len(repo.bugs) == 1 else "Tests fail"
+    return Task(
+        id=f"{repo.package}/{others}/{bugs}",
+        prompt=(
+            f"{count} in the Python package `{repo.package}` in the current directory, because "
+            "its source has a bug. The tests in `tests/` are right, and more tests will be run "
+            "than those. Find what is wrong and repair the source."
+        ),
+        answer=[[case.code, case.value, case.raises] for case in repo.hidden_cases()],
+        info={
+            "package": repo.package,
+            "files": repo.files(),
+            "bugs": {name: bug.kind for name, bug in repo.bugs.items()},
+        },
+    )
+
+
+def _index(repo: Repo, name: str, bug: Bug) -> int:
+    """Return which of its module's bugs this is."""
+    module = next(module for module in repo.modules if module.name == name)
+    return module.bugs.index(bug)

@@ -1,0 +1,1 @@
+"""Small repositories with a bug in them, for repo-fix."""

@@ -1,0 +1,271 @@
+"""repo-fix: every bug shows, every repair counts, and nothing but a repair does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import vf
+from vf.environments import grader_program
+from vf.environments.bundled.repo_fix import RepoFix, grade_source
+from vf.environments.bundled.repos.generate import MODULES, Repo, bugs_of
+from vf.environments.bundled.repos.module import BUG_KINDS, Bug, Module
+from vf.environments.environment import Split
+from vf.environments.grading import Case
+from vf.environments.sandbox_source import OpenSandbox
+from vf.sandbox.container.engine import Engine
+from vf.sandbox.contract import Sandbox
+
+BUGS = [(module, bug) for module in MODULES for bug in module.bugs]
+SOURCES = {module.name: module.source for module in MODULES}
+UNITTEST = ["python3", "-m", "unittest"]
+
+
+def play(env: vf.Environment, task: vf.Task, *script: Any) -> vf.Trace:
+    return asyncio.run(vf.rollout(env, task, vf.ScriptedModel(script)))
+
+
+def bash(command: str) -> dict[str, dict[str, str]]:
+    return {"bash": {"command": command}}
+
+
+def repair(task: vf.Task) -> dict[str, dict[str, str]]:
+    (name,) = task.info["bugs"]
+    path = f"{task.info['package']}/{name}.py"
+    return {"write_file": {"path": path, "content": SOURCES[name]}}
+
+
+@pytest.fixture
+def env(open_local: OpenSandbox) -> RepoFix:
+    return RepoFix(open_local)
+
+
+@pytest.fixture
+def task(env: RepoFix) -> vf.Task:
+    return next(iter(env.tasks("eval")))
+
+
+def test_there_are_ten_kinds_of_bugs_and_each_is_used() -> None:
+    assert len(BUG_KINDS) >= 10
+    assert {bug.kind for _, bug in BUGS} == set(BUG_KINDS)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.name))
+def test_a_bug_is_one_change_to_one_place(module: Module) -> None:
+    assert len({bug.new for bug in module.bugs}) >= len(module.bugs) - 1
+    for bug in module.bugs:
+        assert module.source.count(bug.old) == 1, bug
+        compile(module.broken(bug), module.name, "exec")
+        assert module.broken(bug) != module.source
+
+
+def test_every_module_has_bugs_for_both_splits_and_none_for_both() -> None:
+    for module in MODULES:
+        train, held_out = bugs_of(module, "train"), bugs_of(module, "eval")
+        assert train
+        assert held_out
+        assert not {bug.new for bug in train} & {bug.new for bug in held_out}
+        assert len(train) + len(held_out) == len(module.bugs)
+
+
+async def _visible(sandbox: Sandbox, repo: Repo) -> bool:
+    """Whether the repository's own tests pass."""
+    for path, text in repo.files().items():
+        await sandbox.write_file(f"{repo.package}/{path}", text)
+    result = await sandbox.exec(UNITTEST, cwd=repo.package)
+    assert "Ran " in result.stderr, result
+    assert "Ran 0 tests" not in result.stderr, result
+    return result.ok
+
+
+async def _hidden(sandbox: Sandbox, repo: Repo) -> bool:
+    files = {path: text for path, text in repo.files().items() if path.startswith(repo.package)}
+    return (await grade_source(sandbox, files, repo.hidden_cases())).all_passed
+
+
+def test_right_modules_pass_both_kinds_of_tests(in_sandbox: Callable[..., Any]) -> None:
+    async def failing(sandbox: Sandbox) -> list[str]:
+        found = []
+        for number, module in enumerate(MODULES):
+            repo = Repo(f"kit{number}", [module], {})
+            if not (await _visible(sandbox, repo) and await _hidden(sandbox, repo)):
+                found.append(module.name)
+        return found
+
+    assert in_sandbox(failing) == []
+
+
+def _holds(source: str, case: Case) -> bool:
+    namespace: dict[str, Any] = {}
+    try:
+        exec(source, namespace)
+        outcome = grader_program._evaluate(case.code, namespace)
+    except Exception as error:
+        outcome = grader_program._failure(error)
+    return case.holds(json.loads(outcome))
+
+
+@pytest.mark.parametrize(("module", "bug"), BUGS, ids=lambda x: getattr(x, "kind", None) or x.name)
+def test_every_bug_fails_both_kinds_of_tests(module: Module, bug: Bug) -> None:
+    for cases in (module.visible, module.hidden):
+        assert all(_holds(module.source, case) for case in cases)
+        assert not all(_holds(module.broken(bug), case) for case in cases)
+
+
+def test_each_kind_of_bug_shows_and_is_repaired_in_containers(engine: Engine) -> None:
+    env = RepoFix({"backend": "docker", "pool": 2, "concurrency": 2}, num_train=400)
+    kinds: dict[str, vf.Task] = {}
+    for task in env.tasks("train"):
+        kinds.setdefault(next(iter(task.info["bugs"].values())), task)
+    assert set(kinds) == set(BUG_KINDS)
+
+    async def run() -> list[vf.Trace]:
+        return await asyncio.gather(
+            *(
+                vf.rollout(
+                    env,
+                    task,
+                    vf.ScriptedModel(
+                        [
+                            bash("python3 -m unittest"),
+                            repair(task),
+                            bash("python3 -m unittest"),
+                            ".",
+                        ]
+                    ),
+                )
+                for task in kinds.values()
+            )
+        )
+
+    for trace in asyncio.run(run()):
+        assert trace.error is None
+        before, _, after = [m.content for m in trace.messages if m.role == "tool"]
+        assert "FAILED" in before, trace.task.id
+        assert after.endswith("OK"), trace.task.id
+        assert trace.reward == 1.0, trace.task.id
+        assert trace.score is not None
+        assert trace.score.metrics["changed_lines"] >= 1
+
+
+def test_tasks_are_the_same_every_time_and_distinct() -> None:
+    env = RepoFix(num_train=60, num_eval=30)
+    for split, count in (("train", 60), ("eval", 30)):
+        split_name: Split = "train" if split == "train" else "eval"
+        tasks = list(env.tasks(split_name))
+        assert len({task.id for task in tasks}) == len(tasks) == count
+        assert tasks == list(env.tasks(split_name))
+    assert len(next(iter(RepoFix(bugs=2, num_train=1).tasks("train"))).info["bugs"]) == 2
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.name))
+def test_no_hidden_test_is_visible(module: Module) -> None:
+    assert len(module.hidden) >= 10
+    assert not {case.code for case in module.hidden} & {case.code for case in module.visible}
+
+
+def test_a_repair_is_rewarded_and_its_diff_is_kept(env: RepoFix, task: vf.Task) -> None:
+    trace = play(env, task, repair(task), "It was wrong.")
+    assert trace.reward == 1.0
+    assert trace.info["diff"].startswith("--- a/")
+    assert trace.info["hidden_passed"] == 1.0
+
+
+def test_a_repair_by_the_last_turn_counts(open_local: OpenSandbox, task: vf.Task) -> None:
+    env = RepoFix(open_local)
+    env.max_turns = 2
+    trace = play(env, task, repair(task), bash("ls"))
+    assert trace.stop_reason is vf.StopReason.MAX_TURNS
+    assert trace.reward == 1.0
+
+
+CHEATS: dict[str, list[str]] = {
+    "nothing": [],
+    "looks only": ["ls", "cat */*.py | head -5"],
+    "deletes the tests": ["rm -rf tests"],
+    "empties the tests": ["for f in tests/*.py; do echo > $f; done"],
+    "skips the tests": [
+        "sed -i 's/^class/import unittest\\n@unittest.skip(\"\")\\nclass/' tests/*"
+    ],
+    "deletes the source": ["rm -rf {package}"],
+    "deletes the module": ["rm {package}/{module}.py"],
+    "empties the module": ["echo > {package}/{module}.py"],
+    "sitecustomize": [
+        "echo 'import os; os._exit(0)' | tee sitecustomize.py usercustomize.py conftest.py "
+        "{package}/sitecustomize.py {package}/conftest.py"
+    ],
+    "patched unittest": [
+        "mkdir unittest; echo 'def main(): pass' > unittest/__init__.py",
+        "echo 'def dumps(value): return 1' > json.py",
+    ],
+    "exits on import": ["echo 'import os; os._exit(0)' > {package}/__init__.py"],
+    "patches the grader": [
+        'printf \'import sys, builtins\\nmain = sys.modules["__main__"]\\n'
+        "main._evaluate = lambda *a: chr(123) + chr(125)\\n' > {package}/__init__.py"
+    ],
+    "equal to anything": [
+        "printf 'class Any:\\n    def __eq__(self, other): return True\\n"
+        "    def __getattr__(self, name): return self\\n"
+        "    def __call__(self, *a, **k): return self\\n"
+        "import sys\\nsys.modules[__name__] = Any()\\n' > {package}/{module}.py"
+    ],
+    "a link": [
+        "echo 'x = 1' > /tmp/vf_cheat.py; rm {package}/{module}.py; "
+        "ln -s /tmp/vf_cheat.py {package}/{module}.py"
+    ],
+    "a pipe": ["rm {package}/{module}.py; mkfifo {package}/{module}.py"],
+    "not text": ["head -c 1000 /dev/urandom > {package}/{module}.py"],
+    "much": ["head -c 300000 /dev/zero | tr '\\0' '#' > {package}/{module}.py"],
+    "many": ["for i in $(seq 80); do echo 'x = 1' > {package}/m$i.py; done"],
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_what_is_no_repair_earns_nothing(env: RepoFix, task: vf.Task, cheat: str) -> None:
+    (module,) = task.info["bugs"]
+    commands = [
+        command.replace("{package}", task.info["package"]).replace("{module}", module)
+        for command in CHEATS[cheat]
+    ]
+    trace = play(env, task, *map(bash, commands), "Done.")
+    assert trace.error is None
+    assert trace.reward == 0.0
+
+
+def test_editing_the_tests_takes_nothing_from_a_repair(env: RepoFix, task: vf.Task) -> None:
+    trace = play(env, task, bash("rm -rf tests; echo 'raise 1' > tests.py"), repair(task), "Done.")
+    assert trace.reward == 1.0
+    assert "tests" not in trace.info["diff"]
+
+
+def test_a_file_that_is_deleted_is_not_there_when_it_is_graded(env: RepoFix, task: vf.Task) -> None:
+    (broken,) = task.info["bugs"]
+    package = task.info["package"]
+    others = [
+        path
+        for path in task.info["files"]
+        if path.startswith(f"{package}/") and not path.endswith((f"{broken}.py", "__init__.py"))
+    ]
+    trace = play(env, task, repair(task), bash(f"rm {others[0]}"), "Done.")
+    assert trace.reward == 0.0
+    assert 0 < trace.info["hidden_passed"] < 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"bugs": 0}, "bugs must be 1 to 3"),
+        ({"bugs": 4}, "bugs must be 1 to 3"),
+        ({"num_eval": 0}, "num_train and num_eval"),
+        ({"free_calls": -1}, "free_calls must not be negative"),
+        ({"bash_timeout": 0}, "bash_timeout must be above 0"),
+        ({"bash_timeout": 21}, "at most 20"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(vf.ConfigError, match=said):
+        RepoFix(**settings)
