@@ -21,7 +21,7 @@ $(READY): pyproject.toml constraints/cpu.txt
 		|| { echo "vf-rl needs Python 3.11 or newer; name one with PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet -c constraints/cpu.txt -e '.[train,dev]'
+	$(BIN)/pip install --quiet -c constraints/cpu.txt -e '.[train,search,dev]'
 	@touch $(READY)
 
 quickstart: $(READY)

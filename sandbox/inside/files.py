@@ -243,6 +243,8 @@ def write(path: str, source: int, size: int, umask: int) -> None:
         if size:
             raise ValueError(f"{size} bytes did not come")
         os.fchmod(fd, mode)
+        # A program that is open for writing cannot be run, and it may be run before we are gone.
+        os.close(fd)
         os.rename(part, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -28,9 +28,10 @@ async def serve(answer: Handler, delay: float = 0.0) -> AsyncIterator[LocalServe
     server = LocalServer()
 
     async def handle(request: web.Request) -> web.Response:
-        server.bodies.append(await request.json())
+        body = await request.json()
+        server.bodies.append(body)
         await asyncio.sleep(delay)
-        return answer(server.bodies[-1])
+        return answer(body)
 
     app = web.Application()
     app.router.add_post("/{path:.*}", handle)

@@ -1,0 +1,113 @@
+"""Your own questions about your own corpus: NQ, HotpotQA, MuSiQue and the like, by searching."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from vf.environments.bundled.cached_index import cached_index
+from vf.environments.bundled.qa_file import Item, read_questions
+from vf.environments.environment import Environment, Split, Step
+from vf.environments.search.contract import Index
+from vf.environments.search.log import recorded
+from vf.environments.search.tools import SearchTools
+from vf.rubrics.answers import normalize_answer
+from vf.rubrics.search_rubric import Outcome, search_rubric
+from vf.traces.errors import ConfigError
+from vf.traces.messages import Message
+from vf.traces.task import Task
+
+
+class WikiQA(Environment):
+    """Answer questions from a file by searching a corpus.
+
+    Question files are JSONL, each line with ``id``, ``question`` and ``golden_answers``. The
+    corpus is one of two: ``index``, which ``vf-search build`` has made or a retriever serves, or
+    ``corpus``, a file that is indexed once per machine, in the user's cache folder.
+
+    Args:
+        train: File of the training questions; None to evaluate only.
+        eval: File of the held-out questions; None to train only. No question may be in both.
+        index: Folder of an index, or URL of a retriever that speaks Search-R1's protocol.
+        corpus: A corpus to index: ``.jsonl``, ``.jsonl.gz`` or ``.parquet`` with ``id``, ``title``
+            and ``text``, or ``contents`` as Search-R1's. It is read whole at every start, to see
+            whether it has changed, so build an index of a large one.
+        outcome: ``em`` for exact match, ``f1`` for token F1.
+        free_calls: How many tool calls cost nothing.
+        k: How many results a search gives if the model does not say.
+        max_result_tokens: The most tokens of one tool result.
+        max_turns: Most answers of the model to one question.
+
+    Raises:
+        ConfigError: A file is wrong (line and field are named), a question is in both files, or
+            the corpus is not given in exactly one way.
+    """
+
+    system_prompt = (
+        "Answer the question. Look for passages with search and read them with open, as often as "
+        "you need. End with 'Answer: ' and, in that line, nothing but a short answer."
+    )
+
+    def __init__(
+        self,
+        train: str | None = None,
+        eval: str | None = None,
+        index: str | None = None,
+        corpus: str | None = None,
+        outcome: Outcome = "em",
+        free_calls: int = 6,
+        k: int = 3,
+        max_result_tokens: int = 1024,
+        max_turns: int = 8,
+    ) -> None:
+        if train is None and eval is None:
+            raise ConfigError("wiki-qa: give a file of questions: train, eval, or both")
+        if (index is None) == (corpus is None):
+            raise ConfigError("wiki-qa: give either index (a folder or URL) or corpus (a file)")
+        if free_calls < 0:
+            raise ConfigError(f"wiki-qa: free_calls must be at least 0, got {free_calls}")
+        files: dict[Split, str | None] = {"train": train, "eval": eval}
+        self.items: dict[Split, list[Item]] = {
+            split: [] if path is None else read_questions(path) for split, path in files.items()
+        }
+        _check_apart(self.items["train"], self.items["eval"], str(eval))
+        place = _indexed(Path(corpus).expanduser()) if corpus is not None else _place(str(index))
+        self.search = SearchTools(place, k=k, max_result_tokens=max_result_tokens)
+        self.tools = [self.search]
+        self.max_turns = max_turns
+        self.rubric = search_rubric(outcome, free_calls=free_calls)
+
+    def tasks(self, split: Split) -> Iterator[Task]:
+        """Yield a file's questions in its order."""
+        for item in self.items[split]:
+            yield Task(id=item.id, prompt=item.question, answer=list(item.golden_answers))
+
+    async def step(self, reply: Message) -> Step:
+        """Run the reply's searches; record what was found and opened."""
+        return recorded(await self.run_tools(reply), self)
+
+
+def _check_apart(train: list[Item], held_out: list[Item], path: str) -> None:
+    asked = {normalize_answer(item.question): item for item in train}
+    for item in held_out:
+        twin = asked.get(normalize_answer(item.question))
+        if twin is not None:
+            raise ConfigError(
+                f"{path}: question {item.id!r} is question {twin.id!r} of the training file as "
+                "well; remove one of them"
+            )
+
+
+def _place(index: str) -> str:
+    return index if "://" in index else str(Path(index).expanduser())
+
+
+def _indexed(corpus: Path) -> Index:
+    try:
+        with corpus.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"cannot read the corpus {corpus}: {error}") from error
+    return cached_index("wiki-qa", content, corpus, progress=sys.stderr.isatty())

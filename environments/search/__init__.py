@@ -1,0 +1,1 @@
+"""Search as tools: the contract of an index, indexes that keep it, tools for any episode."""

@@ -1,0 +1,115 @@
+"""The penalties for searching against their formulas, written out naively."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vf
+from vf.rubrics.search_penalties import (
+    documents_opened,
+    opened_nothing,
+    repeated_queries,
+    searches,
+    without_evidence,
+)
+from vf.rubrics.search_rubric import search_rubric
+from vf.traces.errors import RubricError
+
+SETTINGS = settings(deadline=None, max_examples=60)
+QUERIES = st.lists(
+    st.sampled_from(["paris", "Paris", " PARIS ", "rome", "rome  city", "rome city"])
+)
+IDS = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=4)
+
+
+def trace_of(
+    queries: list[str] | None = None,
+    found: list[list[str]] | None = None,
+    opened: list[str] | None = None,
+    **info: Any,
+) -> vf.Trace:
+    record = {"queries": queries or [], "found": found or [], "opened": opened or [], "index": "i"}
+    return vf.Trace("e", vf.Task("t", "p", answer="x", info=info), 0, info={"search": record})
+
+
+def value_of(penalty: vf.Penalty, trace: vf.Trace) -> float:
+    rubric = vf.Rubric(outcome=lambda trace: 1.0, penalties=[penalty])
+    [value] = asyncio.run(rubric.score(trace)).penalties.values()
+    return value
+
+
+@given(QUERIES)
+@SETTINGS
+def test_repeated_queries_is_the_share_that_was_asked_before(queries: list[str]) -> None:
+    asked: list[list[str]] = []
+    again = 0
+    for query in queries:
+        words = query.lower().split()
+        again += words in asked
+        asked.append(words)
+    expected = again / len(queries) if queries else 0.0
+    assert value_of(repeated_queries(), trace_of(queries)) == pytest.approx(expected)
+
+
+@given(IDS)
+@SETTINGS
+def test_opened_nothing_is_all_or_nothing(opened: list[str]) -> None:
+    assert value_of(opened_nothing(), trace_of(opened=opened)) == (0.0 if opened else 1.0)
+
+
+@given(st.lists(IDS, max_size=3), IDS, IDS)
+@SETTINGS
+def test_without_evidence_is_the_share_of_needed_documents_never_seen(
+    found: list[list[str]], opened: list[str], needed: list[str]
+) -> None:
+    trace = trace_of(["q"] * len(found), found, opened, documents=needed)
+    unseen = 0
+    for doc_id in set(needed):
+        shown = any(doc_id in ids for ids in found)
+        unseen += not shown and doc_id not in opened
+    nothing = not opened and not any(found)
+    expected = unseen / len(set(needed)) if needed else float(nothing)
+    assert value_of(without_evidence(), trace) == pytest.approx(expected)
+
+
+def test_the_needed_documents_may_have_another_key_and_be_a_mapping() -> None:
+    trace = trace_of(found=[["a"]], gold={"a": "Title", "b": "Other"})
+    assert value_of(without_evidence(documents="gold"), trace) == 0.5
+
+
+def test_metrics_count_queries_and_different_documents() -> None:
+    trace = trace_of(["x", "x"], [[], ["a"]], ["a", "b", "a"])
+    assert (searches(trace), documents_opened(trace)) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize("penalty", [repeated_queries, opened_nothing, without_evidence])
+def test_a_trace_without_a_record_is_an_error_and_never_a_penalty(penalty: Any) -> None:
+    trace = vf.Trace("e", vf.Task("t", "p"), 0)
+    with pytest.raises(RubricError, match="KeyError: 'search'"):
+        value_of(penalty(), trace)
+
+
+def test_the_rubric_of_a_search_takes_at_most_half() -> None:
+    trace = trace_of(["q"] * 9, [[]] * 9, documents=["a"])
+    trace.messages = [vf.Message("assistant", "Answer: x")]
+    trace.tool_events = [vf.ToolEvent(0, str(n), "search", "rejected") for n in range(9)]
+    score = asyncio.run(search_rubric("em").score(trace))
+    assert (score.outcome, score.reward) == (1.0, 0.5)
+    assert set(score.penalties) == {
+        "extra_tool_calls",
+        "repeated_queries",
+        "opened_nothing",
+        "without_evidence",
+        "tool_errors",
+    }
+    assert set(score.metrics) == {"format", "em", "f1", "searches", "opened"}
+
+
+def test_an_unknown_outcome_is_a_config_error() -> None:
+    with pytest.raises(vf.ConfigError, match="scored by em or f1, not 'f2'"):
+        search_rubric("f2")  # type: ignore[arg-type]
