@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from vf.environments.tool_calls import ToolBox
+from vf.inference.scripted import Script
+from vf.rubrics.group import AnyRubric
 from vf.rubrics.rubric import Rubric, episode_return
 from vf.traces.calling import call, instant
 from vf.traces.errors import ConfigError
@@ -112,7 +114,7 @@ class Environment:
     id: str = ""
     system_prompt: str | None = None
     tools: Sequence[Callable[..., Any] | ToolSet] = ()
-    rubric: Rubric = Rubric(outcome=episode_return)
+    rubric: AnyRubric = Rubric(outcome=episode_return)
     max_turns: int = 10
     max_tokens: int | None = None
     timeout: float = 300.0
@@ -195,6 +197,20 @@ class Environment:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    def oracle(self, task: Task) -> Script | None:
+        """Return what a model that solves this task says, for ``vf-eval --validate``.
+
+        The lines of a :class:`~vf.inference.scripted.ScriptedModel`: texts and tool calls, one a
+        turn, or a function of the messages so far. It may use ``task.answer``, and must earn a
+        reward of 1. None, as by default, if there is no such script.
+
+        Example::
+
+            def oracle(self, task: vf.Task) -> Script:
+                return [{"look_up": {"word": task.info["word"]}}, f"Answer: {task.answer}"]
+        """
+        return None
 
     def first_messages(self, task: Task) -> list[Message]:
         """Return the system prompt (if any) and the task's prompt as messages."""

@@ -10,6 +10,7 @@ from statistics import fmean
 from vf.environments.environment import Environment, Split
 from vf.environments.runner import rollout
 from vf.inference.model import Model, Sampling
+from vf.rubrics.group import score_group
 from vf.traces.calling import call
 from vf.traces.collector import fewer_collections
 from vf.traces.errors import ConfigError
@@ -20,7 +21,10 @@ from vf.traces.trace import Trace
 
 @dataclass(slots=True)
 class Evaluation:
-    """The traces of an evaluation, and what they say. Failed rollouts count nowhere."""
+    """The traces of an evaluation, and what they say.
+
+    Rollouts that failed, and those that the rubric could not score, count in no mean.
+    """
 
     traces: list[Trace] = field(default_factory=list)
 
@@ -38,6 +42,11 @@ class Evaluation:
     def errors(self) -> int:
         """How many rollouts failed and so have no reward."""
         return sum(trace.error is not None for trace in self.traces)
+
+    @property
+    def unscored(self) -> int:
+        """How many rollouts went well, but were left without a reward by the rubric."""
+        return sum(trace.error is None and trace.reward is None for trace in self.traces)
 
 
 def take_tasks(environment: Environment, split: Split, count: int | None = None) -> list[Task]:
@@ -83,7 +92,8 @@ async def evaluate(
         max_concurrent: Most rollouts in flight at once.
         sampling: How to sample.
         seed: The same seed gives the same rollouts (as far as the model can).
-        on_trace: Called with each trace as it finishes.
+        on_trace: Called with each trace as it finishes; with all of a task's at once where the
+            rubric has group rewards, for only then are they scored.
         check: Look first whether all that the environment needs is there, and start it.
         run: Runs one rollout, with the arguments of :func:`~vf.environments.runner.rollout`.
 
@@ -104,6 +114,8 @@ async def evaluate(
         await call(environment.check)
         await call(environment.start)
     places = asyncio.Semaphore(max_concurrent)
+    tell = on_trace or (lambda trace: None)
+    in_groups = bool(environment.rubric.group_rewards)
 
     async def one(task: Task, index: int) -> Trace:
         async with places:
@@ -114,9 +126,15 @@ async def evaluate(
                 sampling=sampling,
                 seed=derive_seed(seed, "eval", task.id, index),
             )
-        if on_trace is not None:
-            on_trace(trace)
+        if not in_groups:
+            tell(trace)
         return trace
+
+    async def whole(runs: Sequence[asyncio.Task[Trace]]) -> None:
+        traces = [await run for run in runs]
+        await score_group(environment.rubric, traces, environment.timeout)
+        for trace in traces:
+            tell(trace)
 
     try:
         with fewer_collections():
@@ -126,6 +144,8 @@ async def evaluate(
                     for task in tasks
                     for index in range(rollouts_per_example)
                 ]
+                for start in range(0, len(runs) if in_groups else 0, rollouts_per_example):
+                    group.create_task(whole(runs[start : start + rollouts_per_example]))
     except BaseExceptionGroup as error:
         raise error.exceptions[0] from None
     return Evaluation([run.result() for run in runs])

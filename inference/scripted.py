@@ -11,6 +11,7 @@ from vf.traces.errors import ModelError
 from vf.traces.messages import Message, ToolCall
 
 Line = str | Message | Mapping[str, Mapping[str, Any]]
+Script = Iterable[Line] | Callable[[list[Message]], Line]
 
 
 class ScriptedModel:
@@ -28,7 +29,7 @@ class ScriptedModel:
         ModelError: The script is at its end (from ``respond``).
     """
 
-    def __init__(self, script: Iterable[Line] | Callable[[list[Message]], Line]) -> None:
+    def __init__(self, script: Script) -> None:
         self._script = script if callable(script) else list(script)
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
@@ -39,10 +40,11 @@ class ScriptedModel:
             line = self._script[conversation.turn]
         else:
             raise ModelError(f"the script has no line for turn {conversation.turn}")
-        return Reply(_as_message(line, conversation.turn))
+        return Reply(as_reply(line, conversation.turn))
 
 
-def _as_message(line: Line, turn: int) -> Message:
+def as_reply(line: Line, turn: int) -> Message:
+    """Return a line of a script as the model's message of a turn."""
     if isinstance(line, Message):
         return line
     if isinstance(line, str):

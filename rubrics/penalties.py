@@ -1,7 +1,15 @@
-"""Process penalties, each in [0, 1], computed from typed events and token counts."""
+"""Process penalties on what a rollout spent: tool calls, turns, tokens.
+
+Each is a factory that returns a :class:`~vf.rubrics.rubric.Penalty` in [0, 1], computed from typed
+events and token counts, never from text that a model can imitate.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Mapping
+
+from vf.rubrics.reading import same_call, sampled_calls
 from vf.rubrics.rubric import Penalty
 from vf.traces.errors import ConfigError
 from vf.traces.trace import Trace
@@ -10,8 +18,14 @@ from vf.traces.trace import Trace
 def tool_errors(weight: float = 0.1) -> Penalty:
     """Share of the tool calls that were malformed, invalid, unknown or rejected.
 
-    Formula: failed calls / calls, 0 without calls. Known way to game it: pad with valid calls,
-    which :func:`extra_tool_calls` makes costly.
+    Range: [0, 1]; 0 without calls.
+
+    Formula: failed calls / calls.
+
+    Source: our own; the kinds are those of :class:`~vf.traces.trace.ToolEvent`.
+
+    Known ways to game it: pad with valid calls, which :func:`extra_tool_calls` makes costly; or
+    make no calls at all, which only the outcome can punish.
     """
 
     def tool_errors(trace: Trace) -> float:
@@ -24,7 +38,14 @@ def tool_errors(weight: float = 0.1) -> Penalty:
 def extra_tool_calls(weight: float = 0.1, free: int | str = 0, scale: int = 4) -> Penalty:
     """Tool calls beyond what the task needs.
 
+    Range: [0, 1].
+
     Formula: min(1, max(0, calls − free) / scale).
+
+    Source: our own; a linear ramp.
+
+    Known ways to game it: one call that does the work of many, where a tool allows it (a script,
+    a batch); fewer calls than the task needs, and a guess.
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.
@@ -34,29 +55,153 @@ def extra_tool_calls(weight: float = 0.1, free: int | str = 0, scale: int = 4) -
     Raises:
         ConfigError: ``scale`` is below 1.
     """
-    if scale < 1:
-        raise ConfigError(f"extra_tool_calls: scale must be at least 1, got {scale}")
+    _check_scale("extra_tool_calls", scale)
 
     def extra_tool_calls(trace: Trace) -> float:
-        allowed = trace.task.info[free] if isinstance(free, str) else free
-        return min(1.0, max(0, len(trace.tool_events) - allowed) / scale)
+        return _ramp(len(trace.tool_events), _allowed(trace, free), scale)
 
     return Penalty(extra_tool_calls, weight)
+
+
+def extra_turns(weight: float = 0.1, free: int | str = 1, scale: int = 4) -> Penalty:
+    """Turns beyond what the task needs.
+
+    Range: [0, 1].
+
+    Formula: min(1, max(0, turns − free) / scale).
+
+    Source: our own; a linear ramp over the steps of the episode.
+
+    Known ways to game it: several tool calls in one turn, which :func:`extra_tool_calls` counts;
+    longer turns, which :func:`verbosity` counts.
+
+    Args:
+        weight: Share of the outcome that a penalty of 1 costs.
+        free: How many turns cost nothing: a number, or the key of ``task.info`` that holds it.
+        scale: How many turns beyond that make the penalty 1.
+
+    Raises:
+        ConfigError: ``scale`` is below 1.
+    """
+    _check_scale("extra_turns", scale)
+
+    def extra_turns(trace: Trace) -> float:
+        return _ramp(len(trace.turns), _allowed(trace, free), scale)
+
+    return Penalty(extra_turns, weight)
+
+
+def tool_cost(
+    prices: Mapping[str, float], budget: float, weight: float = 0.1, *, other: float = 0.0
+) -> Penalty:
+    """What the tool calls cost, by a price list.
+
+    Every call is charged that reached a tool or could have, failed ones included.
+
+    Range: [0, 1].
+
+    Formula: min(1, Σ price(call) / budget).
+
+    Source: our own; a budget, as in pricing by the call.
+
+    Known ways to game it: make few calls that each do much, where the price does not depend on
+    the arguments; use a tool that has no price.
+
+    Args:
+        prices: Price of one call by tool name, in any unit; 0 is free.
+        budget: What makes the penalty 1, in the same unit.
+        weight: Share of the outcome that a penalty of 1 costs.
+        other: Price of a tool that is not in the list.
+
+    Raises:
+        ConfigError: A price is negative or not finite, all are 0, or the budget is not positive.
+    """
+    for name, price in {**prices, "other": other}.items():
+        if not 0.0 <= price < math.inf:
+            raise ConfigError(f"tool_cost: the price of {name!r} must be at least 0, got {price}")
+    if not 0.0 < budget < math.inf:
+        raise ConfigError(f"tool_cost: budget must be positive, got {budget}")
+    if not any(prices.values()) and not other:
+        raise ConfigError("tool_cost: every price is 0, so nothing costs anything")
+    prices = dict(prices)
+
+    def tool_cost(trace: Trace) -> float:
+        spent = sum(prices.get(event.name, other) for event in trace.tool_events)
+        return min(1.0, spent / budget)
+
+    return Penalty(tool_cost, weight)
+
+
+def repeated_calls(weight: float = 0.1, scale: int = 4, ignore: Collection[str] = ()) -> Penalty:
+    """Tool calls that repeat an earlier one, with the same arguments.
+
+    Range: [0, 1].
+
+    Formula: min(1, repeats / scale), a repeat being a call with the name and the arguments of an
+    earlier call; the order of the arguments and blanks between them do not matter.
+
+    Source: our own; loops of the same call are the commonest failure of agents that are stuck.
+
+    Known ways to game it: vary an argument that does not matter (a blank inside a text, an
+    unused option); :func:`extra_tool_calls` still counts such a call.
+
+    Args:
+        weight: Share of the outcome that a penalty of 1 costs.
+        scale: How many repeats make the penalty 1.
+        ignore: Tools that may be called again with the same arguments, because the world has
+            changed meanwhile (running the tests, listing a folder).
+
+    Raises:
+        ConfigError: ``scale`` is below 1.
+    """
+    _check_scale("repeated_calls", scale)
+    ignored = frozenset([ignore] if isinstance(ignore, str) else ignore)
+
+    def repeated_calls(trace: Trace) -> float:
+        keys = [same_call(call) for call in sampled_calls(trace) if call.name not in ignored]
+        return _ramp(len(keys), len(set(keys)), scale)
+
+    return Penalty(repeated_calls, weight)
 
 
 def verbosity(weight: float = 0.1, free: int = 256, scale: int = 256) -> Penalty:
     """Sampled tokens beyond a soft limit.
 
-    Formula: min(1, max(0, tokens − free) / scale): the linear ramp of DAPO's soft overlong
-    punishment (arXiv:2503.14476, eq. 13), as a penalty.
+    Range: [0, 1].
+
+    Formula: min(1, max(0, tokens − free) / scale). With free = L_max − L_cache and
+    scale = L_cache it is the soft overlong punishment, with its sign changed.
+
+    Source: DAPO (arXiv:2503.14476), equation 13.
+
+    Known ways to game it: none by splitting turns, for all are counted; terse answers that leave
+    out the reasoning, where ``free`` is below what the task needs. Counts 0 where an API does
+    not tell the tokens.
+
+    Args:
+        weight: Share of the outcome that a penalty of 1 costs.
+        free: How many tokens cost nothing, over all turns.
+        scale: How many tokens beyond that make the penalty 1.
 
     Raises:
         ConfigError: ``scale`` is below 1.
     """
-    if scale < 1:
-        raise ConfigError(f"verbosity: scale must be at least 1, got {scale}")
+    _check_scale("verbosity", scale)
 
     def verbosity(trace: Trace) -> float:
-        return min(1.0, max(0, trace.completion_tokens - free) / scale)
+        return _ramp(trace.completion_tokens, free, scale)
 
     return Penalty(verbosity, weight)
+
+
+def _ramp(count: int, free: int, scale: int) -> float:
+    return min(1.0, max(0, count - free) / scale)
+
+
+def _allowed(trace: Trace, free: int | str) -> int:
+    return int(trace.task.info[free]) if isinstance(free, str) else free
+
+
+def _check_scale(name: str, scale: int) -> None:
+    if scale < 1:
+        raise ConfigError(f"{name}: scale must be at least 1, got {scale}")

@@ -1,25 +1,34 @@
 """The rubric: an outcome in [0, 1], reduced by bounded process penalties.
 
-    reward = outcome × (1 − min(cap, Σ wᵢ·pᵢ))        outcome, pᵢ ∈ [0, 1], cap ≤ 0.5
+    taken  = min(cap, Σ wᵢ·pᵢ + Σ vⱼ·(1 − gⱼ))       outcome, pᵢ, gⱼ ∈ [0, 1], cap ≤ 0.5
 
-A penalty takes away a share of what was earned. So the reward is bounded by the outcome, and no
-penalty can make a failure beat a success.
+    reward = 0                                        if a gate is violated
+             floor + (1 − floor)·outcome·(1 − taken)  if outcome > 0
+             floor·(1 − taken / cap)                  if outcome = 0
+
+The pᵢ are penalties and the gⱼ group rewards; ``floor`` is 0 unless asked for, and then the last
+two lines are ``outcome·(1 − taken)``. A penalty takes away a share of what was earned. So the
+reward lies in [0, 1], never falls when the outcome rises, never rises when a penalty does, and
+every failure (outcome 0) stays at or below the floor, which every success exceeds.
+
+A violated gate gives 0 even where the outcome is None. Otherwise an outcome of None means: not
+scored. Such a trace has no reward, is not trained on, and is counted. Penalties, gates, metrics
+and group rewards that are None do not apply to this trace, and cost nothing.
 """
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError, RubricError
+from vf.rubrics.group import GroupReward, GroupScorer, apply_group_rewards
+from vf.rubrics.scorers import Part, Range, Scorer, by_name, check_scorer, name_of, values_of
+from vf.traces.errors import ConfigError
 from vf.traces.trace import Score, Trace
 
-Value = float | int | bool
-Scorer = Callable[[Trace], Value | Awaitable[Value]]
+MAX_FLOOR = 0.1
+MAX_CAP = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +36,7 @@ class Penalty:
     """A process penalty: a function of the trace with values in [0, 1], and its weight.
 
     Attributes:
-        fn: 0 is faultless, 1 is as bad as it gets.
+        fn: 0 is faultless, 1 is as bad as it gets; None where it does not apply.
         weight: Share of the outcome that a penalty of 1 costs, above 0 and at most 1.
         name: How it appears in scores; the function's name by default.
     """
@@ -39,7 +48,7 @@ class Penalty:
     def __post_init__(self) -> None:
         if not 0.0 < self.weight <= 1.0:
             raise ConfigError(
-                f"penalty {_name(self.fn)!r}: weight must be above 0 and at most 1, "
+                f"penalty {name_of(self.fn)!r}: weight must be above 0 and at most 1, "
                 f"got {self.weight}"
             )
 
@@ -47,11 +56,20 @@ class Penalty:
 class Rubric:
     """Scores traces.
 
+    Every list may also be a dict of name to function; a function's own name is used otherwise.
+
     Args:
-        outcome: How well the task was solved, in [0, 1]. Sync or async, takes the trace.
+        outcome: How well the task was solved, in [0, 1], or None for "cannot be said". Sync or
+            async, takes the trace.
         penalties: :class:`Penalty` objects, or plain functions (weight 0.1).
+        gates: Functions that say True, or False where the trace breaks a rule that voids it.
         metrics: Measured and recorded; never part of the reward. Any finite number.
+        group_rewards: :class:`~vf.rubrics.group.GroupReward` objects, or plain functions (weight
+            0.1), of the list of traces of one task. What is missing to 1 counts as a penalty.
         cap: The largest share of the outcome that all penalties together can take, at most 0.5.
+        floor: What a failure gets that no penalty applies to, at most 0.1. For tasks that are
+            too hard to give spread otherwise: failures then differ by their penalties. Giving up
+            at once has few penalties, so add one for it.
 
     Example::
 
@@ -61,109 +79,159 @@ class Rubric:
         rubric = vf.Rubric(outcome=correct, penalties=[vf.Penalty(extra_calls, weight=0.2)])
 
     Raises:
-        ConfigError: The cap is out of range, two functions share a name, or something is not a
-            function of one trace.
+        ConfigError: The cap or the floor is out of range or without effect, a weight is above
+            the cap, two functions of a kind share a name, or something is not a function of one
+            trace.
     """
 
     def __init__(
         self,
         outcome: Scorer,
-        penalties: Sequence[Penalty | Scorer] = (),
-        metrics: Sequence[Scorer] | Mapping[str, Scorer] = (),
-        cap: float = 0.5,
+        penalties: Iterable[Penalty | Scorer] | Mapping[str, Penalty | Scorer] = (),
+        gates: Iterable[Scorer] | Mapping[str, Scorer] = (),
+        metrics: Iterable[Scorer] | Mapping[str, Scorer] = (),
+        *,
+        group_rewards: Iterable[GroupReward | GroupScorer]
+        | Mapping[str, GroupReward | GroupScorer] = (),
+        cap: float = MAX_CAP,
+        floor: float = 0.0,
     ) -> None:
-        if not 0.0 <= cap <= 0.5:
-            raise ConfigError(f"cap must be in [0, 0.5], got {cap}")
+        check_scorer(outcome)
+        self.outcome = outcome
+        self.penalties = {
+            name: entry if isinstance(entry, Penalty) else Penalty(entry)
+            for name, entry in by_name("penalties", penalties, _name).items()
+        }
+        self.gates: dict[str, Scorer] = by_name("gates", gates)
+        self.metrics: dict[str, Scorer] = by_name("metrics", metrics)
+        self.group_rewards = group_rewards_by_name(group_rewards)
         self.cap = cap
-        self.outcome = _checked(outcome)
-        self.penalties: dict[str, Penalty] = {}
-        for entry in penalties:
-            penalty = entry if isinstance(entry, Penalty) else Penalty(entry)
-            name = penalty.name or _name(penalty.fn)
-            _checked(penalty.fn)
-            if name in self.penalties:
-                raise ConfigError(f"two penalties are called {name!r}; give one a `name`")
-            self.penalties[name] = penalty
-        if not isinstance(metrics, Mapping):
-            named = {_name(fn): fn for fn in metrics}
-            if len(named) != len(metrics):
-                raise ConfigError("two metrics share a name; pass a dict of name to function")
-            metrics = named
-        self.metrics = {name: _checked(fn) for name, fn in metrics.items()}
+        self.floor = floor
+        self._parts = [Part(name_of(outcome), outcome)]
+        self._parts += [Part(name, penalty.fn) for name, penalty in self.penalties.items()]
+        self._parts += [Part(name, fn, Range.BOOL) for name, fn in self.gates.items()]
+        self._parts += [Part(name, fn, Range.FINITE) for name, fn in self.metrics.items()]
+        for part in self._parts:
+            check_scorer(part.fn)
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        cap, floor = self.cap, self.floor
+        if not 0.0 <= cap <= MAX_CAP:
+            raise ConfigError(f"cap must be in [0, {MAX_CAP}], got {cap}")
+        if not 0.0 <= floor <= MAX_FLOOR:
+            raise ConfigError(f"floor must be in [0, {MAX_FLOOR}], got {floor}")
+        weights = {
+            name: entry.weight for name, entry in (self.penalties | self.group_rewards).items()
+        }
+        if weights and cap == 0.0:
+            raise ConfigError(
+                f"cap = 0 leaves {', '.join(map(repr, weights))} without effect; raise the cap, or "
+                "record them as metrics"
+            )
+        if floor and not weights:
+            raise ConfigError(
+                f"floor = {floor} gives every failure the same reward, for there is no penalty by "
+                "which failures could differ; add one, or leave the floor out"
+            )
+        for name, weight in weights.items():
+            if weight > cap:
+                raise ConfigError(
+                    f"{name!r}: its weight {weight} is above the cap {cap}, so all its values "
+                    f"above {cap / weight:.2g} would cost the same; lower the weight to at most "
+                    "the cap, or raise the cap"
+                )
+        if (total := sum(weights.values())) > 2 * cap + 1e-9:
+            warnings.warn(
+                f"the weights of the penalties sum to {total:.3g}, over twice the cap {cap}: once "
+                "the cap is reached, further faults cost nothing. Lower the weights",
+                stacklevel=3,
+            )
 
     async def score(self, trace: Trace) -> Score:
-        """Score one trace.
+        """Score one trace, as far as it can be without its group.
 
         Raises:
             RubricError: A function raised, or returned something that is not a number in its
                 range. The message names it. Never turned into a 0.
         """
-        parts = [
-            (self.outcome, _name(self.outcome), True),
-            *((penalty.fn, name, True) for name, penalty in self.penalties.items()),
-            *((fn, name, False) for name, fn in self.metrics.items()),
+        outcome, *others = await values_of(self._parts, trace)
+        rest = iter(others)
+        score = Score(
+            reward=None,
+            outcome=outcome,
+            penalties={name: next(rest) for name in self.penalties},
+            gates={
+                name: None if (value := next(rest)) is None else bool(value) for name in self.gates
+            },
+            metrics={name: next(rest) for name in self.metrics},
+        )
+        score.reward = self.combine(score)
+        return score
+
+    async def score_group(self, traces: Sequence[Trace]) -> None:
+        """Add what the group rewards say to the scores of one task's traces, in place.
+
+        A trace without a reward (it failed, or was not scored) is no part of its group.
+
+        Raises:
+            RubricError: A function raised, or returned something that is not a number in [0, 1]
+                per trace. The message names it.
+        """
+        scored = [trace for trace in traces if trace.reward is not None]
+        await apply_group_rewards(self.group_rewards, scored, self.combine)
+
+    def combine(self, score: Score) -> float | None:
+        """Return the reward that the raw components make; the formula stands at the top."""
+        if False in score.gates.values():
+            return 0.0
+        if score.outcome is None:
+            return None
+        faults = [
+            penalty.weight * (score.penalties.get(name) or 0.0)
+            for name, penalty in self.penalties.items()
         ]
-        # Plain functions share one thread, so a slow or hanging one holds up no other rollout.
-        raw = await call(_run_all, parts, trace)
-        values = [
-            await _value(result, name, unit=unit)
-            for result, (_, name, unit) in zip(raw, parts, strict=True)
+        faults += [
+            reward.weight * (1.0 - value)
+            for name, reward in self.group_rewards.items()
+            if (value := score.parts.get(name)) is not None
         ]
-        outcome, rest = values[0], iter(values[1:])
-        penalties = {name: next(rest) for name in self.penalties}
-        metrics = {name: next(rest) for name in self.metrics}
-        total = sum(self.penalties[name].weight * value for name, value in penalties.items())
-        return Score(outcome * (1.0 - min(self.cap, total)), outcome, penalties, metrics)
+        taken = min(self.cap, sum(faults))
+        if score.outcome > 0.0:
+            return self.floor + (1.0 - self.floor) * score.outcome * (1.0 - taken)
+        return self.floor * (1.0 - taken / self.cap) if self.floor else 0.0
 
 
 def episode_return(trace: Trace) -> float:
     """The sum of the environment's step rewards.
 
     Range: must be [0, 1] to serve as an outcome; the environment's author sees to it.
+
+    Formula: Σ rₜ over the turns t.
+
+    Source: the undiscounted return of reinforcement learning.
+
+    Known ways to game it: those of the environment's rewards. Small ones for every step invite
+    many steps.
     """
     return sum(trace.step_rewards)
 
 
-def _run_all(
-    parts: Sequence[tuple[Scorer, str, bool]], trace: Trace
-) -> list[Value | Awaitable[Value]]:
-    return [_run(fn, name, trace) for fn, name, _ in parts]
+def group_rewards_by_name(
+    entries: Iterable[GroupReward | GroupScorer] | Mapping[str, GroupReward | GroupScorer],
+) -> dict[str, GroupReward]:
+    """Return group rewards by name, plain functions with the default weight.
+
+    Raises:
+        ConfigError: Two share a name, or something is not a function of a group.
+    """
+    return {
+        name: entry if isinstance(entry, GroupReward) else GroupReward(entry)
+        for name, entry in by_name("group rewards", entries, _name).items()
+    }
 
 
-def _run(fn: Scorer, name: str, trace: Trace) -> Value | Awaitable[Value]:
-    try:
-        return fn(trace)
-    except (Exception, SystemExit) as error:
-        raise RubricError(f"{name!r} raised {type(error).__name__}: {error}") from error
-
-
-async def _value(result: Value | Awaitable[Value], name: str, *, unit: bool) -> float:
-    """Await a scorer's result if need be, and check that it is a number in its range."""
-    try:
-        value = await result if inspect.isawaitable(result) else result
-    except Exception as error:
-        raise RubricError(f"{name!r} raised {type(error).__name__}: {error}") from error
-    if not isinstance(value, Real):  # bool, and NumPy's scalars, are among them
-        raise RubricError(f"{name!r} returned {type(value).__name__}, not a number")
-    number = float(value)
-    if not math.isfinite(number):
-        raise RubricError(f"{name!r} returned {number}")
-    if unit and not 0.0 <= number <= 1.0:
-        raise RubricError(f"{name!r} returned {number}, which is outside [0, 1]")
-    return number
-
-
-def _name(fn: Scorer) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)
-
-
-def _checked(fn: Scorer) -> Scorer:
-    if not callable(fn):
-        raise ConfigError(f"{fn!r} is not a function of a trace")
-    try:
-        inspect.signature(fn).bind(object())
-    except TypeError:
-        raise ConfigError(f"{_name(fn)!r} must take one argument, the trace") from None
-    except ValueError:  # a builtin without a signature
-        pass
-    return fn
+def _name(entry: Penalty | GroupReward | Scorer | GroupScorer) -> str:
+    if isinstance(entry, (Penalty, GroupReward)):
+        return entry.name or name_of(entry.fn)
+    return name_of(entry)

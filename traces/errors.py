@@ -11,6 +11,7 @@ VfError
     ├── EnvironmentFailure reset, step or close raised or timed out
     ├── SandboxError       the sandbox was lost
     ├── RubricError        a scoring function raised or returned something out of range
+    │   └── ScoringTimeout one ran out of time in its process, and was killed
     └── TrainingError      the training loop cannot go on
 """
 
@@ -78,6 +79,10 @@ class RubricError(InfrastructureError):
     """A scoring function raised, or returned NaN or a value out of its range."""
 
     boundary = "rubric"
+
+
+class ScoringTimeout(RubricError):
+    """A scoring function ran out of time in its process, and was killed."""
 
 
 class TrainingError(InfrastructureError):

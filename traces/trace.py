@@ -133,19 +133,26 @@ class Turn:
 
 @dataclass(slots=True)
 class Score:
-    """How good a rollout was.
+    """How good a rollout was: the reward, and every raw component by name.
+
+    A component that is None says that it did not apply to this rollout.
 
     Attributes:
-        reward: What training sees: ``outcome × (1 − capped weighted sum of penalties)``.
-        outcome: In [0, 1].
-        penalties: Each raw penalty by name, in [0, 1], before its weight.
+        reward: What training sees, in [0, 1]; None if the rollout cannot be scored, which is not
+            the same as 0: it is not trained on.
+        outcome: How well the task was solved, in [0, 1]; None if that cannot be said.
+        penalties: Each penalty in [0, 1], before its weight.
+        gates: Whether each gate was kept; False makes the reward 0.
+        parts: Each group reward, and each function of a weighted sum, before its weight.
         metrics: Measured, never part of the reward.
     """
 
-    reward: float
-    outcome: float
-    penalties: dict[str, float] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
+    reward: float | None
+    outcome: float | None
+    penalties: dict[str, float | None] = field(default_factory=dict)
+    gates: dict[str, bool | None] = field(default_factory=dict)
+    parts: dict[str, float | None] = field(default_factory=dict)
+    metrics: dict[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -173,7 +180,8 @@ class Failure:
 class Trace:
     """The whole record of one rollout; one JSON line in a traces file.
 
-    ``score`` is None where the rollout was not scored, which is not the same as a reward of 0.
+    ``score`` is None where the rollout failed before it was scored, and ``reward`` is None then,
+    or where the rubric said that it cannot be scored. Neither is the same as a reward of 0.
     The first ``prompt_messages`` of ``messages`` are those that ``reset`` returned.
     """
 
@@ -196,7 +204,7 @@ class Trace:
 
     @property
     def reward(self) -> float | None:
-        """The reward, or None if an infrastructure error left the rollout unscored."""
+        """The reward, or None if an error, or the rubric, left the rollout without one."""
         return None if self.score is None else self.score.reward
 
     @property

@@ -20,11 +20,13 @@ class Group:
     Attributes:
         task: The problem.
         traces: The scored rollouts; advantages are relative to these.
+        unscored: Rollouts that the rubric left without a reward; nothing is learned from them.
         failed: Rollouts that an infrastructure error left without a reward.
     """
 
     task: Task
     traces: list[Trace] = field(default_factory=list)
+    unscored: list[Trace] = field(default_factory=list)
     failed: list[Trace] = field(default_factory=list)
 
     @property

@@ -6,7 +6,7 @@ import json
 import os
 import random
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ class Progress:
         step: Training steps done.
         cursor: Tasks drawn.
         seconds: Wall time spent so far.
+        alarms: What the alarms remember (:meth:`~vf.trainer.alarms.Alarms.state`).
     """
 
     step: int
     cursor: int
     seconds: float
+    alarms: dict[str, Any] = field(default_factory=dict)
 
 
 def save_checkpoint(folder: Path, policy: Policy, progress: Progress) -> Path:
@@ -56,9 +58,7 @@ def save_checkpoint(folder: Path, policy: Policy, progress: Progress) -> Path:
         },
     }
     torch.save(state, temporary / "state.pt")
-    (temporary / "progress.json").write_text(
-        json.dumps({"step": progress.step, "cursor": progress.cursor, "seconds": progress.seconds})
-    )
+    (temporary / "progress.json").write_text(json.dumps(asdict(progress)))
     for file in temporary.rglob("*"):
         if file.is_file():
             with file.open("rb") as handle:

@@ -210,10 +210,10 @@ def _dry_run(plan: Plan, console: Console) -> int:
     if trace.error is not None:
         _complain(f"a rollout failed, in the {trace.error.boundary}: {trace.error.message}")
         return FAILED
+    reward = "not scored" if trace.reward is None else f"reward {trace.reward:.2f}"
     console.print(
         f"[green]all can start[/green]: one rollout took {trace.timing['total']:.1f} s, "
-        f"{len(trace.turns)} turns, {trace.completion_tokens} sampled tokens, "
-        f"reward {trace.reward:.2f}"
+        f"{len(trace.turns)} turns, {trace.completion_tokens} sampled tokens, {reward}"
     )
     return DONE
 

@@ -122,7 +122,7 @@ class TerminalDisplay:
         """Show a held-out evaluation."""
         self.console.print(
             f"[bold]held-out reward after step {step}: {metrics['eval/reward/mean']:.3f}[/bold] "
-            f"(success {metrics['eval/success_rate']:.0%})"
+            f"(success {metrics.get('eval/success_rate', float('nan')):.0%})"
         )
 
     def sample(self, trace: Trace) -> None:
@@ -136,7 +136,8 @@ class TerminalDisplay:
                 said += f"{' ' if said else ''}→ {call.name or '?'}({call.arguments})"
             style = _ROLE_STYLE[message.role]
             lines.append(Text(f"{message.role:>9}  ", style="bold").append(said[:400], style=style))
-        reward = "failed" if trace.reward is None else f"reward {trace.reward:.2f}"
+        unscored = "not scored" if trace.error is None else "failed"
+        reward = unscored if trace.reward is None else f"reward {trace.reward:.2f}"
         panel = Panel(Group(*lines), title=escape(f"{trace.task.id}: {reward}"), title_align="left")
         self.console.print(panel)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
-from vf.traces.trace import Trace
+from vf.traces.trace import Score, Trace
 from vf.trainer.batch import Group
 from vf.trainer.policy import UpdateStats
 
@@ -13,7 +13,10 @@ Metrics = dict[str, float]
 
 
 def rollout_metrics(groups: Sequence[Group]) -> Metrics:
-    """Return what the rollouts of a step say. Failed rollouts are counted, and in no mean."""
+    """Return what the rollouts of a step say.
+
+    Those that failed, and those that the rubric did not score, are counted, and in no mean.
+    """
     traces = [trace for group in groups for trace in group.traces]
     failed = sum(len(group.failed) for group in groups)
     waits = [
@@ -25,6 +28,7 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
     out: Metrics = {
         "rollouts/scored": len(traces),
         "rollouts/failed": failed,
+        "rollouts/unscored": sum(len(group.unscored) for group in groups),
         "groups/uniform_fraction": fmean(group.uniform for group in groups),
     }
     if waits:
@@ -50,20 +54,43 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
 
 
 def trace_metrics(traces: Sequence[Trace]) -> Metrics:
-    """Return reward, success and every component of the score, over scored traces."""
+    """Return reward, success and every component of the score, over scored traces.
+
+    A component's mean is over the traces that it applied to; where there was none, it is left
+    out. ``gate/x`` is the share of them that kept the gate.
+
+    Raises:
+        ValueError: No trace has a reward.
+    """
     scores = [trace.score for trace in traces if trace.score is not None]
-    rewards = [score.reward for score in scores]
-    out: Metrics = {
-        "reward/mean": fmean(rewards),
-        "reward/std": pstdev(rewards),
-        "success_rate": fmean(score.outcome >= 1.0 for score in scores),
-        "reward/outcome": fmean(score.outcome for score in scores),
-    }
-    for name in scores[0].penalties:
-        out[f"penalty/{name}"] = fmean(score.penalties[name] for score in scores)
-    for name in scores[0].metrics:
-        out[f"metric/{name}"] = fmean(score.metrics[name] for score in scores)
+    rewards = [score.reward for score in scores if score.reward is not None]
+    outcomes = [score.outcome for score in scores if score.outcome is not None]
+    if not rewards:
+        raise ValueError("no trace has a reward")
+    out: Metrics = {"reward/mean": fmean(rewards), "reward/std": pstdev(rewards)}
+    if outcomes:  # none where a violated gate is all that is known
+        out["success_rate"] = fmean(outcome >= 1.0 for outcome in outcomes)
+        out["reward/outcome"] = fmean(outcomes)
+    for kind in ("penalty", "gate", "part", "metric"):
+        for name, values in _components(scores, kind).items():
+            out[f"{kind}/{name}"] = fmean(values)
     return out
+
+
+def _components(scores: Sequence[Score], kind: str) -> dict[str, list[float]]:
+    """Return the values of one kind of component by name, where it applied."""
+    found: dict[str, list[float]] = {}
+    for score in scores:
+        named: dict[str, Mapping[str, float | None]] = {
+            "penalty": score.penalties,
+            "gate": score.gates,
+            "part": score.parts,
+            "metric": score.metrics,
+        }
+        for name, value in named[kind].items():
+            if value is not None:
+                found.setdefault(name, []).append(value)
+    return found
 
 
 def update_metrics(updates: Sequence[UpdateStats]) -> Metrics:

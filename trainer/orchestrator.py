@@ -14,6 +14,7 @@ from vf.environments.evaluate import Evaluation, evaluate
 from vf.environments.runner import rollout
 from vf.inference.model import Model, Sampling
 from vf.inference.serving import Serving
+from vf.rubrics.group import score_group
 from vf.traces.errors import ServerDown, TrainingError
 from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
@@ -100,11 +101,14 @@ class Orchestrator:
         """Run a step's rollouts.
 
         A rollout that fails is replaced by a fresh one of the same task. A group that ends with
-        fewer than two scored rollouts stays in the result, with nothing to teach.
+        fewer than two scored rollouts stays in the result, with nothing to teach. One that the
+        rubric leaves without a reward is not replaced: it was no failure, and a rubric that
+        cannot score this task would be asked for ever.
 
         Args:
             step: Number of the step; seeds derive from it.
-            on_trace: Called with every trace as it finishes, failed ones included.
+            on_trace: Called with every trace as it finishes, failed ones included; where the
+                rubric has group rewards, with those of a group once they are scored.
 
         Raises:
             TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
@@ -115,6 +119,8 @@ class Orchestrator:
         ]
         places = asyncio.Semaphore(args.max_concurrent)
         failures: list[Trace] = []
+        environment = self._environment
+        in_groups = bool(environment.rubric.group_rewards)
 
         async def one(group: Group, index: int) -> Trace | None:
             for attempt in range(ATTEMPTS):
@@ -128,7 +134,8 @@ class Orchestrator:
                         seed=seed,
                     )
                 trace.info["step"] = step
-                on_trace(trace)
+                if not in_groups or trace.error is not None:
+                    on_trace(trace)
                 if trace.error is None:
                     return trace
                 group.failed.append(trace)
@@ -136,17 +143,29 @@ class Orchestrator:
                 self._check_failures(failures)
             return None
 
+        async def whole(group: Group, runs: Sequence[asyncio.Task[Trace | None]]) -> None:
+            # In the order of the seeds, not of arrival: a resumed run sums in the same order.
+            traces = [trace for run in runs if (trace := await run) is not None]
+            if in_groups:
+                await score_group(environment.rubric, traces, environment.timeout)
+                for trace in traces:
+                    on_trace(trace)
+            failed = [trace for trace in traces if trace.error is not None]
+            group.traces = [trace for trace in traces if trace.reward is not None]
+            group.unscored = [t for t in traces if t.error is None and t.reward is None]
+            group.failed += failed
+            failures.extend(failed)
+            self._check_failures(failures)
+
         try:
             async with asyncio.TaskGroup() as tasks:
-                runs = [
-                    [tasks.create_task(one(group, i)) for i in range(args.rollouts_per_example)]
-                    for group in groups
-                ]
+                for group in groups:
+                    runs = [
+                        tasks.create_task(one(group, i)) for i in range(args.rollouts_per_example)
+                    ]
+                    tasks.create_task(whole(group, runs))
         except BaseExceptionGroup as error:
             raise error.exceptions[0] from None
-        for group, members in zip(groups, runs, strict=True):
-            # In the order of the seeds, not of arrival: a resumed run sums in the same order.
-            group.traces = [trace for run in members if (trace := run.result()) is not None]
         return groups
 
     async def evaluate(self, on_trace: OnTrace) -> Evaluation:

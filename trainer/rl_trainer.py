@@ -15,6 +15,7 @@ from vf.inference.token_model import TokenModel
 from vf.traces.calling import call
 from vf.traces.errors import ConfigError, TrainingError
 from vf.traces.trace import Trace
+from vf.trainer.alarms import Alarms
 from vf.trainer.background import BackgroundLoop
 from vf.trainer.batch import Group, Sample, build_samples
 from vf.trainer.checkpoint import Progress, latest_checkpoint, load_checkpoint, save_checkpoint
@@ -79,6 +80,7 @@ class RLTrainer:
         self.folder = folder
         self.display = display or SilentDisplay()
         self.step_count = 0
+        self._alarms = Alarms()
         self._earlier_seconds = 0.0
         self._started = time.perf_counter()
         self._closers: list[Callable[[], Any]] = []
@@ -165,7 +167,11 @@ class RLTrainer:
         )
         self._report_signal(groups)
         self._report_waits(metrics)
-        return metrics
+        alarms, notes = self._alarms.observe(groups)
+        for note in notes:
+            log.warning("step %d: %s", self.step_count, note)
+            self.display.note(f"step {self.step_count}: {note}")
+        return metrics | alarms
 
     def collect(self) -> list[Group]:
         """Run this step's rollouts and write their traces."""
@@ -224,11 +230,12 @@ class RLTrainer:
                 self.display.rollouts(done, total, evaluating=True)
 
             result = self._loop.call(self.orchestrator.evaluate(on_trace), self._watch)
-        scored = [trace for trace in result.traces if trace.score is not None]
+        scored = [trace for trace in result.traces if trace.reward is not None]
         if not scored:
             raise TrainingError("not one rollout of the held-out evaluation could be scored")
         metrics = {f"eval/{name}": value for name, value in trace_metrics(scored).items()}
         metrics["eval/rollouts/failed"] = result.errors
+        metrics["eval/rollouts/unscored"] = result.unscored
         self.display.evaluation(self.step_count, metrics)
         return metrics
 
@@ -238,7 +245,8 @@ class RLTrainer:
 
     def save(self) -> Path:
         """Write a checkpoint of where the run stands."""
-        progress = Progress(self.step_count, self.orchestrator.cursor.position, self.seconds)
+        cursor, alarms = self.orchestrator.cursor.position, self._alarms.state()
+        progress = Progress(self.step_count, cursor, self.seconds, alarms)
         return save_checkpoint(self.folder.checkpoints, self.policy, progress)
 
     def resume(self) -> int:
@@ -255,6 +263,7 @@ class RLTrainer:
         self.step_count = progress.step
         self.orchestrator.cursor.position = progress.cursor
         self._earlier_seconds = progress.seconds
+        self._alarms = Alarms(**progress.alarms)
         self.publish()
         self.folder.rewind(self.step_count)
         return self.step_count
@@ -289,7 +298,12 @@ class RLTrainer:
 
     def _report_signal(self, groups: list[Group]) -> None:
         uniform = [group for group in groups if group.uniform]
-        if len(uniform) == len(groups):
+        if not any(group.traces for group in groups):
+            self.display.note(
+                f"step {self.step_count} taught nothing: the rubric left every rollout without a "
+                "reward. See what its outcome returns None for."
+            )
+        elif len(uniform) == len(groups):
             rewards = sorted({reward for group in groups for reward in group.rewards})
             self.display.note(
                 f"step {self.step_count} taught nothing: within each of the {len(groups)} groups "

@@ -16,10 +16,17 @@ if TYPE_CHECKING:
     from vf.environments.runner import rollout
     from vf.environments.sandbox_source import sandbox_source
     from vf.environments.sandbox_tools import BashTool, FileTools, PythonTool
+    from vf.environments.validation.validate import validate
     from vf.inference.chat_model import ChatModel
     from vf.inference.model import Sampling
     from vf.inference.scripted import ScriptedModel
+    from vf.rubrics.group import GroupReward
+    from vf.rubrics.judge import Judge
+    from vf.rubrics.judge_prompt import Criterion
+    from vf.rubrics.process_pool import cpu_bound
+    from vf.rubrics.rescore import rescore
     from vf.rubrics.rubric import Penalty, Rubric
+    from vf.rubrics.weighted_sum import WeightedSum
     from vf.sandbox.contract import ExecResult, Limits, Sandbox
     from vf.sandbox.scripted import ScriptedSandbox
     from vf.traces.errors import (
@@ -41,12 +48,15 @@ _HOME = {
     "Branch": "vf.traces.trace",
     "ChatModel": "vf.inference.chat_model",
     "ConfigError": "vf.traces.errors",
+    "Criterion": "vf.rubrics.judge_prompt",
     "Environment": "vf.environments.environment",
     "Evaluation": "vf.environments.evaluate",
     "ExecResult": "vf.sandbox.contract",
     "FileTools": "vf.environments.sandbox_tools",
+    "GroupReward": "vf.rubrics.group",
     "InfrastructureError": "vf.traces.errors",
     "InvalidToolUse": "vf.traces.errors",
+    "Judge": "vf.rubrics.judge",
     "Limits": "vf.sandbox.contract",
     "Message": "vf.traces.messages",
     "Penalty": "vf.rubrics.rubric",
@@ -68,13 +78,17 @@ _HOME = {
     "Trace": "vf.traces.trace",
     "TraceStore": "vf.traces.store",
     "VfError": "vf.traces.errors",
+    "WeightedSum": "vf.rubrics.weighted_sum",
+    "cpu_bound": "vf.rubrics.process_pool",
     "evaluate": "vf.environments.evaluate",
     "make": "vf.environments.registry",
     "register": "vf.environments.registry",
     "registered": "vf.environments.registry",
+    "rescore": "vf.rubrics.rescore",
     "rollout": "vf.environments.runner",
     "sandbox_source": "vf.environments.sandbox_source",
     "tool": "vf.traces.tools",
+    "validate": "vf.environments.validation.validate",
 }
 
 __all__ = [
@@ -82,12 +96,15 @@ __all__ = [
     "Branch",
     "ChatModel",
     "ConfigError",
+    "Criterion",
     "Environment",
     "Evaluation",
     "ExecResult",
     "FileTools",
+    "GroupReward",
     "InfrastructureError",
     "InvalidToolUse",
+    "Judge",
     "Limits",
     "Message",
     "Penalty",
@@ -109,13 +126,17 @@ __all__ = [
     "Trace",
     "TraceStore",
     "VfError",
+    "WeightedSum",
+    "cpu_bound",
     "evaluate",
     "make",
     "register",
     "registered",
+    "rescore",
     "rollout",
     "sandbox_source",
     "tool",
+    "validate",
 ]
 
 

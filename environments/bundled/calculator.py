@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import operator
 import random
 import re
@@ -10,6 +11,7 @@ from typing import Literal
 
 from vf.environments.environment import Environment, Split
 from vf.environments.generated import distinct_tasks
+from vf.inference.scripted import Line, Script
 from vf.rubrics.penalties import extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.traces.errors import ConfigError
@@ -19,6 +21,7 @@ from vf.traces.trace import Trace
 
 Operation = Literal["+", "-", "*"]
 _APPLY = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_SIGNS: dict[type, str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
 _ANSWER = re.compile(r"Answer:\s*(-?\d+)(?![.,]?\d)")
 _LONGEST_ANSWER = 100  # digits; Python refuses to read numbers of thousands
 
@@ -105,6 +108,23 @@ class Calculator(Environment):
         return distinct_tasks(
             "calculator", self._draw, split=split, count=self.sizes[split], seed=self.seed
         )
+
+    def oracle(self, task: Task) -> Script:
+        """Work the expression out from the inside, one call per operation, and answer."""
+        calls: list[Line] = []
+
+        def work_out(node: ast.AST) -> int:
+            match node:
+                case ast.BinOp():
+                    a, b = work_out(node.left), work_out(node.right)
+                    op = _SIGNS[type(node.op)]
+                    calls.append({"calculate": {"op": op, "a": a, "b": b}})
+                    return int(_APPLY[op](a, b))
+                case ast.Constant(value=int(value)):
+                    return value
+            raise ValueError(f"not an expression of calculator's: {task.id}")
+
+        return [*calls, f"Answer: {work_out(ast.parse(task.id, mode='eval').body)}"]
 
     def _draw(self, rng: random.Random) -> Task:
         operations = rng.randint(1, self.max_operations)

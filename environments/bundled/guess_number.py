@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from vf.environments.environment import Environment, Split, Step
+from vf.inference.scripted import Script
 from vf.rubrics.rubric import Rubric
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message
@@ -75,6 +77,21 @@ class GuessNumber(Environment):
                 ),
                 answer=rng.randint(1, self.high),
             )
+
+    def oracle(self, task: Task) -> Script:
+        """Bisect, without looking at the answer: always done within the default turns."""
+
+        def guess(messages: list[Message]) -> str:
+            low, high = 1, self.high
+            said = [message.content for message in messages]
+            for number, hint in pairwise(said[1:]):
+                if hint == "Higher.":
+                    low = int(number) + 1
+                elif hint == "Lower.":
+                    high = int(number) - 1
+            return str((low + high) // 2)
+
+        return guess
 
     def reset(self, task: Task) -> list[Message]:
         """Hide the task's number."""

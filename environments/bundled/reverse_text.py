@@ -8,6 +8,7 @@ from difflib import SequenceMatcher
 
 from vf.environments.environment import Environment, Split
 from vf.environments.generated import distinct_tasks
+from vf.inference.scripted import Script
 from vf.rubrics.rubric import Rubric
 from vf.traces.errors import ConfigError
 from vf.traces.task import Task
@@ -72,6 +73,10 @@ class ReverseText(Environment):
         return distinct_tasks(
             "reverse-text", self._draw, split=split, count=self.sizes[split], seed=self.seed
         )
+
+    def oracle(self, task: Task) -> Script:
+        """Say the answer."""
+        return [str(task.answer)]
 
     def _draw(self, rng: random.Random) -> Task:
         letters = rng.randint(self.min_letters, self.max_letters)

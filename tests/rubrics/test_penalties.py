@@ -34,6 +34,7 @@ def make_trace(
 def penalty_of(penalty: vf.Penalty, trace: vf.Trace) -> float:
     rubric = vf.Rubric(outcome=lambda trace: 1.0, penalties=[penalty])
     [value] = asyncio.run(rubric.score(trace)).penalties.values()
+    assert value is not None
     return value
 
 

@@ -1,85 +1,171 @@
-"""The reward's algebra: what no choice of weights, penalties and cap can break."""
+"""The reward's algebra: what no choice of weights, penalties, cap and floor can break."""
 
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import vf
 
 UNIT = st.floats(0.0, 1.0)
-CAP = st.floats(0.0, 0.5)
-PENALTIES = st.lists(
-    st.tuples(st.floats(0.0, 1.0, exclude_min=True), UNIT), max_size=4
-)  # weight, value
-SETTINGS = settings(deadline=None, max_examples=60)
+SETTINGS = settings(deadline=None, max_examples=100)
+Weighted = tuple[tuple[float, float | None], ...]  # weight, value
 
 
-def constant(value: float) -> Callable[[vf.Trace], float]:
+@dataclass(frozen=True)
+class Case:
+    """A rubric with fixed answers."""
+
+    outcome: float
+    penalties: Weighted
+    group: Weighted
+    cap: float
+    floor: float
+
+    @property
+    def total(self) -> float:
+        """The weighted faults, written out naively."""
+        found = [weight * (value or 0.0) for weight, value in self.penalties]
+        found += [weight * (1 - value) for weight, value in self.group if value is not None]
+        return sum(found)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    cap = draw(st.floats(0.01, 0.5))
+    weighted = st.tuples(st.floats(0.0, cap, exclude_min=True), UNIT | st.none())
+    penalties = tuple(draw(st.lists(weighted, max_size=4)))
+    group = tuple(draw(st.lists(weighted, max_size=2)))
+    floor = draw(st.just(0.0) | st.floats(0.0, 0.1)) if penalties or group else 0.0
+    return Case(draw(UNIT | st.just(0.0)), penalties, group, cap, floor)
+
+
+def constant(value: float | None) -> Callable[[vf.Trace], float | None]:
     return lambda trace: value
 
 
-def reward(outcome: float, penalties: list[tuple[float, float]], cap: float = 0.5) -> float:
-    rubric = vf.Rubric(
-        outcome=constant(outcome),
-        penalties=[
-            vf.Penalty(constant(value), weight, name=f"p{index}")
-            for index, (weight, value) in enumerate(penalties)
-        ],
-        cap=cap,
+def for_all(value: float | None) -> Callable[[object], list[float | None]]:
+    return lambda traces: [value, value]
+
+
+def reward(case: Case) -> float:
+    """Score two traces by way of the rubric, so that there is a group, and return the reward."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # weights far beyond the cap are part of the test
+        rubric = vf.Rubric(
+            outcome=constant(case.outcome),
+            penalties={
+                f"p{i}": vf.Penalty(constant(value), weight)
+                for i, (weight, value) in enumerate(case.penalties)
+            },
+            group_rewards={
+                f"g{i}": vf.GroupReward(for_all(value), weight)
+                for i, (weight, value) in enumerate(case.group)
+            },
+            cap=case.cap,
+            floor=case.floor,
+        )
+    traces = [vf.Trace(environment="e", task=vf.Task("t", "p"), seed=seed) for seed in (0, 1)]
+
+    async def score() -> None:
+        for trace in traces:
+            trace.score = await rubric.score(trace)
+        await rubric.score_group(traces)
+
+    asyncio.run(score())
+    first, second = (trace.reward for trace in traces)
+    assert first is not None
+    assert first == second
+    return first
+
+
+@given(cases())
+@SETTINGS
+def test_the_reward_is_the_formula(case: Case) -> None:
+    taken = min(case.cap, case.total)
+    if case.outcome > 0:
+        expected = case.floor + (1 - case.floor) * case.outcome * (1 - taken)
+    else:
+        expected = case.floor * (1 - taken / case.cap)
+    assert reward(case) == expected
+
+
+@given(cases())
+@SETTINGS
+def test_without_a_floor_the_reward_is_a_share_of_the_outcome(case: Case) -> None:
+    case = replace(case, floor=0.0)
+    assert reward(case) == case.outcome * (1 - min(case.cap, case.total))
+
+
+@given(cases())
+@SETTINGS
+def test_the_reward_is_bounded(case: Case) -> None:
+    found = reward(case)
+    assert 0.0 <= found <= 1.0
+    if case.outcome == 0:
+        assert found <= case.floor
+    else:
+        assert found >= case.floor + (1 - case.floor) * case.outcome * (1 - case.cap)
+    if case.floor == 0:
+        assert found <= case.outcome
+
+
+@given(cases(), st.data())
+@SETTINGS
+def test_no_failure_beats_a_success_whatever_its_manners(case: Case, data: st.DataObject) -> None:
+    """With the same rubric, and for an outcome that is not lost in rounding."""
+    success = replace(case, outcome=data.draw(st.floats(1e-6, 1.0)))
+    values = [data.draw(UNIT | st.none()) for _ in case.penalties]
+    polite = tuple((w, value) for (w, _), value in zip(case.penalties, values, strict=True))
+    failure = replace(case, outcome=0.0, penalties=polite)
+    assert reward(failure) < reward(success)
+
+
+@given(cases(), UNIT, UNIT)
+@SETTINGS
+def test_a_better_outcome_never_costs(case: Case, a: float, b: float) -> None:
+    worse, better = sorted((a, b))
+    assert reward(replace(case, outcome=worse)) <= reward(replace(case, outcome=better))
+
+
+def with_value(weighted: Weighted, index: int, value: float) -> Weighted:
+    return (*weighted[:index], (weighted[index][0], value), *weighted[index + 1 :])
+
+
+@given(cases(), UNIT, UNIT, st.data())
+@SETTINGS
+def test_a_worse_penalty_never_pays(case: Case, a: float, b: float, data: st.DataObject) -> None:
+    assume(case.penalties)
+    index = data.draw(st.integers(0, len(case.penalties) - 1))
+    mild, harsh = (
+        replace(case, penalties=with_value(case.penalties, index, value))
+        for value in sorted((a, b))
     )
-    trace = vf.Trace(environment="e", task=vf.Task("t", "p"), seed=0)
-    return asyncio.run(rubric.score(trace)).reward
+    assert reward(harsh) <= reward(mild)
 
 
-@given(UNIT, PENALTIES, CAP)
+@given(cases(), UNIT, UNIT)
 @SETTINGS
-def test_the_reward_is_the_formula(
-    outcome: float, penalties: list[tuple[float, float]], cap: float
-) -> None:
-    total = sum(weight * value for weight, value in penalties)
-    assert reward(outcome, penalties, cap) == outcome * (1 - min(cap, total))
+def test_a_better_group_reward_never_costs(case: Case, a: float, b: float) -> None:
+    assume(case.group)
+    worse, better = (
+        replace(case, group=with_value(case.group, 0, value)) for value in sorted((a, b))
+    )
+    assert reward(worse) <= reward(better)
 
 
-@given(UNIT, PENALTIES, CAP)
+@given(cases())
 @SETTINGS
-def test_the_reward_lies_between_what_the_cap_leaves_and_the_outcome(
-    outcome: float, penalties: list[tuple[float, float]], cap: float
-) -> None:
-    assert outcome * (1 - cap) <= reward(outcome, penalties, cap) <= outcome
-
-
-@given(PENALTIES, PENALTIES, CAP)
-@SETTINGS
-def test_the_worst_success_beats_the_best_failure(
-    of_success: list[tuple[float, float]], of_failure: list[tuple[float, float]], cap: float
-) -> None:
-    assert reward(1.0, of_success, cap) > reward(0.0, of_failure, cap) == 0.0
-
-
-@given(UNIT, UNIT, PENALTIES, CAP)
-@SETTINGS
-def test_a_better_outcome_never_costs(
-    a: float, b: float, penalties: list[tuple[float, float]], cap: float
-) -> None:
-    assert reward(min(a, b), penalties, cap) <= reward(max(a, b), penalties, cap)
-
-
-@given(UNIT, PENALTIES.filter(bool), UNIT, CAP, st.data())
-@SETTINGS
-def test_a_worse_penalty_never_pays(
-    outcome: float,
-    penalties: list[tuple[float, float]],
-    other: float,
-    cap: float,
-    data: st.DataObject,
-) -> None:
-    index = data.draw(st.integers(0, len(penalties) - 1))
-    weight, value = penalties[index]
-    mild, harsh = list(penalties), list(penalties)
-    mild[index] = (weight, min(value, other))
-    harsh[index] = (weight, max(value, other))
-    assert reward(outcome, harsh, cap) <= reward(outcome, mild, cap)
+def test_what_does_not_apply_costs_nothing(case: Case) -> None:
+    spared = replace(
+        case,
+        penalties=tuple((weight, None) for weight, _ in case.penalties),
+        group=tuple((weight, None) for weight, _ in case.group),
+    )
+    expected = case.floor + (1 - case.floor) * case.outcome if case.outcome else case.floor
+    assert reward(spared) == expected

@@ -1,0 +1,225 @@
+"""Write `docs/rewards.md` from the docstrings: `python docs/make_rewards_page.py`."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import vf.rubrics
+
+PAGE = Path(__file__).with_name("rewards.md")
+ROOT = PAGE.parent.parent
+LABELS = ("Range", "Formula", "Source", "Known ways to game it")
+KINDS = ("Outcomes", "Process penalties", "Gates", "Group rewards")
+
+_HEAD = """\
+# Rewards
+
+A reward is only as good as its resistance to being gamed, and a group of rollouts only teaches if
+its rewards spread. This page is written from the docstrings: `python docs/make_rewards_page.py`.
+
+```python no-run
+from vf.rubrics.outcomes import marked, numeric
+from vf.rubrics.penalties import extra_tool_calls, tool_errors
+from vf.rubrics.policy import keeps_policy
+
+rubric = vf.Rubric(
+    outcome=numeric(extract=marked("Answer:")),
+    penalties=[extra_tool_calls(0.2, free=3), tool_errors(0.1)],
+    gates=[keeps_policy({{"bash": "rm -rf"}})],
+    metrics=[],
+)
+```
+
+## What practice teaches
+
+1. **Start with the simplest reward that reflects success**: one outcome, 0 or 1, and nothing else.
+   Read twenty traces of each value before you add to it.
+2. **Add partial credit once the loop works**, and only where groups are all alike. Each step of
+   credit is one more thing to be had without the task. Where a task is too hard to give spread
+   otherwise, `floor` lets failures differ by their penalties.
+3. **Keep one bounded scale across tasks that are mixed.** Everything here lies in [0, 1], so no
+   task drowns another.
+4. **Say what you punish.** An explicit penalty with a weight and a cap can be read, logged and
+   turned off; one that hides in the outcome cannot.
+5. **Compute from typed events** (tool calls, their results, stop reasons), never from text that a
+   model can imitate.
+6. **None is not zero.** An outcome that cannot be told is None: the rollout is not trained on, and
+   `rollouts/unscored` counts it. A scorer that fails is an error, and never a reward.
+7. **Keep a holdout that is never tuned on**, neither by the trainer nor by you: the eval split, and
+   an outcome that the training reward does not contain.
+8. **Try to game it before the model does**: `vf-eval --validate ENV`. Score what you have again
+   with a new rubric before you train on it: `vf-eval --rescore TRACES --rubric RUBRIC`, or
+   `vf.rescore` from Python.
+
+## The algebra
+
+{algebra}
+
+## A weighted sum instead
+
+{weighted}
+
+## Scorers that compute for long
+
+A plain function runs in a thread, a coroutine function in the event loop. Mark one that computes
+for more than some milliseconds, or may hang, with `@vf.cpu_bound(timeout=5)`: it runs in a process
+of its own, which is killed at the deadline. Regular expressions given to what is below have a time
+limit, and those that backtrack for ever are refused when the rubric is made.
+
+## Alarms
+
+During training, `metrics.jsonl` has `alarm/length`, `alarm/errors` and `alarm/outcome`. What begins
+to ring is said once, on the screen and in the log.
+
+{alarms}
+"""
+
+
+@dataclass(frozen=True)
+class Reward:
+    """One documented reward.
+
+    Attributes:
+        kind: Which of :data:`KINDS`.
+        module: Where it is.
+        name: Its name there.
+        signature: Its arguments, without types.
+        summary: The docstring's first paragraphs.
+        labels: What stands behind each of :data:`LABELS`.
+    """
+
+    kind: str
+    module: str
+    name: str
+    signature: str
+    summary: list[str]
+    labels: dict[str, str]
+
+
+def public(package: Any = vf.rubrics) -> Iterator[tuple[str, Any]]:
+    """Yield the public functions and classes of a package, each with its module's name."""
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        module = importlib.import_module(found.name)
+        for name, member in vars(module).items():
+            here = getattr(member, "__module__", None) == module.__name__
+            if here and not name.startswith("_") and callable(member):
+                yield module.__name__, member
+
+
+def is_reward(member: Any) -> bool:
+    """Return whether something is a reward, or makes one."""
+    if inspect.isclass(member):
+        return any(f"{label}:" in (member.__doc__ or "") for label in LABELS[1:])
+    signature = inspect.signature(member)
+    returns = str(signature.return_annotation)
+    if returns in ("Penalty", "Scorer", "GroupReward") or "[[Trace]" in returns:
+        return True
+    takes = [str(parameter.annotation) for parameter in signature.parameters.values()]
+    return takes == ["Trace"] and returns.split(" ")[0] in ("float", "bool")
+
+
+def rewards() -> list[Reward]:
+    """Return all rewards, by kind and module, in the order of their modules."""
+    found = [
+        document(module, member)
+        for module, member in public()
+        if is_reward(member) and hasattr(member, "__doc__")
+    ]
+    return sorted(found, key=lambda each: (KINDS.index(each.kind), each.module))
+
+
+def document(module: str, member: Callable[..., Any]) -> Reward:
+    """Read one reward's docstring."""
+    paragraphs = re.split(r"\n\s*\n", inspect.getdoc(member) or "")
+    summary: list[str] = []
+    labels: dict[str, str] = {}
+    for paragraph in paragraphs:
+        label, colon, text = paragraph.partition(":")
+        if colon and label in LABELS:
+            labels[label] = _flat(text)
+        elif re.match(r"(Args|Attributes|Raises|Returns):", paragraph):
+            break
+        elif not labels and not paragraph.startswith(("Example", "    ")):
+            summary.append(_flat(paragraph))
+    returns = "" if inspect.isclass(member) else str(inspect.signature(member).return_annotation)
+    kind = {"Penalty": KINDS[1], "Scorer": KINDS[2], "GroupReward": KINDS[3]}.get(returns, KINDS[0])
+    parameters = inspect.signature(member).parameters.values()
+    shown = [
+        parameter.name
+        if parameter.default is parameter.empty
+        else f"{parameter.name}={_default(parameter.default)}"
+        for parameter in parameters
+    ]
+    return Reward(kind, module, member.__name__, ", ".join(shown), summary, labels)
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    lines = [
+        _HEAD.format(
+            algebra=_prose("rubrics/rubric.py"),
+            weighted=_prose("rubrics/weighted_sum.py"),
+            alarms=_prose("trainer/alarms.py"),
+        )
+    ]
+    every = rewards()
+    for kind in KINDS:
+        lines += [f"## {kind}", ""]
+        for each in every:
+            if each.kind == kind:
+                lines += _entry(each)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _entry(reward: Reward) -> Iterator[str]:
+    yield f"### `{reward.name}`"
+    yield ""
+    yield f"`{reward.module}.{reward.name}({reward.signature})`"
+    yield ""
+    for paragraph in reward.summary:
+        yield paragraph
+        yield ""
+    for label in LABELS:
+        if label in reward.labels:
+            text = reward.labels[label]
+            yield f"- *{label}*: {text}"
+    yield ""
+
+
+def _prose(path: str) -> str:
+    """Return a module's docstring without its first paragraph; its indented blocks as code."""
+    docstring = ast.get_docstring(ast.parse((ROOT / path).read_text(encoding="utf-8"))) or ""
+    blocks = docstring.split("\n\n")[1:]
+    text = "\n\n".join(
+        f"```\n{textwrap.dedent(block)}\n```" if block.startswith("    ") else _roles(block)
+        for block in blocks
+    )
+    return text.replace("\n```\n\n```\n", "\n\n")
+
+
+def _flat(text: str) -> str:
+    return _roles(" ".join(text.split()))
+
+
+def _roles(text: str) -> str:
+    text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", text)
+    return text.replace("``", "`")
+
+
+def _default(value: Any) -> str:
+    text = getattr(value, "__name__", None) or repr(value)
+    return text if len(text) <= 24 else "..."
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE}")

@@ -1,0 +1,318 @@
+"""A language model as a judge of what cannot be computed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+from vf.rubrics.judge_cache import VerdictCache, Vote
+from vf.rubrics.judge_prompt import (
+    RULES,
+    Criterion,
+    Malformed,
+    build_messages,
+    draw_nonce,
+    read_verdict,
+)
+from vf.traces.errors import ConfigError, RubricError
+from vf.traces.trace import Trace
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+CORRECT = Criterion(
+    "Is the ANSWER to the QUESTION right? It must agree with the REFERENCE where there is one, "
+    "and commit to one answer.",
+    {"wrong": 0.0, "partly right": 0.5, "right": 1.0},
+)
+
+
+@dataclass(slots=True)
+class JudgeUsage:
+    """What a judge has cost so far: requests that were sent, and their tokens."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    from_cache: int = 0  # votes that cost nothing
+
+
+class Judge:
+    """A scorer that asks a model behind an OpenAI-compatible API.
+
+    An object to be used as an outcome, a metric, or in a ``Penalty`` (with choices whose value 1
+    is the worst). Each criterion has a few ordered choices, for models choose more reliably than
+    they grade on a scale, and the reason comes before the verdict.
+
+    What it says is recorded in ``trace.info["judge"][name]``: the choices and the reply of every
+    vote, requests and tokens. The cost is never part of the reward.
+
+    Example::
+
+        judge = vf.Judge("some-model", base_url="http://localhost:8000/v1", api_key_env=None)
+        rubric = vf.Rubric(outcome=judge)
+
+    Range: [0, 1].
+
+    Formula: the mean over the votes (or each criterion's most frequent choice, the one of less
+    value in a tie) of Σ wᵢ·vᵢ / Σ wᵢ, with vᵢ the value of the choice on criterion i.
+
+    Source: LLM-as-a-judge (Zheng et al., arXiv:2306.05685); several votes as in self-consistency
+    (Wang et al., arXiv:2203.11171).
+
+    Known ways to game it: length, confidence and flattery please judges more than they should; a
+    policy trained on one judge finds what that one overlooks. Texts that imitate a verdict, close
+    the fence or instruct the judge are fenced off by a nonce, but a weak judge may still be
+    swayed. Prefer outcomes that can be computed, keep a holdout judged by another model, and look
+    at the replies in the record.
+
+    Args:
+        model: The judge's name at the API. There is no default.
+        criteria: What to judge by: one or several :class:`Criterion`.
+        base_url: The API, up to and including ``/v1``; OpenAI's own by default.
+        api_key_env: The environment variable that holds the key; it must be set when the judge
+            is made. None for a server that needs none.
+        votes: How often to ask; 1 at temperature 0 by default.
+        combine: Whether votes are averaged, or the most frequent choice counts.
+        answer: What to judge of a trace; the last message by default.
+        reference: What to compare with, or None for nothing; ``task.answer`` by default.
+        cache: A folder for verdicts, ``"memory"``, or None to ask every time.
+        retries: How often to ask again after a reply without a usable verdict.
+        temperature: 0 for one vote and 1 for several by default.
+        max_tokens: Most tokens of a reply.
+        timeout: Seconds for one attempt of a request.
+        extra_body: Parameters beyond OpenAI's, sent along.
+        name: How it is recorded; give two judges of one rubric different names.
+
+    Raises:
+        ConfigError: No model is named, the key is not set, several votes are asked at
+            temperature 0 (they would all be the same), or a setting is out of range.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        criteria: Criterion | Sequence[Criterion] = CORRECT,
+        *,
+        base_url: str | None = None,
+        api_key_env: str | None = "OPENAI_API_KEY",
+        votes: int = 1,
+        combine: Literal["mean", "majority"] = "mean",
+        answer: Callable[[Trace], str] | None = None,
+        reference: Callable[[Trace], str | None] | None = None,
+        cache: str | Path | None = "memory",
+        retries: int = 2,
+        temperature: float | None = None,
+        max_tokens: int = 1024,
+        timeout: float = 120.0,
+        extra_body: Mapping[str, Any] | None = None,
+        name: str = "judge",
+    ) -> None:
+        self.__name__ = name
+        self.model = model
+        self.criteria = [criteria] if isinstance(criteria, Criterion) else list(criteria)
+        self.votes, self.combine, self.retries = votes, combine, retries
+        self.temperature = (0.0 if votes == 1 else 1.0) if temperature is None else temperature
+        self.max_tokens, self.base_url = max_tokens, base_url
+        self.usage = JudgeUsage()
+        self._answer = answer or _last_message
+        self._reference = reference or _golden
+        self._extra_body = dict(extra_body or {})
+        self._check()
+        if timeout <= 0:
+            raise self._wrong(f"timeout must be positive, got {timeout}")
+        self._cache = None
+        if cache is not None:
+            self._cache = VerdictCache(None if cache == "memory" else Path(cache))
+        self._settings: dict[str, Any] = {
+            "base_url": base_url,
+            "api_key": self._key(api_key_env),
+            "timeout": timeout,
+            "max_retries": 4,
+        }
+        # A client belongs to the loop that it was first used in.
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI]
+        self._clients = WeakKeyDictionary()
+
+    async def __call__(self, trace: Trace) -> float:
+        """Judge a trace.
+
+        Raises:
+            RubricError: The API failed, or gave no usable verdict in any of the attempts.
+        """
+        material = self._material(trace)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._vote(material, n)) for n in range(self.votes)]
+        except BaseExceptionGroup as error:
+            raise error.exceptions[0] from None
+        votes = [task.result() for task in tasks]
+        chosen = [vote.choices for vote, _ in votes]
+        if self.combine == "majority":
+            chosen = [{c.name: _most_frequent(c, chosen) for c in self.criteria}]
+        paid = [vote for vote, cached in votes if not cached]
+        trace.info.setdefault("judge", {})[self.__name__] = {
+            "model": self.model,
+            "votes": [{"choices": v.choices, "reason": v.reason, "cached": c} for v, c in votes],
+            "requests": sum(vote.requests for vote in paid),
+            "prompt_tokens": sum(vote.prompt_tokens for vote in paid),
+            "completion_tokens": sum(vote.completion_tokens for vote in paid),
+        }
+        return sum(map(self._value, chosen)) / len(chosen)
+
+    async def close(self) -> None:
+        """Close the connections of the running loop."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
+
+    async def _vote(self, material: Mapping[str, str], number: int) -> tuple[Vote, bool]:
+        """Return one vote, and whether it was in the cache."""
+        if self._cache is None:
+            return await self._ask(material, number), False
+        key = self._cache.key(
+            rules=RULES,
+            model=self.model,
+            base_url=self.base_url,
+            criteria=[[c.name, c.question, list(c.choices)] for c in self.criteria],
+            material=dict(material),
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            extra_body=self._extra_body,
+            number=number,
+        )
+        vote = self._cache.get(key)
+        if vote is not None:
+            self.usage.from_cache += 1
+            return vote, True
+        vote = await self._ask(material, number)
+        self._cache.put(key, vote)
+        return vote, False
+
+    async def _ask(self, material: Mapping[str, str], number: int) -> Vote:
+        prompt_tokens = completion_tokens = 0
+        for attempt in range(self.retries + 1):
+            nonce = draw_nonce(list(material.values()))
+            answer = await self._request(build_messages(self.criteria, material, nonce), number)
+            if answer.usage is not None:
+                prompt_tokens += answer.usage.prompt_tokens
+                completion_tokens += answer.usage.completion_tokens
+                self.usage.prompt_tokens += answer.usage.prompt_tokens
+                self.usage.completion_tokens += answer.usage.completion_tokens
+            message = answer.choices[0].message
+            text = message.content or ""
+            reasoned = any(getattr(message, f, None) for f in ("reasoning_content", "reasoning"))
+            try:
+                choices = read_verdict(text, self.criteria, nonce, reasoned=reasoned)
+                return Vote(choices, text, prompt_tokens, completion_tokens, attempt + 1)
+            except Malformed as error:
+                cut = answer.choices[0].finish_reason == "length"
+                problem = f"{error} (cut off at max_tokens={self.max_tokens})" if cut else error
+        shown = text if len(text) <= 200 else f"{text[:200]}..."
+        raise RubricError(
+            f"{self.__name__!r}: {self.model} gave no usable verdict in {self.retries + 1} "
+            f"attempts; the last reply is malformed: {problem}. It begins with {shown!r}. Take a "
+            "stronger judge, raise max_tokens, or ask simpler questions"
+        )
+
+    async def _request(self, messages: list[dict[str, str]], number: int) -> Any:
+        import openai
+        from openai.types.chat import ChatCompletion
+
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients[loop] = openai.AsyncOpenAI(**self._settings)
+        self.usage.requests += 1
+        try:
+            answer = await self._clients[loop].chat.completions.create(
+                model=self.model,
+                messages=messages,  # type: ignore[arg-type]
+                temperature=self.temperature,
+                max_tokens=self.max_tokens,
+                seed=number,
+                extra_body=self._extra_body or None,
+            )
+        except (openai.OpenAIError, ValueError) as error:  # ValueError: the body is not JSON
+            problem = f"{type(error).__name__}: {error}"
+            raise RubricError(f"{self.__name__!r}: {self.model}: {problem}") from error
+        if not isinstance(answer, ChatCompletion) or not answer.choices:
+            raise RubricError(
+                f"{self.__name__!r}: {self.model}: the server did not answer with a chat completion"
+            )
+        return answer
+
+    def _material(self, trace: Trace) -> dict[str, str]:
+        asked = trace.messages[: trace.prompt_messages]
+        question = [f"{m.role}: {m.content}" if len(asked) > 1 else m.content for m in asked]
+        material = {"QUESTION": "\n\n".join(question)}
+        reference = self._reference(trace)
+        if reference is not None:
+            material["REFERENCE"] = reference
+        material["ANSWER"] = self._answer(trace)
+        for name, text in material.items():
+            if not isinstance(text, str):
+                raise RubricError(
+                    f"{self.__name__!r}: the {name.lower()} to show is a {type(text).__name__}; "
+                    f"let the function passed as {name.lower()}= return text"
+                )
+        return material
+
+    def _value(self, choices: Mapping[str, str]) -> float:
+        total = sum(c.weight for c in self.criteria)
+        return sum(c.weight * c.choices[choices[c.name]] for c in self.criteria) / total
+
+    def _check(self) -> None:
+        if not isinstance(self.model, str) or not self.model.strip():
+            raise self._wrong("name the model that judges, such as Judge('some-model', ...)")
+        if not self.criteria or not all(isinstance(c, Criterion) for c in self.criteria):
+            raise self._wrong("criteria must be one or several vf.Criterion")
+        if len({c.name.casefold() for c in self.criteria}) < len(self.criteria):
+            raise self._wrong("two criteria share a name; give each its own `name`")
+        if self.votes < 1 or self.retries < 0 or self.max_tokens < 1:
+            raise self._wrong("votes and max_tokens must be at least 1, retries at least 0")
+        if self.combine not in ("mean", "majority"):
+            raise self._wrong(f"combine must be 'mean' or 'majority', got {self.combine!r}")
+        if not 0.0 <= self.temperature <= 2.0:
+            raise self._wrong(f"temperature must be in [0, 2], got {self.temperature}")
+        if self.votes > 1 and self.temperature == 0.0:
+            raise self._wrong(
+                f"{self.votes} votes at temperature 0 are all the same; ask for one, or raise it"
+            )
+
+    def _key(self, variable: str | None) -> str:
+        if variable is None:
+            if self.base_url is None:
+                raise self._wrong("OpenAI's API needs a key: name its variable in api_key_env")
+            return "none"
+        key = os.environ.get(variable)
+        if not key:
+            raise self._wrong(
+                f"the environment variable {variable} holds no key; set it, or pass "
+                "api_key_env=None and the base_url of a server that needs none"
+            )
+        return key
+
+    def _wrong(self, problem: str) -> ConfigError:
+        return ConfigError(f"judge {self.__name__!r}: {problem}")
+
+
+def _last_message(trace: Trace) -> str:
+    return trace.reply
+
+
+def _golden(trace: Trace) -> str | None:
+    answer = trace.task.answer
+    return None if answer is None else str(answer)
+
+
+def _most_frequent(criterion: Criterion, chosen: Sequence[Mapping[str, str]]) -> str:
+    counts = Counter(choices[criterion.name] for choices in chosen)
+    most = max(counts.values())
+    tied = [choice for choice, count in counts.items() if count == most]
+    return min(tied, key=lambda choice: criterion.choices[choice])

@@ -1,0 +1,35 @@
+"""Outcomes, ready made: how well a task was solved, in [0, 1].
+
+Each is a factory that returns a function of the trace, for ``Rubric(outcome=...)``. All read the
+model's last message through an *extractor*, which finds the answers stated in it, and pay only
+if every one of them is right: naming several answers never pays more than deciding.
+
+    Rubric(outcome=numeric(extract=marked("Answer:")))
+"""
+
+from vf.rubrics.outcomes.expressions import math_equal
+from vf.rubrics.outcomes.extract import (
+    Extract,
+    boxed,
+    json_field,
+    json_text,
+    marked,
+    whole_message,
+)
+from vf.rubrics.outcomes.numbers import numeric
+from vf.rubrics.outcomes.structure import json_schema
+from vf.rubrics.outcomes.text import exact, multiple_choice
+
+__all__ = [
+    "Extract",
+    "boxed",
+    "exact",
+    "json_field",
+    "json_schema",
+    "json_text",
+    "marked",
+    "math_equal",
+    "multiple_choice",
+    "numeric",
+    "whole_message",
+]

@@ -1,0 +1,120 @@
+"""An outcome that compares mathematical expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from vf.rubrics.outcomes.extract import (
+    Extract,
+    boxed,
+    checked_extract,
+    stated_answers,
+    wrong_answer,
+)
+from vf.rubrics.process_pool import run_in_process
+from vf.traces.errors import ConfigError, ScoringTimeout
+from vf.traces.trace import Trace
+
+_MAX_EXPRESSION = 1000  # characters
+
+
+def math_equal(
+    *, precision: int = 6, timeout: float = 10.0, extract: Extract = boxed
+) -> Callable[[Trace], Awaitable[float]]:
+    r"""1 if the answer is mathematically equal to ``task.answer``, 0 otherwise.
+
+    ``task.answer`` is LaTeX or a plain expression (``\frac{1}{2}``, ``0.5``, ``(x-1)(x+1)``), or
+    a number. Compared by Math-Verify in another process, for some expressions would take for
+    ever (``9^{9^{9^9}}``): an answer that is not settled in time is worth 0.
+
+    Range: 0 or 1.
+
+    Formula: 1 if Math-Verify finds every stated answer equal to the golden one; else 0.
+
+    Source: Math-Verify (https://github.com/huggingface/Math-Verify), of which a string of
+    several answers (``5 or 6``), an equation between numbers (``3 = 5``) and an answer with
+    unbalanced braces are refused beforehand.
+
+    Known ways to game it: restating the problem where the answer is an expression equal to it
+    (``2^{10}`` for "compute 2^{10}"); there, use :func:`numeric`. Percentages equal both the
+    number and its hundredth.
+
+    Args:
+        precision: Decimals to which floating-point numbers must agree.
+        timeout: Seconds for comparing one message's answers.
+        extract: Finds the stated answers in the last message; ``\boxed{...}`` by default.
+
+    Raises:
+        ConfigError: A setting is out of range, or ``math-verify`` is not installed.
+        RubricError: (when scoring) ``task.answer`` is not an expression that can be read.
+    """
+    if precision < 1:
+        raise ConfigError(f"math_equal: precision must be at least 1, got {precision}")
+    if not timeout > 0:
+        raise ConfigError(f"math_equal: timeout must be positive, got {timeout}")
+    extract = checked_extract(extract, "math_equal")
+    if find_spec("math_verify") is None:
+        raise ConfigError("math_equal needs the package math-verify: pip install 'vf-rl[rubrics]'")
+
+    async def math_equal(trace: Trace) -> float:
+        answer = trace.task.answer
+        if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+            raise wrong_answer("math_equal", trace, "LaTeX, an expression or a number")
+        golden = _expression(str(answer))
+        if golden is None:
+            raise wrong_answer("math_equal", trace, "one expression that Math-Verify can read")
+        stated = [_expression(text) for text in stated_answers(extract, trace)]
+        if not all(stated):  # some are no expressions; the golden one is looked at all the same
+            stated = []
+        try:
+            equal = await run_in_process(_all_equal, golden, stated, precision, timeout=timeout)
+        except ScoringTimeout:  # the answer's doing, unless the golden one is as slow with any
+            await run_in_process(_all_equal, golden, ["0"], precision, timeout=timeout)
+            return 0.0
+        if equal is None:
+            raise wrong_answer("math_equal", trace, "one expression that Math-Verify can read")
+        return float(equal)
+
+    return math_equal
+
+
+def _bare(text: str) -> str:
+    """Take off the dollar signs and final period around an expression."""
+    return text.strip().rstrip(".").strip().removeprefix("\\(").removesuffix("\\)").strip("$ ")
+
+
+def _expression(text: str) -> str | None:
+    """Return an answer as one expression; None if it is not one."""
+    text = _bare(text)
+    depth = 0
+    for at, character in enumerate(text):
+        if character in "{}" and text[at - 1 : at] != "\\":
+            depth += 1 if character == "{" else -1
+            if depth < 0:
+                return None
+    if depth or not text or len(text) > _MAX_EXPRESSION or "$" in text or "\\boxed" in text:
+        return None
+    return text
+
+
+class _InProcess:
+    """A function of a module that only the worker process imports, for it is heavy."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.__name__ = module, name
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str]]:
+        return _load, (self.module, self.__name__)
+
+    def __call__(self, *args: Any) -> Any:
+        return _load(self.module, self.__name__)(*args)
+
+
+def _load(module: str, name: str) -> Any:
+    return getattr(import_module(module), name)
+
+
+_all_equal = _InProcess("vf.rubrics.outcomes.math_process", "all_equal")

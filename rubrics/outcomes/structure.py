@@ -1,0 +1,150 @@
+"""An outcome that checks JSON against a schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from vf.rubrics.outcomes.extract import (
+    Extract,
+    checked_extract,
+    json_text,
+    read_json,
+    stated_answers,
+)
+from vf.rubrics.process_pool import run_in_process
+from vf.traces.errors import ConfigError, RubricError, ScoringTimeout
+from vf.traces.trace import Trace
+
+
+def json_schema(
+    schema: Mapping[str, Any] | str = "schema",
+    *,
+    compare: bool = False,
+    timeout: float = 10.0,
+    extract: Extract = json_text,
+) -> Callable[[Trace], Awaitable[float]]:
+    """1 if the answer is JSON that fits a schema (and, with ``compare``, equals ``task.answer``).
+
+    A schema with regular expressions is checked in another process: some expressions would take
+    for ever on an answer made for that, and such an answer is worth 0. References to other
+    documents are never fetched.
+
+    Range: 0 or 1.
+
+    Formula: 1 if every stated answer is valid JSON without doubled keys and valid under the
+    schema (and equal to ``task.answer``); else 0.
+
+    Source: JSON Schema, draft 2020-12 unless ``$schema`` names another
+    (https://json-schema.org/draft/2020-12).
+
+    Known ways to game it: without ``compare`` the least value that the schema admits earns
+    everything, so require what matters (``required``, ``minLength``, ``additionalProperties:
+    false``) or take it for a gate beside an outcome that reads the values.
+
+    Args:
+        schema: The schema, or the key of ``task.info`` that holds each task's own.
+        compare: Whether the value must equal ``task.answer``, too.
+        timeout: Seconds for checking a schema with regular expressions.
+        extract: Finds the stated answers in the last message; JSON, bare or fenced, by default.
+
+    Raises:
+        ConfigError: The schema is not one, ``timeout`` is not positive, or ``jsonschema`` is not
+            installed.
+        RubricError: (when scoring) ``task.info`` holds no schema, or ``task.answer`` is not JSON.
+    """
+    if not timeout > 0:
+        raise ConfigError(f"json_schema: timeout must be positive, got {timeout}")
+    extract = checked_extract(extract, "json_schema")
+    _library()
+    if not isinstance(schema, str):
+        problem = schema_problem(schema)
+        if problem:
+            raise ConfigError(f"json_schema: this is not a JSON schema: {problem}")
+
+    async def json_schema(trace: Trace) -> float:
+        found: Any = trace.task.info.get(schema) if isinstance(schema, str) else schema
+        problem = schema_problem(found) if isinstance(schema, str) else None
+        if problem:
+            raise RubricError(
+                f"'json_schema': task.info[{schema!r}] of task {trace.task.id!r} is not a JSON "
+                f"schema: {problem}; put one there, or pass schema={{...}}"
+            )
+        values = []
+        for text in stated_answers(extract, trace):
+            try:
+                values.append(read_json(text))
+            except ValueError:
+                return 0.0
+        if not values or (compare and any(not _equal(v, trace) for v in values)):
+            return 0.0
+        if not _has_patterns(found):
+            return float(_fits(found, values))
+        try:
+            return float(await run_in_process(_fits, found, values, timeout=timeout))
+        except ScoringTimeout:
+            return 0.0
+
+    return json_schema
+
+
+def schema_problem(schema: object) -> str | None:
+    """Return what is wrong with a JSON schema; None if nothing is."""
+    jsonschema = _library()
+    if not isinstance(schema, Mapping):
+        return f"it is a {type(schema).__name__}, not an object"
+    try:
+        jsonschema.validators.validator_for(
+            schema, default=jsonschema.Draft202012Validator
+        ).check_schema(schema)
+    except jsonschema.SchemaError as error:
+        where = "/".join(map(str, error.absolute_path))
+        return f"{where}: {error.message}" if where else str(error.message)
+    return None
+
+
+def _library() -> Any:
+    try:
+        import jsonschema
+    except ImportError:
+        raise ConfigError(
+            "json_schema needs the package jsonschema: pip install 'vf-rl[rubrics]'"
+        ) from None
+    return jsonschema
+
+
+def _fits(schema: Mapping[str, Any], values: list[Any]) -> bool:
+    import jsonschema
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    validator = kind(schema, registry=Registry())  # an empty one: nothing is ever fetched
+    try:
+        return all(validator.is_valid(value) for value in values)
+    except Unresolvable as error:
+        raise RubricError(f"'json_schema': the schema refers to {error.ref!r}, unknown") from None
+    except RecursionError:
+        return False
+
+
+def _has_patterns(schema: object) -> bool:
+    if isinstance(schema, Mapping):
+        return (
+            "pattern" in schema
+            or "patternProperties" in schema
+            or any(map(_has_patterns, schema.values()))
+        )
+    return isinstance(schema, list) and any(map(_has_patterns, schema))
+
+
+def _equal(value: object, trace: Trace) -> bool:
+    """Compare as JSON: neither 1.0 nor true is 1, and the order of keys does not matter."""
+    try:
+        golden = json.dumps(trace.task.answer, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RubricError(
+            f"'json_schema': the answer of task {trace.task.id!r} is not JSON: {error}"
+        ) from error
+    return json.dumps(value, sort_keys=True) == golden

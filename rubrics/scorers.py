@@ -1,0 +1,178 @@
+"""Scoring functions: how they are checked when a rubric is made, called, and believed.
+
+A scorer takes the trace and returns a number, or None where there is nothing to say. It may be a
+plain function (it runs in a thread), a coroutine function, an object with such a ``__call__``, or
+a function marked :func:`~vf.rubrics.process_pool.cpu_bound` (it runs in a process).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from numbers import Real
+from typing import Any
+
+from vf.rubrics.process_pool import check_picklable, cpu_timeout, run_in_process
+from vf.traces.calling import call
+from vf.traces.errors import ConfigError, InfrastructureError, RubricError
+from vf.traces.trace import Trace
+
+Value = float | int | bool | None
+Scorer = Callable[[Trace], Value | Awaitable[Value]]
+
+
+class Range(Enum):
+    """What a scorer may return."""
+
+    UNIT = "[0, 1]"
+    BOOL = "True or False"
+    FINITE = "a finite number"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One function of a rubric."""
+
+    name: str
+    fn: Scorer
+    range: Range = Range.UNIT
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """Return the name by which a function is recorded."""
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def check_scorer(fn: Callable[..., Any], takes: str = "the trace") -> None:
+    """See that something can be called with one argument.
+
+    Raises:
+        ConfigError: It cannot, or it is marked ``cpu_bound`` and cannot be sent to a process.
+    """
+    if not callable(fn):
+        raise ConfigError(f"{fn!r} is not a function of a trace")
+    if inspect.isclass(fn):
+        raise ConfigError(f"{name_of(fn)!r} is a class; pass an instance, {name_of(fn)}(...)")
+    try:
+        inspect.signature(fn).bind(object())
+    except TypeError:
+        raise ConfigError(f"{name_of(fn)!r} must take one argument, {takes}") from None
+    except ValueError:  # a builtin without a signature
+        pass
+    if cpu_timeout(fn) is not None:
+        if inspect.iscoroutinefunction(fn):
+            raise ConfigError(
+                f"{name_of(fn)!r} is marked cpu_bound, so it must be a plain function, not async"
+            )
+        check_picklable(fn, name_of(fn))
+
+
+def by_name(
+    kind: str, entries: Iterable[Any] | Mapping[str, Any], name: Callable[[Any], str] = name_of
+) -> dict[str, Any]:
+    """Return functions (or what wraps them) by name.
+
+    Raises:
+        ConfigError: Two share a name.
+    """
+    if isinstance(entries, Mapping):
+        return dict(entries)
+    if not isinstance(entries, Iterable):
+        raise ConfigError(f"{kind} must be a list of functions, or a dict of name to function")
+    found: dict[str, Any] = {}
+    for entry in entries:
+        if name(entry) in found:
+            raise ConfigError(
+                f"two {kind} are called {name(entry)!r}; pass a dict of name to function"
+            )
+        found[name(entry)] = entry
+    return found
+
+
+async def values_of(parts: Sequence[Part], trace: Trace) -> list[float | None]:
+    """Call functions on one trace; return what they said, in order.
+
+    Raises:
+        RubricError: One raised, or returned something that is not in its range. The message
+            names it. Never turned into a 0.
+        InfrastructureError: One raised it: what failed is not the rubric.
+        ConfigError: One raised it.
+    """
+    # Plain functions share one thread, so a slow or hanging one holds up no other rollout.
+    results = await call(_start_all, parts, trace)
+    waiting = [index for index, result in enumerate(results) if inspect.isawaitable(result)]
+    for index, value in zip(
+        waiting, await _all([_waited(results[i], parts[i]) for i in waiting]), strict=True
+    ):
+        results[index] = value
+    return [checked(value, part) for value, part in zip(results, parts, strict=True)]
+
+
+def _start_all(parts: Sequence[Part], trace: Trace) -> list[Any]:
+    results: list[Any] = []
+    try:
+        for part in parts:
+            results.append(_start(part, trace))
+    except BaseException:
+        for result in results:
+            if inspect.iscoroutine(result):
+                result.close()
+        raise
+    return results
+
+
+def _start(part: Part, trace: Trace) -> Any:
+    timeout = cpu_timeout(part.fn)
+    if timeout is not None:
+        return run_in_process(part.fn, trace, timeout=timeout)
+    try:
+        return part.fn(trace)
+    except (InfrastructureError, ConfigError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise RubricError(f"{part.name!r} raised {type(error).__name__}: {error}") from error
+
+
+async def _waited(result: Awaitable[Value], part: Part) -> Value:
+    try:
+        return await result
+    except (InfrastructureError, ConfigError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise RubricError(f"{part.name!r} raised {type(error).__name__}: {error}") from error
+
+
+async def _all(waits: Sequence[Awaitable[Value]]) -> list[Value]:
+    """Await them at once; if one raises, cancel the others."""
+    if len(waits) < 2:  # as a rule, and then a task would only cost
+        return [await wait for wait in waits]
+    tasks: list[asyncio.Future[Value]] = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def checked(value: object, part: Part) -> float | None:
+    """Return what a function returned as a number, or None.
+
+    Raises:
+        RubricError: It is no number, not finite, or out of its range.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, Real):  # bool, and NumPy's scalars, are among them
+        raise RubricError(f"{part.name!r} returned {type(value).__name__}, not a number")
+    number = float(value)
+    if not math.isfinite(number):
+        raise RubricError(f"{part.name!r} returned {number}, not a finite number")
+    if part.range is Range.UNIT and not 0.0 <= number <= 1.0:
+        raise RubricError(f"{part.name!r} returned {number}, which is outside [0, 1]")
+    if part.range is Range.BOOL and number not in (0.0, 1.0):
+        raise RubricError(f"{part.name!r} returned {number}: a gate says True or False")
+    return number

@@ -1,0 +1,56 @@
+"""A judge behind real HTTP that answers what a test tells it to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from aiohttp import web
+
+from tests.inference.local_server import Handler, json_answer
+from vf.rubrics.judge import Judge
+
+Request = dict[str, Any]
+
+
+def nonce_of(body: Request) -> str:
+    """Return the nonce that a request asks for."""
+    found = re.search(r"VERDICT (\w+) <criterion>", body["messages"][0]["content"])
+    assert found is not None
+    return found[1]
+
+
+def chat(text: str, finish_reason: str = "stop", **message: Any) -> web.Response:
+    """Return a chat completion that cost 100 and 10 tokens."""
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text, **message},
+        "finish_reason": finish_reason,
+    }
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+    head = {"id": "x", "object": "chat.completion", "created": 0, "model": "judge"}
+    return json_answer({**head, "choices": [choice], "usage": usage})
+
+
+def saying(*replies: str | Callable[[Request], str]) -> Handler:
+    """Answer with the replies in turn, the last one for ever; ``NONCE`` becomes the nonce."""
+    script = iter(replies)
+    last = replies[-1]
+
+    def answer(body: Request) -> web.Response:
+        reply = next(script, last)
+        text = reply(body) if callable(reply) else reply
+        return chat(text.replace("NONCE", nonce_of(body)))
+
+    return answer
+
+
+def verdicts(*choices: str, name: str = "correct") -> Iterable[str]:
+    """Return a well-formed reply for each choice."""
+    return [f"I looked at it.\nVERDICT NONCE {name}: {choice}" for choice in choices]
+
+
+def judge_at(base_url: str, **settings: Any) -> Judge:
+    """Return a judge that asks a local server, which needs no key."""
+    return Judge("judge", **{"base_url": base_url, "api_key_env": None, "timeout": 30.0} | settings)

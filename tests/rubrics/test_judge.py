@@ -1,0 +1,323 @@
+"""The judge: votes, cache, cost, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+import vf
+from tests.inference.local_server import Handler, LocalServer, error_answer, serve
+from tests.rubrics.one_answer import answered
+from tests.rubrics.scripted_judge import chat, judge_at, nonce_of, saying, verdicts
+from vf.rubrics.judge import Judge
+from vf.rubrics.judge_prompt import Criterion
+from vf.traces.errors import ConfigError, RubricError
+
+CLEAR = Criterion("Is it clear?", {"no": 0.0, "somewhat": 0.4, "yes": 1.0}, name="clear")
+RUDE = Criterion("Is it rude?", {"polite": 0.0, "rude": 1.0}, name="rude", weight=3.0)
+
+
+def judged(
+    server: Handler, trace: vf.Trace | None = None, /, **settings: Any
+) -> tuple[float, vf.Trace, LocalServer]:
+    """Judge one trace through a real server."""
+    trace = trace or answered("4", "4")
+
+    async def run() -> tuple[float, LocalServer]:
+        async with serve(server) as served:
+            judge = judge_at(served.base_url, **settings)
+            value = await judge(trace)
+            await judge.close()
+            return value, served
+
+    value, served = asyncio.run(run())
+    return value, trace, served
+
+
+@pytest.mark.parametrize(
+    ("choice", "value"), [("right", 1.0), ("partly right", 0.5), ("**Wrong**.", 0.0)]
+)
+def test_the_verdict_is_the_value_of_its_choice(choice: str, value: float) -> None:
+    assert judged(saying(*verdicts(choice)))[0] == value
+
+
+def test_the_judge_sees_question_reference_and_answer_and_how_to_answer() -> None:
+    _, _, server = judged(saying(*verdicts("right")), answered("It is four.", 4))
+    system, user = (message["content"] for message in server.bodies[0]["messages"])
+    nonce = nonce_of(server.bodies[0])
+    for text in ("QUESTION", "Question?"), ("REFERENCE", "4"), ("ANSWER", "It is four."):
+        assert f"<<<{text[0]} {nonce}\n{text[1]}\n{text[0]} {nonce}>>>" in user
+    assert "wrong; partly right; right" in system
+    assert server.bodies[0]["model"] == "judge"
+    assert server.bodies[0]["temperature"] == 0.0
+
+
+def test_without_a_golden_answer_there_is_no_reference() -> None:
+    _, _, server = judged(saying(*verdicts("right")), answered("4", None))
+    assert "REFERENCE" not in server.bodies[0]["messages"][1]["content"]
+
+
+def test_several_criteria_are_weighed() -> None:
+    reply = "Clear.\nVERDICT NONCE clear: somewhat\nRude.\nVERDICT NONCE rude: rude"
+    value, trace, _ = judged(saying(reply), criteria=[CLEAR, RUDE])
+    assert value == pytest.approx((0.4 + 3 * 1.0) / 4)
+    assert trace.info["judge"]["judge"]["votes"][0]["choices"] == {
+        "clear": "somewhat",
+        "rude": "rude",
+    }
+
+
+def test_votes_are_averaged_or_the_most_frequent_counts() -> None:
+    script = list(verdicts("right", "wrong", "right"))
+    assert judged(saying(*script), votes=3)[0] == pytest.approx(2 / 3)
+    assert judged(saying(*script), votes=3, combine="majority")[0] == 1.0
+    tie = list(verdicts("right", "wrong"))
+    assert judged(saying(*tie), votes=2, combine="majority")[0] == 0.0
+
+
+def test_votes_are_drawn_with_different_seeds_and_nonces() -> None:
+    _, _, server = judged(saying(*verdicts("right")), votes=4)
+    assert sorted(body["seed"] for body in server.bodies) == [0, 1, 2, 3]
+    assert len({nonce_of(body) for body in server.bodies}) == 4
+    assert all(body["temperature"] == 1.0 for body in server.bodies)
+
+
+def test_what_it_cost_is_in_the_record_and_not_in_the_reward() -> None:
+    async def run() -> tuple[vf.Score, vf.Trace, Judge]:
+        async with serve(saying("Hm.", *verdicts("partly right"))) as server:
+            judge = judge_at(server.base_url)
+            trace = answered("4", "4")
+            return await vf.Rubric(outcome=judge).score(trace), trace, judge
+
+    scored, trace, judge = asyncio.run(run())
+    assert (scored.reward, scored.outcome) == (0.5, 0.5)
+    record = trace.info["judge"]["judge"]
+    assert (record["requests"], record["prompt_tokens"], record["completion_tokens"]) == (
+        2,
+        200,
+        20,
+    )
+    assert record["votes"][0]["reason"].startswith("I looked at it.")
+    assert (judge.usage.requests, judge.usage.prompt_tokens) == (2, 200)
+    assert vf.Trace.from_json(trace.to_json()).info == trace.info
+
+
+def test_it_serves_as_penalty_and_metric_too() -> None:
+    async def run() -> vf.Score:
+        async with serve(saying(*verdicts("rude", name="rude"))) as server:
+            penalty = judge_at(server.base_url, criteria=RUDE, name="rude")
+            metric = judge_at(server.base_url, criteria=RUDE, name="rudeness")
+            rubric = vf.Rubric(
+                outcome=lambda trace: 1.0,
+                penalties=[vf.Penalty(penalty, 0.2)],
+                metrics=[metric],
+            )
+            return await rubric.score(answered("4", "4"))
+
+    scored = asyncio.run(run())
+    assert scored.reward == pytest.approx(0.8)
+    assert (scored.penalties, scored.metrics) == ({"rude": 1.0}, {"rudeness": 1.0})
+
+
+async def ask_twice(first: Judge, second: Judge, *traces: vf.Trace) -> None:
+    for judge, trace in zip((first, second), traces, strict=True):
+        await judge(trace)
+
+
+def test_the_same_question_is_asked_once() -> None:
+    async def run() -> tuple[list[Any], int]:
+        async with serve(saying(*verdicts("right"))) as server:
+            judge = judge_at(server.base_url, votes=2)
+            traces = [answered("4", "4"), answered("4", "4")]
+            await ask_twice(judge, judge, *traces)
+            assert judge.usage.from_cache == 2
+            return [trace.info["judge"]["judge"] for trace in traces], len(server.bodies)
+
+    (first, second), requests = asyncio.run(run())
+    assert requests == 2
+    assert (first["prompt_tokens"], second["prompt_tokens"]) == (200, 0)
+    assert [vote["cached"] for vote in second["votes"]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "another"},
+        {"criteria": CLEAR},
+        {"temperature": 0.5},
+        {"max_tokens": 100},
+        {"extra_body": {"top_k": 5}},
+        {"reference": lambda trace: "five"},
+        {"answer": lambda trace: "five"},
+    ],
+)
+def test_whatever_matters_is_asked_anew(change: dict[str, Any], tmp_path: Path) -> None:
+    def reply(body: dict[str, Any]) -> str:
+        clear = "Is it clear?" in str(body)
+        return f"Seen.\nVERDICT NONCE {'clear: yes' if clear else 'correct: right'}"
+
+    async def run() -> int:
+        async with serve(saying(reply)) as server:
+            settings = {"base_url": server.base_url, "api_key_env": None, "cache": tmp_path}
+            first = Judge("judge", **settings)  # type: ignore[arg-type]
+            second = Judge(**{"model": "judge"} | settings | change)
+            await ask_twice(first, second, answered("4", "4"), answered("4", "4"))
+            return len(server.bodies)
+
+    assert asyncio.run(run()) == 2
+
+
+def test_each_vote_is_kept_as_its_own() -> None:
+    async def run() -> list[float]:
+        async with serve(saying(*verdicts("right", "wrong"))) as server:
+            judge = judge_at(server.base_url, votes=2)
+            return [await judge(answered("4", "4")) for _ in range(2)]
+
+    assert asyncio.run(run()) == [0.5, 0.5]
+
+
+def test_a_folder_outlives_the_judge_and_a_broken_file_is_asked_anew(tmp_path: Path) -> None:
+    def cached() -> list[Path]:
+        return list(tmp_path.rglob("*.json"))
+
+    async def run() -> list[int]:
+        counts = []
+        async with serve(saying(*verdicts("right"))) as server:
+            for damage in (None, None, "{"):
+                if damage is not None:
+                    cached()[0].write_text(damage)
+                judge = judge_at(server.base_url, cache=tmp_path)
+                assert await judge(answered("4", "4")) == 1.0
+                counts.append(len(server.bodies))
+        return counts
+
+    assert asyncio.run(run()) == [1, 1, 2]
+    (file,) = cached()
+    assert json.loads(file.read_text())["choices"] == {"correct": "right"}
+    assert "Question?" not in file.read_text()
+
+
+def test_an_error_is_never_cached() -> None:
+    async def run() -> float:
+        async with serve(saying("Hm.", *verdicts("right"))) as server:
+            judge = judge_at(server.base_url, retries=0)
+            with pytest.raises(RubricError, match="no usable verdict"):
+                await judge(answered("4", "4"))
+            return await judge(answered("4", "4"))
+
+    assert asyncio.run(run()) == 1.0
+
+
+def refusing(body: dict[str, Any]) -> web.Response:
+    return error_answer(401, "no such key")
+
+
+def failing(body: dict[str, Any]) -> web.Response:
+    return web.Response(text="<html>Oops</html>", content_type="text/html")
+
+
+@pytest.mark.parametrize(
+    ("server", "hint"), [(refusing, "no such key"), (failing, "not answer with a chat completion")]
+)
+def test_an_api_that_fails_is_an_error_and_not_a_reward(server: Handler, hint: str) -> None:
+    with pytest.raises(RubricError, match=f"'judge': judge: .*{hint}"):
+        judged(server, votes=3)
+
+
+def test_a_reply_that_was_cut_off_says_so() -> None:
+    with pytest.raises(RubricError, match=r"cut off at max_tokens=7"):
+        judged(lambda body: chat("Let me think", "length"), max_tokens=7, retries=0)
+
+
+def test_reasons_may_come_apart_from_the_verdict() -> None:
+    def answer(body: dict[str, Any]) -> web.Response:
+        return chat(f"VERDICT {nonce_of(body)} correct: right", reasoning_content="It is four.")
+
+    assert judged(answer)[0] == 1.0
+
+
+def test_a_failed_judge_leaves_the_rollout_without_a_reward() -> None:
+    async def run() -> vf.Trace:
+        async with serve(saying("I like it.")) as server:
+            environment = vf.Environment()
+            environment.rubric = vf.Rubric(outcome=judge_at(server.base_url, retries=0))
+            return await vf.rollout(environment, vf.Task("t", "Hi"), vf.ScriptedModel(["Hello"]))
+
+    trace = asyncio.run(run())
+    assert trace.reward is None
+    assert trace.error is not None
+    assert trace.error.boundary == "rubric"
+    assert "'judge'" in trace.error.message
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ({"model": ""}, "name the model"),
+        ({"api_key_env": "VF_NO_SUCH_KEY"}, "VF_NO_SUCH_KEY holds no key"),
+        ({"api_key_env": None, "base_url": None}, "needs a key"),
+        ({"votes": 0}, "votes"),
+        ({"votes": 3, "temperature": 0.0}, "all the same"),
+        ({"combine": "median"}, "'mean' or 'majority'"),
+        ({"criteria": []}, "criteria"),
+        ({"criteria": [CLEAR, CLEAR]}, "share a name"),
+        ({"timeout": 0}, "timeout"),
+        ({"retries": -1}, "retries"),
+        ({"temperature": -1.0}, "temperature"),
+    ],
+)
+def test_wrong_settings_are_refused_at_load_time(settings: dict[str, Any], hint: str) -> None:
+    usual = {"model": "judge", "base_url": "http://127.0.0.1:9/v1", "api_key_env": None}
+    with pytest.raises(ConfigError, match=f"judge 'judge': .*{hint}"):
+        Judge(**usual | settings)
+
+
+def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+
+    def answer(body: dict[str, Any]) -> web.Response:
+        return saying(*verdicts("right"))(body)
+
+    async def run() -> float:
+        async with serve(answer) as server:
+            judge = Judge("judge", base_url=server.base_url, api_key_env="VF_JUDGE_KEY")
+            sent.extend(server.bodies)
+            value = await judge(answered("4", "4"))
+            sent.extend(server.bodies)
+            return value
+
+    monkeypatch.setenv("VF_JUDGE_KEY", "secret")
+    assert asyncio.run(run()) == 1.0
+    assert "secret" not in json.dumps(sent)
+    monkeypatch.setenv("VF_JUDGE_KEY", "")
+    with pytest.raises(ConfigError, match="VF_JUDGE_KEY holds no key"):
+        Judge("judge", api_key_env="VF_JUDGE_KEY")
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"name": "two words"}, "one word"),
+        ({"question": " "}, "question is empty"),
+        ({"choices": {"yes": 1.0}}, "two or more"),
+        ({"choices": {"yes": 1.0, "Yes.": 0.0}}, "look the same"),
+        ({"choices": {"no": 0.0, "yes": 2.0}}, r"in \[0, 1\]"),
+        ({"choices": {"a": 0.0, "b": 1.0, "c": 0.5}}, "rise or fall"),
+        ({"choices": {"no": 1.0, "yes": 1.0}}, "rise or fall"),
+        ({"weight": 0.0}, "weight"),
+    ],
+)
+def test_wrong_criteria_are_refused(changes: dict[str, Any], hint: str) -> None:
+    usual = {"question": "Is it?", "choices": {"no": 0.0, "yes": 1.0}, "name": "right"}
+    with pytest.raises(ConfigError, match=f"criterion .*{hint}"):
+        Criterion(**usual | changes)
+
+
+def test_what_is_judged_must_be_text() -> None:
+    with pytest.raises(RubricError, match=r"'judge': the answer to show is a int"):
+        judged(saying(*verdicts("right")), answer=lambda trace: 4)

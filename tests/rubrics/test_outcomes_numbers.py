@@ -1,0 +1,193 @@
+"""Numbers with a tolerance, and mathematical expressions."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.rubrics.one_answer import answered, score
+from vf.rubrics.outcomes import marked, math_equal, numeric, whole_message
+from vf.rubrics.outcomes.numbers import only_number
+from vf.traces.errors import ConfigError, RubricError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("42", 42),
+        ("-42.", -42),
+        ("−42", -42),
+        ("+3.50 €", Fraction(7, 2)),
+        ("about 1,234,567 people", 1234567),
+        ("6.02e23", 602 * 10**21),
+        (".5", Fraction(1, 2)),
+        ("3/4 of it", Fraction(3, 4)),
+        ("12%", 12),
+        ("9" * 300, int("9" * 300)),
+        ("12 or 13", None),
+        ("12, 13", None),
+        ("12,13", None),
+        ("1,2345", None),
+        ("3.1.4", None),
+        ("10-12", None),
+        ("x2", None),
+        ("2^10", None),
+        ("1/0", None),
+        ("1/2/3", None),
+        ("twelve", None),
+        ("12 12", None),
+        ("nan", None),
+        ("inf", None),
+        ("1e5000", None),
+        ("9" * 3000, None),
+        ("", None),
+    ],
+)
+def test_a_text_holds_one_number_or_none(text: str, value: Any) -> None:
+    assert only_number(text) == value
+
+
+@given(st.integers(-(10**30), 10**30))
+def test_every_whole_number_is_read_back(value: int) -> None:
+    assert only_number(f"so {value}.") == value
+    assert only_number(f"{value:,}") == value
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e200, max_value=1e200))
+def test_every_float_is_right_for_itself(value: float) -> None:
+    assert score(numeric(0.0), f"Answer: {value!r}", value) == 1.0
+
+
+@given(st.text(alphabet="0123456789.,eE+-/ x", max_size=80))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    value = only_number(text)
+    assert value is None or isinstance(value, Fraction)
+
+
+def test_a_hostile_text_is_read_in_linear_time() -> None:
+    started = time.perf_counter()
+    for text in ("1," * 10_000, "1e" * 10_000, "111,222," * 2_000, "1/" * 10_000, "-" * 20_000):
+        assert score(numeric(extract=whole_message), text, 1) == 0.0
+    assert time.perf_counter() - started < 5.0
+
+
+def test_the_tolerance_is_absolute_or_a_share_of_the_right_answer() -> None:
+    assert score(numeric(0.5), "Answer: 10.5", 10) == 1.0
+    assert score(numeric(0.5), "Answer: 10.51", 10) == 0.0
+    assert score(numeric(0, relative=0.1), "Answer: 110", "100") == 1.0
+    assert score(numeric(0, relative=0.1), "Answer: 111", 100) == 0.0
+    assert score(numeric(0, relative=0.1), "Answer: 90", -100) == 0.0
+    assert score(numeric(0), "Answer: 9007199254740993", 9007199254740992) == 0.0
+    assert score(numeric(0), "Answer: 0.1", 0.1) == 1.0
+
+
+@pytest.mark.parametrize(
+    "hedge", ["Answer: 5\nAnswer: 6", "Answer: 5 or 6", "Answer: 5-6", "5", "Answer: 5±1", ""]
+)
+def test_several_numbers_are_no_answer(hedge: str) -> None:
+    assert score(numeric(), hedge, 5) == 0.0
+    assert score(numeric(), hedge, 6) == 0.0
+
+
+def test_answers_that_are_all_near_enough_are_one_answer() -> None:
+    assert score(numeric(0.1), "Answer: 9.95\nAnswer: 10", 10) == 1.0
+
+
+@pytest.mark.parametrize("answer", [True, None, "five", "5 or 6", math.nan, math.inf, [5]])
+def test_a_golden_answer_that_is_no_number_is_an_error(answer: Any) -> None:
+    with pytest.raises(RubricError, match=r"'numeric'.*the-task.*must be a finite number"):
+        score(numeric(), "Answer: 5", answer)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "settings"),
+    [
+        (numeric, {"tolerance": -1}),
+        (numeric, {"tolerance": math.nan}),
+        (numeric, {"relative": 1.0}),
+        (math_equal, {"precision": 0}),
+        (math_equal, {"timeout": 0}),
+    ],
+)
+def test_wrong_settings_are_refused_at_load_time(outcome: Any, settings: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{outcome.__name__}: {next(iter(settings))}"):
+        outcome(**settings)
+
+
+MATH = math_equal(timeout=60.0)
+
+
+@pytest.mark.parametrize(
+    ("stated", "answer", "value"),
+    [
+        ("5", 5, 1.0),
+        (r"\frac{1}{2}", "0.5", 1.0),
+        ("(x-1)(x+1)", "$x^2-1$", 1.0),
+        ("x = 5", "5", 1.0),
+        (r"5 \text{ or } 6", "5", 0.0),
+        ("5, 6", "5", 0.0),
+        (r"\{5, 6\}", "6", 0.0),
+        ("6 = 5", "5", 0.0),
+        ("5 = 6", "5", 0.0),
+        (r"5 \pm 1", "6", 0.0),
+        ("4 < x < 6", "5", 0.0),
+        ("", "5", 0.0),
+    ],
+)
+def test_expressions_are_compared_by_what_they_mean(stated: str, answer: Any, value: float) -> None:
+    assert score(MATH, f"So \\boxed{{{stated}}}.", answer) == value
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        r"\boxed{5} or \boxed{6}",
+        r"\boxed{6} \boxed{5}",
+        r"\boxed{5} \boxed{",
+        r"\boxed{\boxed{5}}",
+        "5",
+    ],
+)
+def test_several_boxes_never_pay(reply: str) -> None:
+    assert score(MATH, reply, "5") == 0.0
+
+
+def test_an_expression_cannot_break_out_of_what_was_extracted() -> None:
+    outcome = math_equal(timeout=60.0, extract=marked())
+    assert score(outcome, "Answer: $5$.", "5") == 1.0
+    assert score(outcome, r"Answer: 5} or \boxed{6", "5") == 0.0
+    assert score(outcome, "Answer: $5$ $6$", "5") == 0.0
+
+
+def test_an_expression_that_takes_for_ever_is_wrong_and_holds_up_nobody() -> None:
+    outcome = math_equal(timeout=1.0)
+    score(MATH, r"\boxed{5}", "5")  # the worker is there
+
+    async def run() -> tuple[float, int]:
+        beats, value = 0, asyncio.ensure_future(outcome(answered(r"\boxed{9^{9^{9^9}}}", "5")))
+        while not value.done():
+            await asyncio.sleep(0.01)
+            beats += 1
+        return await value, beats
+
+    value, beats = asyncio.run(run())
+    assert value == 0.0
+    assert beats >= 20
+
+
+@pytest.mark.parametrize("answer", [None, True, ["5"], r"\frac{", "", "5} {6"])
+def test_a_golden_answer_that_is_no_expression_is_an_error(answer: Any) -> None:
+    with pytest.raises(RubricError, match=r"'math_equal'.*the-task"):
+        score(MATH, r"\boxed{5}", answer)
+
+
+def test_a_golden_answer_that_takes_for_ever_is_an_error_not_a_zero() -> None:
+    with pytest.raises(RubricError, match="longer than"):
+        score(math_equal(timeout=1.0), r"\boxed{5}", "9^{9^{9^9}}")

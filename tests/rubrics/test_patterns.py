@@ -1,0 +1,87 @@
+"""Regular expressions with a time limit: ordinary ones pass, endless ones are refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, cast
+
+import pytest
+
+import vf
+from vf.rubrics.patterns import Pattern, compiled
+from vf.traces.errors import RubricError
+
+ORDINARY = [
+    r"Answer:\s*(-?\d+)",
+    r"(?s)<think>.*?</think>\s*<answer>.*?</answer>",
+    r"(\d+,)*\d+",
+    r"^\s*(?:[-*]\s+.+\n?)+$",
+    r"rm\s+-[rf]+\s+/",
+    r"\b[\w.+-]+@[\w-]+\.[\w.]+\b",
+    r"(?i)\bpassword\b.*=",
+    r"```(?:python)?\n(.*?)```",
+    r"(a++)+$",
+    r"(?:https?://)?(?:[\w-]+\.)+\w{2,}(?:/\S*)?",
+    "",
+]
+ENDLESS = [
+    r"(a|aa)+$",
+    r"((a|aa)b?)+$",
+    r"Answer: (x|xx)+!",
+    r"<think>(a|b|ab|ba)+(?<=c)</think>",
+    r"(foo|foofoo)*$",
+    r"(\w+\s?)*$",
+    r"([a-z]+)*\d+$",
+]
+
+
+@pytest.mark.parametrize("pattern", ORDINARY)
+def test_ordinary_patterns_are_accepted(pattern: str) -> None:
+    Pattern(pattern, "owner")
+
+
+@pytest.mark.parametrize("pattern", ENDLESS)
+def test_patterns_that_backtrack_for_ever_are_refused_when_made(pattern: str) -> None:
+    with pytest.raises(vf.ConfigError, match=r"'owner': the pattern .* backtracks: on") as caught:
+        Pattern(pattern, "owner")
+    assert "possessive" in str(caught.value)
+
+
+def test_found_and_matches() -> None:
+    pattern = Pattern("b+", "owner")
+    assert pattern.found_in("abbc")
+    assert not pattern.matches("abbc")
+    assert pattern.matches("bb")
+    assert not Pattern("B", "owner").found_in("b")
+    assert Pattern("B", "owner", ignore_case=True).found_in("b")
+
+
+def test_a_text_that_takes_too_long_is_an_error_and_holds_up_nobody() -> None:
+    """Other threads go on meanwhile: the search gives the interpreter's lock back."""
+    pattern = Pattern(r".*.*.*.*\d", "owner")
+    ticks = 0
+    done = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not done.is_set():
+            time.sleep(0.005)
+            ticks += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    with pytest.raises(RubricError, match=r"took longer than 1 s on a text of 20000 characters"):
+        pattern.found_in("a" * 20_000)
+    done.set()
+    thread.join()
+    assert ticks > 20
+
+
+def test_what_is_no_pattern_is_a_config_error() -> None:
+    with pytest.raises(vf.ConfigError, match=r"'owner': 'a\(' is not a regular expression: miss"):
+        Pattern("a(", "owner")
+    with pytest.raises(vf.ConfigError, match="'owner': 3 is not a regular expression"):
+        Pattern(cast(Any, 3), "owner")
+    with pytest.raises(vf.ConfigError, match="'owner': there is no pattern"):
+        compiled([], "owner", ignore_case=False)

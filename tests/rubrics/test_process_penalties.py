@@ -1,0 +1,126 @@
+"""Tool cost, turns, repeats, repetition and format, against their formulas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vf
+from tests.rubrics.traces import Call, make_trace, penalty_of
+from vf.rubrics.penalties import extra_turns, repeated_calls, tool_cost
+from vf.rubrics.text_penalties import bad_format, repetition
+from vf.traces.errors import RubricError
+
+SETTINGS = settings(deadline=None, max_examples=60)
+
+
+@given(st.lists(st.sampled_from(["web", "cpu", "free"]), max_size=8))
+@SETTINGS
+def test_tool_cost_is_the_bill_over_the_budget(names: list[str]) -> None:
+    bill = 3 * names.count("web") + names.count("cpu")
+    penalty = tool_cost({"web": 3, "cpu": 1}, budget=10)
+    assert penalty_of(penalty, make_trace([(name, {}) for name in names])) == min(1, bill / 10)
+
+
+def test_failed_calls_and_unlisted_tools_can_cost_too() -> None:
+    trace = make_trace([("web", {}), ("other", {})], kinds=["rejected", "unknown_tool"])
+    assert penalty_of(tool_cost({"web": 1}, budget=4), trace) == 0.25
+    assert penalty_of(tool_cost({"web": 1}, budget=4, other=2), trace) == 0.75
+
+
+@given(st.integers(0, 9), st.integers(0, 4), st.integers(1, 5))
+@SETTINGS
+def test_extra_turns_is_a_ramp(turns: int, free: int, scale: int) -> None:
+    trace = make_trace(*["x"] * turns, needed=free)
+    expected = min(1.0, max(0, turns - free) / scale)
+    assert penalty_of(extra_turns(free=free, scale=scale), trace) == expected
+    assert penalty_of(extra_turns(free="needed", scale=scale), trace) == expected
+
+
+def test_a_call_is_repeated_whatever_the_order_and_blanks_of_its_arguments() -> None:
+    calls: list[Call] = [
+        ("add", '{"a": 1, "b": 2}'),
+        ("add", '{"b":2,"a":1}'),  # repeats
+        ("add", '{"a": 1, "b": 3}'),
+        ("sub", '{"a": 1, "b": 2}'),
+        ("add", "not JSON"),
+        ("add", "not JSON"),  # repeats
+    ]
+    trace = make_trace(*[[call] for call in calls])
+    assert penalty_of(repeated_calls(scale=4), trace) == 0.5
+    assert penalty_of(repeated_calls(scale=1), trace) == 1.0
+    assert penalty_of(repeated_calls(ignore=["add"]), trace) == 0.0
+    assert penalty_of(repeated_calls(ignore="add"), trace) == 0.0
+
+
+def test_padding_with_other_calls_does_not_thin_repeats_out() -> None:
+    same: list[Call] = [("look", "{}")] * 3
+    padded: list[Call] = [*same, *(("look", json.dumps({"n": n})) for n in range(20))]
+    assert penalty_of(repeated_calls(), make_trace(padded)) == 0.5
+    assert penalty_of(repeated_calls(), make_trace(same)) == 0.5
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12), st.integers(1, 3), st.floats(0, 0.9))
+@SETTINGS
+def test_repetition_is_the_share_of_n_grams_seen_before(
+    words: list[str], n: int, free: float
+) -> None:
+    grams = [" ".join(words[i : i + n]) for i in range(len(words) - n + 1)]
+    seen = [gram for i, gram in enumerate(grams) if gram in grams[:i]]
+    share = len(seen) / len(grams) if grams else 0.0
+    expected = max(0.0, share - free) / (1 - free)
+    trace = make_trace(" ".join(words))
+    assert penalty_of(repetition(n=n, free=free), trace) == pytest.approx(expected, abs=1e-12)
+
+
+def test_repetition_counts_reasoning_and_every_turn_but_not_what_others_said() -> None:
+    trace = make_trace("one two three four", "one two three four")
+    assert penalty_of(repetition(free=0), trace) == 0.5
+    trace.messages[-1].content = "other words are here"
+    assert penalty_of(repetition(free=0), trace) == 0.0
+    trace.messages[-1].reasoning = "one two three four"
+    assert penalty_of(repetition(free=0), trace) == pytest.approx(1 / 3)
+
+
+def test_format_looks_at_the_last_message_or_at_all() -> None:
+    pattern = r"Answer: \d+"
+    trace = make_trace("hm", "Answer: 4")
+    assert penalty_of(bad_format(pattern), trace) == 0.0
+    assert penalty_of(bad_format(pattern, messages="all"), trace) == 0.5
+    assert penalty_of(bad_format(pattern), make_trace("Answer: 4 or so")) == 1.0
+    assert penalty_of(bad_format(pattern), make_trace()) == 1.0
+
+
+def test_a_format_that_takes_too_long_on_a_text_is_an_error_not_a_penalty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vf.rubrics.patterns.TIMEOUT", 0.05)
+    penalty = bad_format(r".*.*.*.*\d")
+    assert penalty_of(penalty, make_trace("short")) == 1.0
+    with pytest.raises(RubricError, match=r"'bad_format': the pattern .* took longer than 0\.05 s"):
+        penalty_of(penalty, make_trace("a" * 30_000))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: tool_cost({"a": -1}, 1), "the price of 'a' must be at least 0"),
+        (lambda: tool_cost({"a": 1}, 0), "budget must be positive"),
+        (lambda: tool_cost({"a": 0}, 1), "every price is 0"),
+        (lambda: extra_turns(scale=0), "extra_turns: scale must be at least 1"),
+        (lambda: repeated_calls(scale=0), "repeated_calls: scale must be at least 1"),
+        (lambda: repetition(n=0), "n must be at least 1"),
+        (lambda: repetition(free=1.0), "free must be at least 0 and below 1"),
+        (lambda: bad_format("("), r"'bad_format': '\(' is not a regular expression"),
+        (lambda: bad_format("(a|aa)+$"), "'bad_format': the pattern .* backtracks: on"),
+        (lambda: bad_format("a", messages=cast(Any, "first")), "must be 'last' or 'all'"),
+    ],
+)
+def test_bad_settings_are_config_errors(make: Callable[[], vf.Penalty], said: str) -> None:
+    with pytest.raises(vf.ConfigError, match=said):
+        make()

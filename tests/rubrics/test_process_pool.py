@@ -1,0 +1,199 @@
+"""Worker processes: a hang, a crash or an exit there reaches nobody but its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import vf
+from tests.rubrics import worker_functions as fns
+from vf.rubrics.process_pool import run_in_process
+from vf.traces.errors import RubricError, ScoringTimeout
+
+
+def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return asyncio.run(run_in_process(fn, *args, **kwargs))
+
+
+def make_trace(reply: str = "") -> vf.Trace:
+    trace = vf.Trace(environment="e", task=vf.Task("t", "p"), seed=0)
+    trace.messages = [vf.Message("assistant", reply)]
+    trace.info["caller"] = os.getpid()
+    return trace
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def told(path: Path) -> bool:
+    return path.exists() and path.read_text() != ""
+
+
+def test_functions_run_in_few_other_processes_that_are_used_again() -> None:
+    assert run(fns.add, 2, 3) == 5
+    workers = {run(fns.process_id) for _ in range(20)}  # each from a new loop
+    assert os.getpid() not in workers
+    assert len(workers) <= min(8, os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "said"),
+    [
+        (fns.raises, ("gold",), "'raises' raised KeyError: 'gold'"),
+        (fns.exits, (), "'exits' raised SystemExit: enough"),
+        (fns.dies, (3,), "'dies': its process ended in the middle, with exit code 3"),
+        (fns.unpicklable, (), "'unpicklable' raised"),
+        (lambda: 1, (), "'<lambda>': cannot be sent to a process"),
+    ],
+)
+def test_whatever_goes_wrong_names_the_function(fn: Any, args: Any, said: str) -> None:
+    with pytest.raises(RubricError, match=said):
+        run(fn, *args)
+    assert run(fns.add, 1, 1) == 2  # and the next one finds a worker
+
+
+def test_the_workers_traceback_is_the_cause() -> None:
+    with pytest.raises(RubricError) as caught:
+        run(fns.raises, "gold")
+    assert "raise KeyError(message)" in str(caught.value.__cause__)
+
+
+def test_a_function_that_hangs_is_killed_and_holds_up_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+
+    async def both() -> list[Any]:
+        # As many as there are workers would be in each other's way if none were replaced.
+        hanging = [run_in_process(fns.sleeps, 600.0, str(path), timeout=0.3) for _ in range(9)]
+        quick = [run_in_process(fns.add, n, n) for n in range(9)]
+        return await asyncio.gather(*hanging, *quick, return_exceptions=True)
+
+    found = asyncio.run(both())
+    assert all(isinstance(error, ScoringTimeout) for error in found[:9])
+    assert "'sleeps' took longer than its 0.3 s, and was killed" in str(found[0])
+    assert found[9:] == [n + n for n in range(9)]
+    assert gone(int(path.read_text()))
+
+
+def test_whoever_gives_up_takes_the_function_along(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+
+    async def give_up() -> None:
+        call = asyncio.ensure_future(run_in_process(fns.sleeps, 600.0, str(path), timeout=600))
+        assert await asyncio.to_thread(wait_for, lambda: told(path))
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    asyncio.run(give_up())
+    assert wait_for(lambda: gone(int(path.read_text())))
+    assert run(fns.add, 1, 1) == 2
+
+
+def test_a_worker_that_was_killed_while_idle_is_replaced() -> None:
+    before = {run(fns.process_id) for _ in range(20)}
+    for worker in before:
+        psutil.Process(worker).kill()
+    assert wait_for(lambda: all(map(gone, before)))
+    assert run(fns.process_id) not in {*before, os.getpid()}
+
+
+def test_a_busy_worker_ends_with_its_parent(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    script = textwrap.dedent(
+        f"""
+        import asyncio, os, sys, threading, time
+        sys.path[:] = {sys.path!r}
+        from tests.rubrics import worker_functions as fns
+        from vf.rubrics.process_pool import run_in_process
+
+        def die():
+            while not (os.path.exists({str(path)!r}) and open({str(path)!r}).read()):
+                time.sleep(0.01)
+            os.kill(os.getpid(), 9)  # no chance to clean up
+
+        threading.Thread(target=die).start()
+        asyncio.run(run_in_process(fns.sleeps, 600.0, {str(path)!r}, timeout=600))
+        """
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
+    assert wait_for(lambda: gone(int(path.read_text())))
+
+
+def test_what_a_function_prints_does_not_disturb_its_answer() -> None:
+    assert run(fns.prints) == "done"
+
+
+def test_a_cpu_bound_scorer_is_one_like_any_other() -> None:
+    rubric = vf.Rubric(fns.long_reply, metrics=[lambda trace: 1.0])
+    assert asyncio.run(rubric.score(make_trace("12345"))).outcome == 0.5
+
+
+def test_a_cpu_bound_scorer_that_hangs_is_an_error_not_a_zero() -> None:
+    rubric = vf.Rubric(lambda trace: 1.0, [fns.hangs])
+    with pytest.raises(ScoringTimeout, match=r"'hangs' took longer than its 0\.3 s"):
+        asyncio.run(rubric.score(make_trace()))
+
+
+def test_the_loop_goes_on_while_a_cpu_bound_scorer_computes() -> None:
+    """In a thread of this process, the scorer would hold the interpreter's lock to its end."""
+
+    async def measure() -> int:
+        ticks, rubric = 0, vf.Rubric(fns.busy)
+        scoring = asyncio.ensure_future(rubric.score(make_trace()))
+        while not scoring.done():
+            await asyncio.sleep(0.001)
+            ticks += 1
+        assert scoring.result().reward == 1.0
+        return ticks
+
+    run(fns.add, 1, 1)  # a worker has started
+    assert asyncio.run(measure()) > 20
+
+
+def test_what_a_worker_cannot_be_given_is_refused_at_once() -> None:
+    def inner(trace: vf.Trace) -> float:
+        return 1.0
+
+    async def waits(trace: vf.Trace) -> float:
+        return 1.0
+
+    with pytest.raises(vf.ConfigError, match="'inner' is marked cpu_bound, but a worker"):
+        vf.Rubric(vf.cpu_bound(inner))
+    with pytest.raises(vf.ConfigError, match="'waits' is marked cpu_bound, so it must be a plain"):
+        vf.Rubric(vf.cpu_bound(waits))
+    with pytest.raises(vf.ConfigError, match="timeout must be positive, got 0"):
+        vf.cpu_bound(timeout=0)
+
+
+def test_a_function_of_the_main_file_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import vf\n"
+        "@vf.cpu_bound\n"
+        "def mine(trace): return 1.0\n"
+        "try: vf.Rubric(mine)\n"
+        "except vf.ConfigError as error: print(error)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert "'mine' is marked cpu_bound, but it is defined in the program's main file" in done.stdout

@@ -1,0 +1,132 @@
+"""Scoring saved traces again: in order, lazily, and failed rollouts left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vf
+from tests.rubrics.traces import make_trace
+from vf.traces.trace import Failure
+
+
+def length(trace: vf.Trace) -> float:
+    return len(trace.reply) / 10
+
+
+def rescored(
+    traces: Iterable[vf.Trace] | Path, rubric: vf.Rubric | vf.WeightedSum, **kwargs: Any
+) -> list[vf.Trace]:
+    async def run() -> list[vf.Trace]:
+        return [trace async for trace in vf.rescore(traces, rubric, **kwargs)]
+
+    return asyncio.run(run())
+
+
+def failed() -> vf.Trace:
+    trace = make_trace("abc")
+    trace.error = Failure("model", "ModelError", "gone", "")
+    return trace
+
+
+def test_a_file_is_scored_again_in_its_order(tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    with vf.TraceStore(path) as store:
+        for n in (3, 1, 2):
+            store.append(make_trace("a" * n, outcome=1.0))
+    found = rescored(path, vf.Rubric(length, metrics=[length]))
+    assert [trace.reward for trace in found] == [0.3, 0.1, 0.2]
+    assert [trace.reward for trace in vf.TraceStore(path)] == [1.0, 1.0, 1.0]  # as it was
+
+
+def test_the_order_holds_whoever_is_done_first() -> None:
+    async def later_is_sooner(trace: vf.Trace) -> float:
+        await asyncio.sleep(0.05 * (5 - len(trace.reply)))
+        return length(trace)
+
+    traces = [make_trace("a" * n) for n in range(1, 5)]
+    found = rescored(traces, vf.Rubric(later_is_sooner), max_concurrent=3)
+    assert [trace.reward for trace in found] == [0.1, 0.2, 0.3, 0.4]
+
+
+def test_no_more_is_read_than_is_in_hand() -> None:
+    read = 0
+
+    def many() -> Iterator[vf.Trace]:
+        nonlocal read
+        for _ in range(100):
+            read += 1
+            yield make_trace("abc")
+
+    async def first() -> vf.Trace:
+        async for trace in vf.rescore(many(), vf.Rubric(length), max_concurrent=4):
+            return trace
+        raise AssertionError
+
+    assert asyncio.run(first()).reward == 0.3
+    assert read == 4
+
+
+def test_a_failed_rollout_is_passed_on_and_never_scored() -> None:
+    [found] = rescored([failed()], vf.Rubric(length))
+    assert found.reward is None
+    assert found.error is not None
+    assert found.error.boundary == "model"
+
+
+def test_a_trace_that_cannot_be_scored_says_why_and_keeps_no_old_score() -> None:
+    def picky(trace: vf.Trace) -> float:
+        return 1 / (len(trace.reply) - 3)
+
+    bad, good = rescored([make_trace("abc", outcome=1.0), make_trace("abcd")], vf.Rubric(picky))
+    assert bad.score is None
+    assert bad.error is not None
+    assert bad.error.boundary == "rubric"
+    assert "'picky' raised ZeroDivisionError" in bad.error.message
+    assert good.reward == 1.0
+
+
+def test_scoring_that_takes_too_long_is_an_error() -> None:
+    async def hangs(trace: vf.Trace) -> float:
+        await asyncio.sleep(600)
+        return 1.0
+
+    [found] = rescored([make_trace("x")], vf.Rubric(hangs), timeout=0.05)
+    assert found.error is not None
+    assert "longer than 0.05 s" in found.error.message
+
+
+def test_groups_are_found_wherever_their_members_stand() -> None:
+    def best(traces: Sequence[vf.Trace]) -> list[float]:
+        most = max(len(trace.reply) for trace in traces)
+        return [float(len(trace.reply) == most) for trace in traces]
+
+    def trace(text: str, task: str, step: int) -> vf.Trace:
+        found = make_trace(text, task=task)
+        found.info["step"] = step
+        return found
+
+    traces = [
+        trace("a", "x", 1),
+        trace("aaaa", "y", 1),
+        trace("aa", "x", 1),
+        trace("aaa", "x", 2),
+        trace("a", "x", 2),
+        failed(),
+        trace("a", "y", 1),
+    ]
+    rubric = vf.Rubric(lambda trace: 1.0, group_rewards=[vf.GroupReward(best, 0.5)])
+    rewards = [trace.reward for trace in rescored(traces, rubric)]
+    assert rewards == [0.5, 1.0, 1.0, 1.0, 0.5, None, 0.5]
+
+
+@pytest.mark.parametrize("settings", [{"max_concurrent": 0}, {"timeout": 0}])
+def test_bad_settings_and_missing_files_are_config_errors(settings: Any, tmp_path: Path) -> None:
+    with pytest.raises(vf.ConfigError, match="must be positive"):
+        rescored([], vf.Rubric(length), **settings)
+    with pytest.raises(vf.ConfigError, match="no traces file"):
+        rescored(tmp_path / "none.jsonl", vf.Rubric(length))

@@ -1,0 +1,67 @@
+"""Functions for the tests of worker processes, which must be able to import them."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from typing import Any
+
+import vf
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def process_id(trace: vf.Trace | None = None) -> int:
+    return os.getpid()
+
+
+def raises(message: str) -> None:
+    raise KeyError(message)
+
+
+def sleeps(seconds: float, told: str | None = None) -> str:
+    if told is not None:
+        with open(told, "w") as file:
+            file.write(str(os.getpid()))
+    time.sleep(seconds)
+    return "done"
+
+
+def dies(code: int) -> None:
+    os._exit(code)
+
+
+def exits() -> None:
+    sys.exit("enough")
+
+
+def unpicklable() -> Any:
+    return lambda: 0
+
+
+def prints() -> str:
+    print("said aloud")
+    return "done"
+
+
+@vf.cpu_bound
+def long_reply(trace: vf.Trace) -> float:
+    """Share of the reply that is there; computed elsewhere."""
+    assert os.getpid() != trace.info["caller"]
+    return min(1.0, len(trace.reply) / 10)
+
+
+@vf.cpu_bound(timeout=0.3)
+def hangs(trace: vf.Trace) -> float:
+    while True:
+        pass
+
+
+@vf.cpu_bound
+def busy(trace: vf.Trace) -> float:
+    """Hold the interpreter's lock without a break: a pattern that backtracks."""
+    return float(re.match(r"(a+)+$", "a" * 24 + "!") is None)
