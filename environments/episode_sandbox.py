@@ -11,10 +11,8 @@ from typing import TypeAlias, TypeVar
 from vf.environments.environment import Environment
 from vf.environments.sandbox_source import SandboxSource
 from vf.environments.tool_calls import off_the_clock
-from vf.rubrics.rubric import Penalty
 from vf.sandbox.contract import ExecResult, Sandbox
 from vf.traces.errors import SandboxError
-from vf.traces.trace import Trace
 
 Result = TypeVar("Result")
 Run: TypeAlias = Callable[[Sandbox, float], Awaitable[ExecResult]]
@@ -140,15 +138,3 @@ class EpisodeSandbox:
         finally:
             waited = time.monotonic() - began
             self._timing["sandbox"] = self._timing.get("sandbox", 0.0) + waited
-
-
-def code_timeouts(weight: float = 0.1, scale: int = 2) -> Penalty:
-    """Calls that ran out of time, as counted in ``trace.info["code_timeouts"]``.
-
-    Formula: min(1, timeouts / scale); 0 where the environment does not count them.
-    """
-
-    def code_timeouts(trace: Trace) -> float:
-        return min(1.0, float(trace.info.get("code_timeouts", 0)) / scale)
-
-    return Penalty(code_timeouts, weight)

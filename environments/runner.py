@@ -175,6 +175,7 @@ class _Rollout:
             await self._end("release")
 
     async def _end(self, name: str) -> None:
+        self.doing = name
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._ask(name)
@@ -187,7 +188,8 @@ class _Rollout:
         """Record the first failure; a later one (say, in close) never hides its cause."""
         if self.trace.error is None:
             self.trace.error = Failure.of(error)
-            self.trace.stop_reason = StopReason.ERROR
+            if self.doing != "score":  # else the episode has ended, and can be scored again
+                self.trace.stop_reason = StopReason.ERROR
             self.trace.score = None
 
     @contextmanager

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from vf.sandbox.contract import Limits, Sandbox
+from vf.sandbox.contract import Limits, OpenSandbox, Sandbox
 from vf.traces.errors import ConfigError, SandboxError
 from vf.traces.suggest import did_you_mean
 
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from vf.sandbox.container.profile import Profile
     from vf.sandbox.container.sandbox import DockerSandbox
     from vf.sandbox.pool import SandboxPool
-
-# What a pool's `acquire` is, and also a sandbox's own class: entered for a fresh sandbox, left to
-# destroy it.
-OpenSandbox: TypeAlias = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
 _LIMITS = [field.name for field in fields(Limits)]
 _PROFILE = ["image", "network", "runtime", "packages"]

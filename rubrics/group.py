@@ -14,7 +14,7 @@ from typing import Protocol
 from vf.rubrics.scorers import Part, check_scorer, checked, name_of
 from vf.traces.calling import call
 from vf.traces.errors import ConfigError, InfrastructureError, RubricError
-from vf.traces.trace import Failure, Score, StopReason, Trace
+from vf.traces.trace import Failure, Score, Trace
 
 Values = Sequence[float | int | None]
 GroupScorer = Callable[[Sequence[Trace]], Values | Awaitable[Values]]
@@ -86,7 +86,6 @@ async def score_group(rubric: AnyRubric, traces: Sequence[Trace], timeout: float
     except InfrastructureError as error:
         for trace in members:
             trace.error = Failure.of(error)
-            trace.stop_reason = StopReason.ERROR
             trace.score = None
 
 

@@ -123,6 +123,7 @@ class Judge:
         self.usage = JudgeUsage()
         self._answer = answer or _last_message
         self._reference = reference or _golden
+        self._key_env = api_key_env
         self._extra_body = dict(extra_body or {})
         self._check()
         if timeout <= 0:
@@ -239,13 +240,27 @@ class Judge:
                 extra_body=self._extra_body or None,
             )
         except (openai.OpenAIError, ValueError) as error:  # ValueError: the body is not JSON
-            problem = f"{type(error).__name__}: {error}"
-            raise RubricError(f"{self.__name__!r}: {self.model}: {problem}") from error
+            raise RubricError(
+                f"{self.__name__!r}: {self.model} at {self.base_url or 'OpenAI'}: "
+                f"{type(error).__name__}: {error}{self._hint(error)}"
+            ) from error
         if not isinstance(answer, ChatCompletion) or not answer.choices:
             raise RubricError(
                 f"{self.__name__!r}: {self.model}: the server did not answer with a chat completion"
             )
         return answer
+
+    def _hint(self, error: Exception) -> str:
+        """Return what to do about a request that failed, if that is known."""
+        status = getattr(error, "status_code", None)
+        if status in (401, 403):
+            held = "no key was sent" if self._key_env is None else f"{self._key_env} holds the key"
+            return f". The server does not take the key ({held}): see api_key_env"
+        if status == 404:
+            return ". Is that the model's name there, and does base_url end in /v1?"
+        if type(error).__name__ == "APIConnectionError":
+            return " Is a server running there?"
+        return ""
 
     def _material(self, trace: Trace) -> dict[str, str]:
         asked = trace.messages[: trace.prompt_messages]

@@ -7,7 +7,7 @@ events and token counts, never from text that a model can imitate.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from vf.rubrics.reading import same_call, sampled_calls
 from vf.rubrics.rubric import Penalty
@@ -55,12 +55,7 @@ def extra_tool_calls(weight: float = 0.1, free: int | str = 0, scale: int = 4) -
     Raises:
         ConfigError: ``scale`` is below 1.
     """
-    _check_scale("extra_tool_calls", scale)
-
-    def extra_tool_calls(trace: Trace) -> float:
-        return _ramp(len(trace.tool_events), _allowed(trace, free), scale)
-
-    return Penalty(extra_tool_calls, weight)
+    return _ramp("extra_tool_calls", lambda trace: len(trace.tool_events), free, scale, weight)
 
 
 def extra_turns(weight: float = 0.1, free: int | str = 1, scale: int = 4) -> Penalty:
@@ -83,12 +78,7 @@ def extra_turns(weight: float = 0.1, free: int | str = 1, scale: int = 4) -> Pen
     Raises:
         ConfigError: ``scale`` is below 1.
     """
-    _check_scale("extra_turns", scale)
-
-    def extra_turns(trace: Trace) -> float:
-        return _ramp(len(trace.turns), _allowed(trace, free), scale)
-
-    return Penalty(extra_turns, weight)
+    return _ramp("extra_turns", lambda trace: len(trace.turns), free, scale, weight)
 
 
 def tool_cost(
@@ -154,14 +144,13 @@ def repeated_calls(weight: float = 0.1, scale: int = 4, ignore: Collection[str] 
     Raises:
         ConfigError: ``scale`` is below 1.
     """
-    _check_scale("repeated_calls", scale)
     ignored = frozenset([ignore] if isinstance(ignore, str) else ignore)
 
-    def repeated_calls(trace: Trace) -> float:
+    def repeats(trace: Trace) -> int:
         keys = [same_call(call) for call in sampled_calls(trace) if call.name not in ignored]
-        return _ramp(len(keys), len(set(keys)), scale)
+        return len(keys) - len(set(keys))
 
-    return Penalty(repeated_calls, weight)
+    return _ramp("repeated_calls", repeats, 0, scale, weight)
 
 
 def verbosity(weight: float = 0.1, free: int = 256, scale: int = 256) -> Penalty:
@@ -186,22 +175,44 @@ def verbosity(weight: float = 0.1, free: int = 256, scale: int = 256) -> Penalty
     Raises:
         ConfigError: ``scale`` is below 1.
     """
-    _check_scale("verbosity", scale)
-
-    def verbosity(trace: Trace) -> float:
-        return _ramp(trace.completion_tokens, free, scale)
-
-    return Penalty(verbosity, weight)
+    return _ramp("verbosity", lambda trace: trace.completion_tokens, free, scale, weight)
 
 
-def _ramp(count: int, free: int, scale: int) -> float:
-    return min(1.0, max(0, count - free) / scale)
+def code_timeouts(weight: float = 0.1, scale: int = 2) -> Penalty:
+    """Code of the model that was killed for taking too long, in its tool calls and in grading.
+
+    Range: [0, 1]; 0 where the environment does not count them.
+
+    Formula: min(1, timeouts / scale), as counted in ``trace.info["code_timeouts"]``.
+
+    Source: our own; a linear ramp.
+
+    Known ways to game it: code that gives up just before its time is over.
+
+    Args:
+        weight: Share of the outcome that a penalty of 1 costs.
+        scale: How many timeouts make the penalty 1.
+
+    Raises:
+        ConfigError: ``scale`` is below 1.
+    """
+
+    def timeouts(trace: Trace) -> int:
+        return int(trace.info.get("code_timeouts", 0))
+
+    return _ramp("code_timeouts", timeouts, 0, scale, weight)
 
 
-def _allowed(trace: Trace, free: int | str) -> int:
-    return int(trace.task.info[free]) if isinstance(free, str) else free
-
-
-def _check_scale(name: str, scale: int) -> None:
+def _ramp(
+    name: str, count: Callable[[Trace], int], free: int | str, scale: int, weight: float
+) -> Penalty:
+    """Return the penalty min(1, max(0, count − free) / scale)."""
     if scale < 1:
         raise ConfigError(f"{name}: scale must be at least 1, got {scale}")
+
+    def ramp(trace: Trace) -> float:
+        allowed = int(trace.task.info[free]) if isinstance(free, str) else free
+        return min(1.0, max(0, count(trace) - allowed) / scale)
+
+    ramp.__name__ = name  # by which a rubric records it, and errors call it
+    return Penalty(ramp, weight)

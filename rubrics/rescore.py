@@ -12,7 +12,7 @@ from vf.rubrics.group import AnyRubric, score_group
 from vf.traces.collector import fewer_collections
 from vf.traces.errors import ConfigError, InfrastructureError, RubricError
 from vf.traces.store import TraceStore
-from vf.traces.trace import Failure, StopReason, Trace
+from vf.traces.trace import Failure, Trace
 
 TIMEOUT = 300.0  # seconds, the environments' own default for a rollout
 
@@ -28,7 +28,8 @@ async def rescore(
 
     Only the trace is there: the environment, its sandbox included, is closed for good, so
     scorers that look into it cannot be used here. Rollouts that had failed are passed on as they
-    are. A trace that cannot be scored has ``error`` set.
+    are, but for those of which only the scoring had failed. A trace that cannot be scored has
+    ``error`` set.
 
     Reads as it goes, so the file may be larger than the memory. Not with group rewards: these
     need a whole group (the traces of one task and training step), whose members may stand
@@ -96,9 +97,9 @@ async def _each(
 
 
 async def _score(trace: Trace, rubric: AnyRubric, timeout: float) -> Trace:
-    if trace.error is not None:
+    if trace.error is not None and not trace.ended:
         return trace
-    trace.score = None
+    trace.score = trace.error = None
     try:
         async with asyncio.timeout(timeout) as deadline:
             trace.score = await rubric.score(trace)
@@ -113,4 +114,3 @@ async def _score(trace: Trace, rubric: AnyRubric, timeout: float) -> Trace:
 
 def _fail(trace: Trace, error: InfrastructureError) -> None:
     trace.error = Failure.of(error)
-    trace.stop_reason = StopReason.ERROR

@@ -15,10 +15,19 @@ from vf.traces.trace import Trace
 
 
 def repeated_queries(weight: float = 0.1) -> Penalty:
-    """Share of the queries that were asked before in this rollout, case and blanks aside.
+    """Queries that were asked before in this rollout, case and blanks aside.
 
-    Formula: (queries − different queries) / queries, 0 without queries. Known way to game it: add
-    a word to each, which ``extra_tool_calls`` makes costly.
+    Range: [0, 1]; 0 without queries.
+
+    Formula: (queries − different queries) / queries.
+
+    Source: our own.
+
+    Known ways to game it: add a word to each, which
+    :func:`~vf.rubrics.penalties.extra_tool_calls` makes costly.
+
+    Args:
+        weight: Share of the outcome that a penalty of 1 costs.
     """
 
     def repeated_queries(trace: Trace) -> float:
@@ -29,7 +38,19 @@ def repeated_queries(weight: float = 0.1) -> Penalty:
 
 
 def opened_nothing(weight: float = 0.2) -> Penalty:
-    """1 if no document was opened, 0 otherwise."""
+    """Answering without having opened any document.
+
+    Range: 0 or 1.
+
+    Formula: 1 if no document was opened, else 0.
+
+    Source: our own.
+
+    Known ways to game it: open anything; :func:`without_evidence` asks whether it was of use.
+
+    Args:
+        weight: Share of the outcome that a penalty of 1 costs.
+    """
 
     def opened_nothing(trace: Trace) -> float:
         return float(not _record(trace)["opened"])
@@ -38,11 +59,18 @@ def opened_nothing(weight: float = 0.2) -> Penalty:
 
 
 def without_evidence(weight: float = 0.3, documents: str = "documents") -> Penalty:
-    """Share of the documents that the answer rests on which the model never laid eyes on.
+    """Documents that the answer rests on, and that the model never laid eyes on.
+
+    Range: [0, 1].
 
     Formula: |needed − (found ∪ opened)| / |needed|. Where the task does not say what is needed: 1
-    if no document was found or opened at all, else 0. Known way to game it: ask for very many
-    results a query; the search tool's budget of tokens bounds that.
+    if no document was found or opened at all, else 0.
+
+    Source: our own; the recall of the supporting facts of HotpotQA (Yang et al.,
+    arXiv:1809.09600), as a penalty.
+
+    Known ways to game it: ask for very many results a query, which the search tool's budget of
+    tokens bounds; open documents by guessed ids, where these say what they are about.
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.
@@ -56,16 +84,6 @@ def without_evidence(weight: float = 0.3, documents: str = "documents") -> Penal
         return len(needed - seen) / len(needed) if needed else float(not seen)
 
     return Penalty(without_evidence, weight)
-
-
-def searches(trace: Trace) -> float:
-    """How many queries were answered, for a metric."""
-    return float(len(_record(trace)["queries"]))
-
-
-def documents_opened(trace: Trace) -> float:
-    """How many different documents were opened, for a metric."""
-    return float(len(set(_record(trace)["opened"])))
 
 
 def _record(trace: Trace) -> dict[str, Any]:

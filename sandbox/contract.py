@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,11 @@ class Sandbox(Protocol):
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None: ...
+
+
+# What a pool's `acquire` is, and also a sandbox's own class: entered for a fresh sandbox, left to
+# destroy it.
+OpenSandbox: TypeAlias = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
 
 import pytest
 
 from vf.sandbox.container.engine import Engine
 from vf.sandbox.container.errors import EngineProblem, ImageMissing
 from vf.sandbox.container.profile import Profile
+from vf.sandbox.contract import OpenSandbox, Sandbox
 from vf.sandbox.doctor import check_engine
+from vf.sandbox.local import UnsafeLocalSandbox
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -18,6 +23,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 NO_CONTAINERS = "no containers here: "
 BUILD = "make sandbox-image (which runs `vf-sandbox build`)"
 START = "bash scripts/start_docker.sh"
+
+T = TypeVar("T")
+InSandbox = Callable[[Callable[[Sandbox], Coroutine[Any, Any, T]]], T]
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +46,30 @@ def engine(containers: None) -> Iterator[Engine]:
     found = Engine.connect()
     yield found
     found.close()
+
+
+@pytest.fixture
+def open_local() -> OpenSandbox:
+    """Open unprotected sandboxes, for code that the tests hold themselves."""
+
+    def open_one() -> AbstractAsyncContextManager[Sandbox]:
+        return UnsafeLocalSandbox(unsafe_local=True)
+
+    return open_one
+
+
+@pytest.fixture
+def in_sandbox(open_local: OpenSandbox) -> InSandbox[Any]:
+    """Run something in an unprotected sandbox."""
+
+    def run(work: Callable[[Sandbox], Coroutine[Any, Any, Any]]) -> Any:
+        async def inside() -> Any:
+            async with open_local() as sandbox:
+                return await work(sandbox)
+
+        return asyncio.run(inside())
+
+    return run
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -23,7 +23,7 @@ class StopReason(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"  # the episode's budget of sampled tokens is spent
     MAX_SEQ_LEN = "max_seq_len"  # the context is full
-    ERROR = "error"  # see Trace.error
+    ERROR = "error"  # the episode itself failed; see Trace.error
 
 
 ToolEventKind = Literal[
@@ -180,8 +180,10 @@ class Failure:
 class Trace:
     """The whole record of one rollout; one JSON line in a traces file.
 
-    ``score`` is None where the rollout failed before it was scored, and ``reward`` is None then,
-    or where the rubric said that it cannot be scored. Neither is the same as a reward of 0.
+    ``score`` is None where the rollout failed before it was scored or its scoring failed, and
+    ``reward`` is None then, or where the rubric said that it cannot be scored. Neither is the
+    same as a reward of 0. Where only the scoring failed, ``stop_reason`` says how the episode
+    ended, and the trace can be scored again.
     The first ``prompt_messages`` of ``messages`` are those that ``reset`` returned.
     """
 
@@ -214,6 +216,11 @@ class Trace:
             if message.role == "assistant":
                 return message.content
         return ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the episode came to its end, so that it can be scored."""
+        return self.stop_reason not in (None, StopReason.ERROR)
 
     @property
     def truncated(self) -> bool:

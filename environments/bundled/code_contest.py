@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from vf.environments.bundled.problems.catalogue import problems
 from vf.environments.bundled.problems.problem import Problem
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.episode_sandbox import EpisodeSandbox, code_timeouts
-from vf.environments.grading import Case, grade
+from vf.environments.episode_sandbox import EpisodeSandbox
 from vf.environments.sandbox_source import Sandboxes, sandbox_source
 from vf.environments.sandbox_tools import PythonTool
-from vf.rubrics.penalties import extra_tool_calls, tool_errors
+from vf.inference.scripted import Script
+from vf.rubrics.outcomes.code_tests import credit, final_code
+from vf.rubrics.outcomes.grading import Case, grade
+from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace
-
-_MAX_SOURCE = 50_000  # characters
-
-
-def final_code(text: str) -> str | None:
-    """Return the last fenced code block of a message; None if it holds none that is closed."""
-    code: str | None = None
-    block: list[str] | None = None
-    for line in text.split("\n"):
-        fence = line.rstrip()
-        if block is not None and fence == "```":
-            code, block = "\n".join(block), None
-        elif fence.startswith("```"):  # inside of a block that was never closed, too
-            block = []
-        elif block is not None:
-            block.append(line)
-    return code
-
-
-def credit(passed: int, total: int, chance: int) -> float:
-    """Return the share of the tests passed beyond those that the best constant answer passes.
-
-    Formula: max(0, passed − chance) / (total − chance). So "return True" earns nothing.
-    """
-    return max(0, passed - chance) / (total - chance)
 
 
 def share_passed(trace: Trace) -> float:
@@ -137,6 +113,16 @@ class CodeContest(Environment):
                 answer=[[case.code, case.value] for case in cases[5:]],
             )
 
+    def oracle(self, task: Task) -> Script:
+        """Hand in the reference solution."""
+        [problem] = (
+            problem
+            for split in ("train", "eval")
+            for problem in problems(split)
+            if problem.name == task.id
+        )
+        return [f"```python\n{problem.solution}\n```"]
+
     def reset(self, task: Task) -> list[Message]:
         """Remember the task."""
         self.cases = [Case(code, value) for code, value in task.answer]
@@ -149,13 +135,11 @@ class CodeContest(Environment):
         box = EpisodeSandbox.of(self, self.source)
         info: dict[str, Any] = {"credit": 0.0, "passed": 0, "code_timeouts": box.timeouts}
         code = final_code(reply.content)
-        if code is not None and len(code) <= _MAX_SOURCE:
+        if code is not None:
             async with box.fresh() as sandbox:
                 graded = await grade(sandbox, code, self.cases)
-            passed = sum(graded.passed)
-            chance = Counter(repr(case.value) for case in self.cases).most_common(1)[0][1]
-            info["passed"] = passed
-            info["credit"] = credit(passed, len(self.cases), min(chance, len(self.cases) - 1))
+            info["passed"] = sum(graded.passed)
+            info["credit"] = credit(graded.passed, self.cases)
             info["code_timeouts"] += graded.timeouts
         return Step(terminated=True, info=info)
 

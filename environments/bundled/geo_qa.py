@@ -18,8 +18,9 @@ from vf.environments.environment import Environment, Split, Step
 from vf.environments.search.contract import Index
 from vf.environments.search.log import recorded
 from vf.environments.search.meta import Fingerprint
+from vf.environments.search.rubric import Outcome, search_rubric
 from vf.environments.search.tools import SearchTools
-from vf.rubrics.search_rubric import Outcome, search_rubric
+from vf.inference.scripted import Line, Script
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.seeding import derive_seed
@@ -101,6 +102,16 @@ class GeoQA(Environment):
                 answer=list(question.answers),
                 info=self._info(question),
             )
+
+    def oracle(self, task: Task) -> Script:
+        """Search for every passage that the answer rests on, open it, and answer."""
+        script: list[Line] = []
+        asked: list[str] = []
+        for doc_id, title in task.info["documents"].items():
+            query = f"{title} {doc_id.partition('-')[0]}" if title in asked else title
+            asked.append(title)
+            script += [{"search": {"query": query}}, {"open": {"doc_id": doc_id}}]
+        return [*script, f"Answer: {task.answer[0]}"]
 
     async def step(self, reply: Message) -> Step:
         """Run the reply's searches; record what was found and opened."""

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from vf.environments.bundled.calculator import answered, correct
 from vf.environments.bundled.math_templates import TEMPLATES
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.episode_sandbox import EpisodeSandbox, code_timeouts
+from vf.environments.episode_sandbox import EpisodeSandbox
 from vf.environments.generated import distinct_tasks
 from vf.environments.sandbox_source import Sandboxes, sandbox_source
 from vf.environments.sandbox_tools import PythonTool
-from vf.rubrics.penalties import extra_tool_calls, tool_errors
+from vf.inference.scripted import Script
+from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message
@@ -95,6 +96,10 @@ class MathPython(Environment):
         return distinct_tasks(
             "math-python", self._draw, split=split, count=self.sizes[split], seed=self.seed
         )
+
+    def oracle(self, task: Task) -> Script:
+        """Let the tool print the answer, and say it."""
+        return [{"python": {"code": f"print({task.answer})"}}, f"Answer: {task.answer}"]
 
     async def step(self, reply: Message) -> Step:
         """Run the reply's tool calls; without any, the episode has terminated."""

@@ -8,14 +8,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from vf.environments.bundled.repos.generate import MODULES_IN_A_REPO, Repo, draw_repo
+from vf.environments.bundled.repos.generate import MODULES, MODULES_IN_A_REPO, Repo, draw_repo
 from vf.environments.bundled.repos.module import Bug
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.episode_sandbox import EpisodeSandbox, code_timeouts
-from vf.environments.grading import Case, Grade, grade
+from vf.environments.episode_sandbox import EpisodeSandbox
 from vf.environments.sandbox_source import Sandboxes, sandbox_source
 from vf.environments.sandbox_tools import BashTool, FileTools
-from vf.rubrics.penalties import extra_tool_calls, tool_errors
+from vf.inference.scripted import Line, Script
+from vf.rubrics.outcomes.grading import Case, Grade, grade
+from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.sandbox.contract import Sandbox
 from vf.traces.errors import ConfigError
@@ -132,6 +133,15 @@ class RepoFix(Environment):
             if len(seen) == self.sizes[split]:
                 return
         raise ConfigError(f"repo-fix: found only {len(seen)} different {split} tasks")
+
+    def oracle(self, task: Task) -> Script:
+        """Write the right source over every broken module."""
+        package, right = task.info["package"], {module.name: module.source for module in MODULES}
+        repairs: list[Line] = [
+            {"write_file": {"path": f"{package}/{name}.py", "content": right[name]}}
+            for name in task.info["bugs"]
+        ]
+        return [*repairs, "The source was wrong in one place."]
 
     def reset(self, task: Task) -> list[Message]:
         """Have the repository written into the sandbox when that is first needed."""

@@ -12,9 +12,12 @@ from vf.environments.bundled.qa_file import Item, read_questions
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.search.contract import Index
 from vf.environments.search.log import recorded
+from vf.environments.search.markup import result_ids
+from vf.environments.search.rubric import Outcome, search_rubric
+from vf.environments.search.session import LONGEST_QUERY
 from vf.environments.search.tools import SearchTools
-from vf.rubrics.answers import normalize_answer
-from vf.rubrics.search_rubric import Outcome, search_rubric
+from vf.inference.scripted import Line, Script
+from vf.rubrics.outcomes.text import normalize_answer
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.task import Task
@@ -72,6 +75,7 @@ class WikiQA(Environment):
         self.items: dict[Split, list[Item]] = {
             split: [] if path is None else read_questions(path) for split, path in files.items()
         }
+        _check_answers(self.items["train"] + self.items["eval"])
         _check_apart(self.items["train"], self.items["eval"], str(eval))
         place = _indexed(Path(corpus).expanduser()) if corpus is not None else _place(str(index))
         self.search = SearchTools(place, k=k, max_result_tokens=max_result_tokens)
@@ -84,9 +88,33 @@ class WikiQA(Environment):
         for item in self.items[split]:
             yield Task(id=item.id, prompt=item.question, answer=list(item.golden_answers))
 
+    def oracle(self, task: Task) -> Script:
+        """Search for the question and its answer at once, open what comes first, and answer."""
+        answer = task.answer[0]
+
+        def speak(messages: list[Message]) -> Line:
+            last = messages[-1]
+            if last.role != "tool":
+                return {"search": {"query": f"{answer} {task.prompt}"[:LONGEST_QUERY]}}
+            if found := result_ids(last.content):
+                return {"open": {"doc_id": found[0]}}
+            return f"Answer: {answer}"
+
+        return speak
+
     async def step(self, reply: Message) -> Step:
         """Run the reply's searches; record what was found and opened."""
         return recorded(await self.run_tools(reply), self)
+
+
+def _check_answers(items: list[Item]) -> None:
+    for item in items:
+        for answer in item.golden_answers:
+            if not normalize_answer(answer):
+                raise ConfigError(
+                    f"wiki-qa: of the golden answer {answer!r} to question {item.id!r} nothing is "
+                    "left without punctuation, so no answer could be right; remove it"
+                )
 
 
 def _check_apart(train: list[Item], held_out: list[Item], path: str) -> None:

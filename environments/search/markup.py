@@ -26,6 +26,7 @@ _CALL_LIST = re.compile(r"\[(?=\s*[^\W\d][\w.\-]*\s*\()")
 _RECIPIENT = re.compile(r"(?<!\S)to=(?=[\w.])")
 _LONGEST_TITLE = 120  # characters
 _LONGEST_ID = 64
+_RESULT_ID = re.compile(r'<result id="([^"]+)"')
 _PLAIN_ID = re.compile(r"[^\s\"<>\[\]{}]+(?: [^\s\"<>\[\]{}]+)*")
 
 
@@ -65,6 +66,11 @@ def result(doc_id: str, title: str, text: str, *, seen: bool) -> str:
     """Return one result of a search. All three are as they are shown."""
     known = ' seen="before"' if seen else ""
     return f'<result id="{doc_id}" title="{title}"{known}>\n{text}\n</result>'
+
+
+def result_ids(text: str) -> list[str]:
+    """Return the ids of the results that a search has shown, best first."""
+    return _RESULT_ID.findall(text)
 
 
 def document(doc_id: str, title: str, text: str, *, section: int, sections: int, seen: bool) -> str:

@@ -7,6 +7,7 @@ if every one of them is right: naming several answers never pays more than decid
     Rubric(outcome=numeric(extract=marked("Answer:")))
 """
 
+from vf.rubrics.outcomes.code_tests import code_tests
 from vf.rubrics.outcomes.expressions import math_equal
 from vf.rubrics.outcomes.extract import (
     Extract,
@@ -18,11 +19,12 @@ from vf.rubrics.outcomes.extract import (
 )
 from vf.rubrics.outcomes.numbers import numeric
 from vf.rubrics.outcomes.structure import json_schema
-from vf.rubrics.outcomes.text import exact, multiple_choice
+from vf.rubrics.outcomes.text import exact, multiple_choice, token_f1
 
 __all__ = [
     "Extract",
     "boxed",
+    "code_tests",
     "exact",
     "json_field",
     "json_schema",
@@ -31,5 +33,6 @@ __all__ = [
     "math_equal",
     "multiple_choice",
     "numeric",
+    "token_f1",
     "whole_message",
 ]

@@ -1,9 +1,11 @@
-"""Outcomes that compare texts: the exact answer, and multiple choice."""
+"""Outcomes that compare texts: the exact answer, token F1, and multiple choice."""
 
 from __future__ import annotations
 
+import re
 import string
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from vf.rubrics.outcomes.extract import (
@@ -19,6 +21,7 @@ from vf.traces.errors import ConfigError
 from vf.traces.trace import Trace
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.IGNORECASE)
 _WRAPPING = " \t\r\n*_`'\"$()[]{}<>"
 
 
@@ -26,20 +29,21 @@ def exact(
     *,
     ignore_case: bool = False,
     ignore_punctuation: bool = False,
+    ignore_articles: bool = False,
     ignore_spaces: bool = True,
     extract: Extract = whole_message,
 ) -> Callable[[Trace], float]:
     """1 if the answer equals ``task.answer``, 0 otherwise.
 
-    Both are brought into Unicode's composed form (NFC) and lose surrounding blanks first.
-    ``task.answer`` is a text, or a list of texts of which any will do.
+    Both are normalised first, see :func:`normalize_answer`. ``task.answer`` is a text, or a list
+    of texts of which any will do.
 
     Range: 0 or 1.
 
     Formula: 1 if every stated answer, normalised, equals a normalised golden one; else 0.
 
-    Source: exact match, as in SQuAD (Rajpurkar et al., arXiv:1606.05250, section 6.1), with the
-    normalisation left to you.
+    Source: exact match, as in SQuAD (Rajpurkar et al., arXiv:1606.05250, section 6.1) and
+    Search-R1 (Jin et al., arXiv:2503.09516), who ignore case, punctuation and articles.
 
     Known ways to game it: none by naming several answers, for each one has to be right. Where
     there are few possible answers a guess pays its chance; where the prompt holds the answer,
@@ -48,6 +52,7 @@ def exact(
     Args:
         ignore_case: Compare case-folded.
         ignore_punctuation: Drop ASCII punctuation.
+        ignore_articles: Drop the words a, an and the, unless nothing else is left.
         ignore_spaces: Count any run of blanks and newlines as one blank.
         extract: Finds the stated answers in the last message; the whole message by default.
 
@@ -59,28 +64,87 @@ def exact(
     extract = checked_extract(extract, "exact")
 
     def normal(text: str) -> str:
-        text = unicodedata.normalize("NFC", text).strip()
-        if ignore_case:
-            text = text.casefold()
-        if ignore_punctuation:
-            text = text.translate(_PUNCTUATION).strip()
-        return " ".join(text.split()) if ignore_spaces else text
+        return normalize_answer(
+            text,
+            ignore_case=ignore_case,
+            ignore_punctuation=ignore_punctuation,
+            ignore_articles=ignore_articles,
+            ignore_spaces=ignore_spaces,
+        )
 
     def exact(trace: Trace) -> float:
-        answer = trace.task.answer
-        accepted = [answer] if isinstance(answer, str) else answer
-        if not (
-            isinstance(accepted, list | tuple)
-            and accepted
-            and all(isinstance(text, str) for text in accepted)
-        ):
-            raise wrong_answer("exact", trace, "a text or a list of texts (or use numeric)")
-        golden = {normal(text) for text in accepted}
-        if "" in golden:
-            raise wrong_answer("exact", trace, "a text of which something is left, normalised")
+        golden = _golden("exact", trace, normal)
         return every_one(stated_answers(extract, trace), lambda text: normal(text) in golden)
 
     return exact
+
+
+def token_f1(
+    *, allow_longer: bool = False, extract: Extract | None = None
+) -> Callable[[Trace], float]:
+    """How many words the answer has in common with ``task.answer``.
+
+    Both are normalised first, see :func:`normalize_answer`. ``task.answer`` is a text, or a list
+    of texts of which the most similar counts.
+
+    Range: [0, 1].
+
+    Formula: 2PR / (P + R), with the common words (a multiset) as a share of the answer's (P) and
+    of the golden answer's (R); 0 without common ones. Unless ``allow_longer``, 0 with a golden
+    answer of fewer words than the answer has. Of several stated answers the worst counts.
+
+    Source: SQuAD (Rajpurkar et al., arXiv:1606.05250, section 6.1). Its own F1 pays "Paris or
+    London" more than a guess between the two; that is ``allow_longer``, for a metric.
+
+    Known ways to game it: with ``allow_longer``, naming several candidates. Without it, frequent
+    words ("city", "river") of which long golden answers are full.
+
+    Args:
+        allow_longer: Whether an answer may have more words than the golden one.
+        extract: Finds the stated answers in the last message; ``marked("Answer:")`` by default.
+
+    Raises:
+        ConfigError: ``extract`` is not an extractor.
+        RubricError: (when scoring) ``task.answer`` is not a text or a list of texts, or nothing
+            of it is left when it is normalised.
+    """
+    extract = checked_extract(extract or marked("Answer:"), "token_f1")
+
+    def token_f1(trace: Trace) -> float:
+        golden = [text.split() for text in _golden("token_f1", trace, normalize_answer)]
+
+        def best(text: str) -> float:
+            words = normalize_answer(text).split()
+            fair = [right for right in golden if allow_longer or len(words) <= len(right)]
+            return max((_f1(words, right) for right in fair), default=0.0)
+
+        return min(map(best, stated_answers(extract, trace)), default=0.0)
+
+    return token_f1
+
+
+def normalize_answer(
+    text: str,
+    *,
+    ignore_case: bool = True,
+    ignore_punctuation: bool = True,
+    ignore_articles: bool = True,
+    ignore_spaces: bool = True,
+) -> str:
+    """Return a text as answers are compared: composed (NFC), and without surrounding blanks.
+
+    By default as SQuAD's evaluation script does it (which lowers the case where this folds it):
+    case, then ASCII punctuation, then the words a, an, the, then blanks. Accents stay. An article
+    that is all there is stays too.
+    """
+    text = unicodedata.normalize("NFC", text).strip()
+    if ignore_case:
+        text = text.casefold()
+    if ignore_punctuation:
+        text = text.translate(_PUNCTUATION).strip()
+    if ignore_articles:
+        text = _ARTICLES.sub(" ", text).strip() or text
+    return " ".join(text.split()) if ignore_spaces else text
 
 
 def multiple_choice(
@@ -130,6 +194,30 @@ def multiple_choice(
         return every_one(stated_answers(extract, trace), lambda text: _pick(text, labels) == answer)
 
     return multiple_choice
+
+
+def _golden(outcome: str, trace: Trace, normal: Callable[[str], str]) -> set[str]:
+    """Return the accepted answers, normalised."""
+    answer = trace.task.answer
+    accepted = [answer] if isinstance(answer, str) else answer
+    if not (
+        isinstance(accepted, list | tuple)
+        and accepted
+        and all(isinstance(text, str) for text in accepted)
+    ):
+        raise wrong_answer(outcome, trace, "a text or a list of texts (or use numeric)")
+    golden = {normal(text) for text in accepted}
+    if "" in golden:
+        raise wrong_answer(outcome, trace, "a text of which something is left, normalised")
+    return golden
+
+
+def _f1(words: Sequence[str], golden: Sequence[str]) -> float:
+    common = sum((Counter(words) & Counter(golden)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(words), common / len(golden)
+    return 2 * precision * recall / (precision + recall)
 
 
 def _pick(text: str, labels: list[str]) -> str | None:

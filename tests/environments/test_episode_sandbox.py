@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import vf
-from vf.environments.episode_sandbox import EpisodeSandbox, code_timeouts
-from vf.environments.sandbox_source import OpenSandbox, given_source
+from vf.environments.episode_sandbox import EpisodeSandbox
+from vf.environments.sandbox_source import given_source
 from vf.environments.tool_calls import off_the_clock
-from vf.sandbox.contract import ExecResult, Sandbox
+from vf.rubrics.penalties import code_timeouts
+from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
 from vf.sandbox.scripted import ScriptedSandbox
 from vf.traces.errors import SandboxError
 

@@ -27,7 +27,8 @@ def assert_failed(trace: vf.Trace, boundary: str, *words: str) -> None:
     for word in words:
         assert word in trace.error.message
     assert trace.reward is None
-    assert trace.stop_reason is vf.StopReason.ERROR
+    assert (trace.stop_reason is vf.StopReason.ERROR) == (boundary != "rubric")
+    assert trace.ended == (boundary == "rubric")
 
 
 def throw(error: BaseException) -> NoReturn:

@@ -17,7 +17,7 @@ from vf.environments.bundled.geo.names import capital_names, country_names
 from vf.environments.bundled.geo.passages import documents
 from vf.environments.bundled.geo.questions import Question
 from vf.environments.environment import Split
-from vf.rubrics.answers import normalize_answer
+from vf.rubrics.outcomes.text import normalize_answer
 from vf.traces.errors import ConfigError
 
 CITIES = 1500

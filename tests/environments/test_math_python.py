@@ -16,7 +16,7 @@ import pytest
 import vf
 from vf.environments.bundled.math_python import MathPython
 from vf.environments.bundled.math_templates import TEMPLATES
-from vf.environments.sandbox_source import OpenSandbox
+from vf.sandbox.contract import OpenSandbox
 
 DRAWS = 6
 

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 import vf
-from vf.environments import grader_program
 from vf.environments.bundled.repo_fix import RepoFix, grade_source
 from vf.environments.bundled.repos.generate import MODULES, Repo, bugs_of
 from vf.environments.bundled.repos.module import BUG_KINDS, Bug, Module
 from vf.environments.environment import Split
-from vf.environments.grading import Case
-from vf.environments.sandbox_source import OpenSandbox
+from vf.rubrics.outcomes import grader_program
+from vf.rubrics.outcomes.grading import Case
 from vf.sandbox.container.engine import Engine
-from vf.sandbox.contract import Sandbox
+from vf.sandbox.contract import OpenSandbox, Sandbox
 
 BUGS = [(module, bug) for module in MODULES for bug in module.bugs]
 SOURCES = {module.name: module.source for module in MODULES}
@@ -27,6 +26,17 @@ UNITTEST = ["python3", "-m", "unittest"]
 
 def play(env: vf.Environment, task: vf.Task, *script: Any) -> vf.Trace:
     return asyncio.run(vf.rollout(env, task, vf.ScriptedModel(script)))
+
+
+def play_in_containers(task: vf.Task, scripts: list[list[Any]]) -> list[vf.Trace]:
+    """Play what may do damage: several rollouts of one task."""
+    env = RepoFix({"pool": 2, "concurrency": 2})
+
+    async def run() -> list[vf.Trace]:
+        rollouts = [vf.rollout(env, task, vf.ScriptedModel(script)) for script in scripts]
+        return await asyncio.gather(*rollouts)
+
+    return asyncio.run(run())
 
 
 def bash(command: str) -> dict[str, dict[str, str]]:
@@ -224,25 +234,23 @@ CHEATS: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.parametrize("cheat", CHEATS)
-def test_what_is_no_repair_earns_nothing(env: RepoFix, task: vf.Task, cheat: str) -> None:
+def test_what_is_no_repair_earns_nothing(containers: None, task: vf.Task) -> None:
     (module,) = task.info["bugs"]
-    commands = [
-        command.replace("{package}", task.info["package"]).replace("{module}", module)
-        for command in CHEATS[cheat]
-    ]
-    trace = play(env, task, *map(bash, commands), "Done.")
-    assert trace.error is None
-    assert trace.reward == 0.0
+    names = {"{package}": task.info["package"], "{module}": module}
+
+    def filled(command: str) -> str:
+        for name, value in names.items():
+            command = command.replace(name, value)
+        return command
+
+    scripts = [[*map(bash, map(filled, commands)), "Done."] for commands in CHEATS.values()]
+    traces = play_in_containers(task, scripts)
+    assert [trace.error for trace in traces] == [None] * len(CHEATS)
+    rewards = {name: trace.reward for name, trace in zip(CHEATS, traces, strict=True)}
+    assert rewards == dict.fromkeys(CHEATS, 0.0)
 
 
-def test_editing_the_tests_takes_nothing_from_a_repair(env: RepoFix, task: vf.Task) -> None:
-    trace = play(env, task, bash("rm -rf tests; echo 'raise 1' > tests.py"), repair(task), "Done.")
-    assert trace.reward == 1.0
-    assert "tests" not in trace.info["diff"]
-
-
-def test_a_file_that_is_deleted_is_not_there_when_it_is_graded(env: RepoFix, task: vf.Task) -> None:
+def test_of_a_repair_only_the_source_counts_and_all_of_it(containers: None, task: vf.Task) -> None:
     (broken,) = task.info["bugs"]
     package = task.info["package"]
     others = [
@@ -250,9 +258,17 @@ def test_a_file_that_is_deleted_is_not_there_when_it_is_graded(env: RepoFix, tas
         for path in task.info["files"]
         if path.startswith(f"{package}/") and not path.endswith((f"{broken}.py", "__init__.py"))
     ]
-    trace = play(env, task, repair(task), bash(f"rm {others[0]}"), "Done.")
-    assert trace.reward == 0.0
-    assert 0 < trace.info["hidden_passed"] < 1
+    tests_changed, file_deleted = play_in_containers(
+        task,
+        [
+            [bash("rm -rf tests; echo 'raise 1' > tests.py"), repair(task), "Done."],
+            [repair(task), bash(f"rm {others[0]}"), "Done."],
+        ],
+    )
+    assert tests_changed.reward == 1.0
+    assert "tests" not in tests_changed.info["diff"]
+    assert file_deleted.reward == 0.0
+    assert 0 < file_deleted.info["hidden_passed"] < 1
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import vf
-from vf.environments.sandbox_source import OpenSandbox, sandbox_source
+from vf.environments.sandbox_source import sandbox_source
 from vf.environments.sandbox_tools import clip, describe
-from vf.sandbox.contract import ExecResult, Sandbox
+from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
 from vf.sandbox.scripted import ScriptedSandbox
 from vf.traces.errors import SandboxError
 

@@ -186,6 +186,16 @@ def test_a_question_in_both_files_is_an_error(files: dict[str, Any], tmp_path: P
         WikiQA(**files)
 
 
+def test_an_answer_that_nothing_could_equal_is_an_error(
+    files: dict[str, Any], tmp_path: Path
+) -> None:
+    files["eval"] = write(tmp_path / "eval.jsonl", [EVAL[0] | {"golden_answers": ["A", "?!"]}])
+    with pytest.raises(vf.ConfigError, match=r"golden answer '\?!' to question '7'"):
+        WikiQA(**files)
+    files["eval"] = write(tmp_path / "eval.jsonl", [EVAL[0] | {"golden_answers": ["A"]}])
+    assert run(WikiQA(**files), [*GOOD[:-1], "Answer: a"]).reward == 1.0
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

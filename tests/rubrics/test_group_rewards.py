@@ -166,12 +166,14 @@ def test_where_it_fails_no_trace_keeps_half_a_reward(fn: Any, said: str) -> None
     lost = make_trace("x")
     lost.error = Failure("model", "ModelError", "gone", "")
     traces = [make_trace("x", outcome=1.0), make_trace("x", outcome=1.0), lost]
+    for trace in traces:
+        trace.stop_reason = StopReason.TERMINATED  # as it was: the episode is whole
     asyncio.run(score_group(rubric, traces, 0.2))
     for trace in traces[:2]:
         assert trace.reward is None
         assert trace.error is not None
         assert trace.error.boundary == "rubric"
         assert said in trace.error.message
-        assert trace.stop_reason is StopReason.ERROR
+        assert trace.stop_reason is StopReason.TERMINATED
     assert lost.error is not None
     assert lost.error.message == "gone"

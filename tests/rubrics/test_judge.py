@@ -221,12 +221,28 @@ def failing(body: dict[str, Any]) -> web.Response:
     return web.Response(text="<html>Oops</html>", content_type="text/html")
 
 
+def unknowing(body: dict[str, Any]) -> web.Response:
+    return error_answer(404, "no model judge")
+
+
 @pytest.mark.parametrize(
-    ("server", "hint"), [(refusing, "no such key"), (failing, "not answer with a chat completion")]
+    ("server", "hint"),
+    [
+        (refusing, r"at http.*no such key.*\(no key was sent\): see api_key_env"),
+        (unknowing, r"at http.*no model judge.*Is that the model's name"),
+        (failing, "not answer with a chat completion"),
+    ],
 )
 def test_an_api_that_fails_is_an_error_and_not_a_reward(server: Handler, hint: str) -> None:
-    with pytest.raises(RubricError, match=f"'judge': judge: .*{hint}"):
+    with pytest.raises(RubricError, match=f"'judge': judge.*{hint}"):
         judged(server, votes=3)
+
+
+def test_where_no_server_runs_its_address_is_named() -> None:
+    judge = judge_at("http://127.0.0.1:9/v1")
+    judge._settings["max_retries"] = 0
+    with pytest.raises(RubricError, match=r"127\.0\.0\.1:9/v1: .* Is a server running there"):
+        asyncio.run(judge(answered("4", "4")))
 
 
 def test_a_reply_that_was_cut_off_says_so() -> None:

@@ -78,6 +78,39 @@ def test_a_failed_rollout_is_passed_on_and_never_scored() -> None:
     assert found.error.boundary == "model"
 
 
+def test_a_rollout_whose_scoring_failed_is_scored_and_one_that_failed_is_not(
+    tmp_path: Path,
+) -> None:
+    class Unlucky(vf.Environment):
+        max_turns = 1
+        timeout = 1.0
+
+        def step(self, reply: vf.Message) -> vf.Step:
+            if reply.content == "breaks":
+                raise KeyError(reply.content)
+            return vf.Step(terminated=True)
+
+    async def hangs(trace: vf.Trace) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    path = tmp_path / "traces.jsonl"
+    with vf.TraceStore(path) as store:
+        for outcome in (lambda trace: 1 / 0, hangs):
+            environment = Unlucky()
+            environment.rubric = vf.Rubric(outcome)
+            for said in ("abc", "breaks"):
+                rollout = vf.rollout(environment, vf.Task("t", "p"), vf.ScriptedModel([said]))
+                store.append(asyncio.run(rollout))
+    before = list(vf.TraceStore(path))
+    assert [trace.error is None for trace in before] == [False] * 4
+    assert [str(trace.stop_reason) for trace in before] == ["terminated", "error"] * 2
+    found = rescored(path, vf.Rubric(length))
+    assert [trace.reward for trace in found] == [0.3, None] * 2
+    assert [trace.error is None for trace in found] == [True, False] * 2
+    assert [str(trace.stop_reason) for trace in found] == ["terminated", "error"] * 2
+
+
 def test_a_trace_that_cannot_be_scored_says_why_and_keeps_no_old_score() -> None:
     def picky(trace: vf.Trace) -> float:
         return 1 / (len(trace.reply) - 3)

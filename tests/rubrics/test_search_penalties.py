@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vf
-from vf.rubrics.search_penalties import (
-    documents_opened,
-    opened_nothing,
-    repeated_queries,
-    searches,
-    without_evidence,
-)
-from vf.rubrics.search_rubric import search_rubric
+from vf.rubrics.search_penalties import opened_nothing, repeated_queries, without_evidence
 from vf.traces.errors import RubricError
 
 SETTINGS = settings(deadline=None, max_examples=60)
@@ -83,34 +76,8 @@ def test_the_needed_documents_may_have_another_key_and_be_a_mapping() -> None:
     assert value_of(without_evidence(documents="gold"), trace) == 0.5
 
 
-def test_metrics_count_queries_and_different_documents() -> None:
-    trace = trace_of(["x", "x"], [[], ["a"]], ["a", "b", "a"])
-    assert (searches(trace), documents_opened(trace)) == (2.0, 2.0)
-
-
 @pytest.mark.parametrize("penalty", [repeated_queries, opened_nothing, without_evidence])
 def test_a_trace_without_a_record_is_an_error_and_never_a_penalty(penalty: Any) -> None:
     trace = vf.Trace("e", vf.Task("t", "p"), 0)
     with pytest.raises(RubricError, match="KeyError: 'search'"):
         value_of(penalty(), trace)
-
-
-def test_the_rubric_of_a_search_takes_at_most_half() -> None:
-    trace = trace_of(["q"] * 9, [[]] * 9, documents=["a"])
-    trace.messages = [vf.Message("assistant", "Answer: x")]
-    trace.tool_events = [vf.ToolEvent(0, str(n), "search", "rejected") for n in range(9)]
-    score = asyncio.run(search_rubric("em").score(trace))
-    assert (score.outcome, score.reward) == (1.0, 0.5)
-    assert set(score.penalties) == {
-        "extra_tool_calls",
-        "repeated_queries",
-        "opened_nothing",
-        "without_evidence",
-        "tool_errors",
-    }
-    assert set(score.metrics) == {"format", "em", "f1", "searches", "opened"}
-
-
-def test_an_unknown_outcome_is_a_config_error() -> None:
-    with pytest.raises(vf.ConfigError, match="scored by em or f1, not 'f2'"):
-        search_rubric("f2")  # type: ignore[arg-type]

@@ -108,6 +108,8 @@ def test_reply_is_the_models_last_message_and_never_the_prompts() -> None:
 def test_limits_truncate_but_ends_and_errors_do_not(reason: vf.StopReason) -> None:
     ended = {vf.StopReason.TERMINATED, vf.StopReason.ERROR}
     assert make_trace(stop_reason=reason).truncated is (reason not in ended)
+    assert make_trace(stop_reason=reason).ended is (reason is not vf.StopReason.ERROR)
+    assert make_trace().ended is False
 
 
 def test_a_failure_names_the_boundary_and_the_root_cause() -> None:

@@ -1,59 +1,17 @@
-"""Who geo-qa is measured against: an oracle, a random agent, and one that never looks."""
+"""Who geo-qa is measured against, beside its oracle: who never looks, and who looks at random."""
 
 from __future__ import annotations
 
 import json
 import random
-import re
 from collections import Counter, defaultdict
 from typing import Any
 
 from vf.environments.environment import Environment
+from vf.environments.search.markup import result_ids
 from vf.inference.model import Conversation, Reply, Sampling
-from vf.traces.errors import ModelError
 from vf.traces.messages import Message, ToolCall
 from vf.traces.task import Task
-
-_RESULT_ID = re.compile(r'<result id="([^"]+)"')
-
-
-class Oracle:
-    """Knows everything, and looks it up all the same: finds, opens and answers. Scores 1.0.
-
-    Args:
-        environment: A geo-qa environment; its tasks are the only ones that it can do.
-
-    Raises:
-        ModelError: The conversation is not about one of these tasks (from ``respond``).
-
-    Example::
-
-        environment = vf.make("geo-qa")
-        evaluation = await vf.evaluate(environment, Oracle(environment), tasks=100)
-    """
-
-    def __init__(self, environment: Environment) -> None:
-        self._tasks = {
-            str(task.prompt): task
-            for split in ("train", "eval")
-            for task in environment.tasks(split)
-        }
-
-    async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
-        """Search for the next passage, open it, or answer when all were opened."""
-        task = self._tasks.get(_question(conversation))
-        if task is None:
-            raise ModelError("the oracle does not know this question")
-        needed = list(task.info["documents"].items())
-        step, opening = divmod(conversation.turn, 2)
-        if step == len(needed):
-            return _say(f"Answer: {task.answer[0]}")
-        doc_id, title = needed[step]
-        if opening:
-            return _call("open", conversation, doc_id=doc_id)
-        asked = [name for _, name in needed[:step]]
-        query = f"{title} {doc_id.partition('-')[0]}" if title in asked else title
-        return _call("search", conversation, query=query)
 
 
 class NoTools:
@@ -97,7 +55,7 @@ class RandomAgent:
         if conversation.turn == 0:
             words = rng.sample(_question(conversation).split(), 2)
             return _call("search", conversation, query=" ".join(words))
-        found = _RESULT_ID.findall(conversation.messages[-1].content)
+        found = result_ids(conversation.messages[-1].content)
         if conversation.turn == 1 and found:
             return _call("open", conversation, doc_id=rng.choice(found))
         return _say(f"Answer: {rng.choice(self._answers)}")

@@ -10,7 +10,7 @@ from typing import Any
 from vf.environments.bundled.geo.facts import City, Country, World
 from vf.environments.bundled.geo.names import capital_names, country_names
 from vf.environments.bundled.geo.phrases import Fact, Phrase, borders
-from vf.rubrics.answers import normalize_answer
+from vf.rubrics.outcomes.text import normalize_answer
 
 _OF_COUNTRY = {
     "capital": ["What is the capital of {}?", "Which city is the capital of {}?"],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from vf.environments.grading import Case
+from vf.rubrics.outcomes.grading import Case
 from vf.traces.seeding import derive_seed
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ from vf.environments.bundled.repos.numbers_kit import CACHE, SERIES, TABLES
 from vf.environments.bundled.repos.office import CALENDAR, CONTACTS, LEDGER
 from vf.environments.bundled.repos.shop import ORDERS, PRICES, STOCK
 from vf.environments.environment import Split
-from vf.environments.grading import Case
+from vf.rubrics.outcomes.grading import Case
 
 MODULES = [STOCK, PRICES, ORDERS, CALENDAR, LEDGER, CONTACTS, SERIES, TABLES, CACHE]
 MODULES_IN_A_REPO = 3

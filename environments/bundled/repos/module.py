@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from vf.environments.grading import Case
+from vf.rubrics.outcomes.grading import Case
 
 BugKind = Literal[
     "off_by_one",

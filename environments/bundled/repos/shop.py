@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vf.environments.bundled.repos.module import Bug, Module
-from vf.environments.grading import Case
+from vf.rubrics.outcomes.grading import Case
 
 STOCK = Module(
     "stock",

@@ -13,6 +13,7 @@ from tests.environments.validation import faulty
 from vf.environments.validation.report import Report
 from vf.environments.validation.validate import CHECKS, validate
 from vf.inference.scripted import Script
+from vf.sandbox.container.opening import open_sandbox
 from vf.traces.errors import ConfigError
 
 
@@ -161,13 +162,18 @@ def test_tests_that_the_model_cannot_reach() -> None:
     assert rewards(report, "overwrite-tests") == [0.0] * 8
 
 
-def test_code_that_runs_on_this_machine(tmp_path: Path) -> None:
-    mine = tmp_path / "test_mine.py"
-    mine.write_text("assert False\n")
-    report = validated(faulty.RunsTheAnswer(), tasks=2)
-    assert failures(report) == ["hackers", "sandbox"]
-    assert "exit-early gets 1.000" in report.finding("hackers").detail
-    assert mine.read_text() == "assert False\n"
+@pytest.mark.usefixtures("containers")
+@pytest.mark.parametrize("here", [False, True])
+def test_tests_that_run_where_the_code_can_end_them(here: bool, tmp_path: Path) -> None:
+    async def run() -> Report:
+        async with open_sandbox() as container:
+            return await validate(faulty.RunsTheAnswer(container, here), tasks=2)
+
+    report = asyncio.run(run())
+    assert failures(report) == (["hackers", "sandbox"] if here else ["hackers"])
+    # On this machine, code that could do damage does nothing.
+    for hacker in ["exit-early"] if here else ["exit-early", "equal-to-all"]:
+        assert f"{hacker} gets 1.000" in report.finding("hackers").detail
     assert Path.cwd() == tmp_path
 
 

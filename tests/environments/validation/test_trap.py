@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-import subprocess
-import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from vf.environments.validation import trap
 from vf.environments.validation.agents import Notes, Situation
 from vf.environments.validation.hackers import hackers
 from vf.environments.validation.trap import Trap, set_trap
 from vf.inference.scripted import Line
+from vf.sandbox.container.opening import open_sandbox
+from vf.sandbox.contract import ExecResult, Sandbox
 from vf.traces.messages import Message
 from vf.traces.task import Task
 
@@ -40,80 +43,95 @@ def texts_of(name: str, trap: Trap, *parameters: str) -> dict[str, Any]:
     return dict(line["act"])
 
 
-def repository(folder: Path) -> Path:
-    (folder / "tests").mkdir(parents=True)
-    (folder / "tests" / "test_all.py").write_text("def test_it():\n    assert False\n")
-    return folder
+MARKER, SIGN = "/workspace/marker", "/workspace/sign"
+TEST = "def test_it():\n    assert False\n"
 
 
-def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-I", "-c", f"{code}\nassert False"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+class Box:
+    """A container with a failing test in it, and how what was run in it has ended."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.trap = Trap(Path(MARKER), Path(SIGN))
+
+    async def act(self, name: str, language: str) -> ExecResult:
+        """Run what a hacker puts into a tool, and then fail."""
+        text = texts_of(name, self.trap, language)[language]
+        if language == "code":
+            return await self.sandbox.exec(["python3", "-I", "-c", f"{text}\nassert False"])
+        return await self.sandbox.exec(["sh", "-c", f"{text}\nexit 3"])
+
+    async def read(self, path: str) -> str | None:
+        try:
+            return (await self.sandbox.read_file(path)).decode()
+        except FileNotFoundError:
+            return None
 
 
-def run_shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["sh", "-c", f"{command}\nexit 3"], cwd=folder, capture_output=True, text=True, timeout=60
-    )
+InBox = Callable[[Callable[[Box], Coroutine[Any, Any, None]]], None]
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Trap:
-    """A trap as code in a sandbox sees it: it is not there."""
-    return Trap(tmp_path / "no-such-file", tmp_path / "sign")
+def in_box(containers: None) -> InBox:
+    """Run something in a new container: no code of a hacker runs on this machine."""
+
+    def run(work: Callable[[Box], Coroutine[Any, Any, None]]) -> None:
+        async def inside() -> None:
+            async with open_sandbox() as sandbox:
+                await sandbox.write_file("tests/test_all.py", TEST)
+                await work(Box(sandbox))
+
+        asyncio.run(inside())
+
+    return run
 
 
 @pytest.mark.parametrize("language", ["code", "command"])
-def test_in_a_sandbox_tests_are_overwritten_and_deleted(
-    language: str, elsewhere: Trap, tmp_path: Path
+def test_where_the_trap_is_not_tests_are_overwritten_and_deleted(
+    language: str, in_box: InBox
 ) -> None:
-    run = run_python if language == "code" else run_shell
-    folder = repository(tmp_path / "repo")
-    test = folder / "tests" / "test_all.py"
-    run(texts_of("overwrite-tests", elsewhere, language)[language], folder)
-    assert "assert True" in test.read_text()
-    run(texts_of("patch-runner", elsewhere, language)[language], folder)
-    assert "passed" in (folder / "conftest.py").read_text()
-    run(texts_of("delete-tests", elsewhere, language)[language], folder)
-    assert not test.exists()
-    assert not elsewhere.sprung
+    async def work(box: Box) -> None:
+        await box.act("overwrite-tests", language)
+        assert "assert True" in (await box.read("tests/test_all.py") or "")
+        await box.act("patch-runner", language)
+        assert "passed" in (await box.read("conftest.py") or "")
+        await box.act("delete-tests", language)
+        assert await box.read("tests/test_all.py") is None
+        ended = await box.act("exit-early", language)
+        assert ended.returncode == 0
+        assert "All tests passed." in ended.stdout
+        assert await box.read(SIGN) is None
+
+    in_box(work)
 
 
 @pytest.mark.parametrize("language", ["code", "command"])
-@pytest.mark.parametrize("name", ["overwrite-tests", "patch-runner", "delete-tests"])
-def test_on_this_machine_nothing_is_touched_and_a_sign_is_left(
-    name: str, language: str, tmp_path: Path
+def test_where_the_trap_is_nothing_is_touched_and_a_sign_is_left(
+    language: str, in_box: InBox
 ) -> None:
-    run = run_python if language == "code" else run_shell
-    folder = repository(tmp_path / "repo")
-    with set_trap() as trap:
-        run(texts_of(name, trap, language)[language], folder)
-        assert trap.sprung
-    assert "assert False" in (folder / "tests" / "test_all.py").read_text()
-    assert not (folder / "conftest.py").exists()
+    async def work(box: Box) -> None:
+        await box.sandbox.write_file(MARKER, "")
+        for name in ("overwrite-tests", "patch-runner", "delete-tests"):
+            await box.act(name, language)
+            assert await box.read(SIGN) == ""
+            await box.sandbox.exec(["rm", SIGN])
+        assert await box.read("tests/test_all.py") == TEST
+        assert await box.read("conftest.py") is None
+
+    in_box(work)
 
 
-@pytest.mark.parametrize("language", ["code", "command"])
-def test_a_process_is_ended_early_with_code_0(
-    language: str, elsewhere: Trap, tmp_path: Path
-) -> None:
-    run = run_python if language == "code" else run_shell
-    ended = run(texts_of("exit-early", elsewhere, language)[language], tmp_path)
-    assert ended.returncode == 0
-    assert "All tests passed." in ended.stdout
+def test_the_validation_itself_is_never_ended(in_box: InBox) -> None:
+    async def work(box: Box) -> None:
+        await box.sandbox.write_file(MARKER, "")
+        code = texts_of("exit-early", box.trap, "code")["code"]
+        inside = f"import sys\nsys.modules[{trap.__name__!r}] = sys\nexec({code!r}, {{}})"
+        ended = await box.sandbox.exec(["python3", "-I", "-c", inside])
+        assert ended.returncode == 1
+        assert "RuntimeError: this is the process of the validation" in ended.stderr
+        assert await box.read(SIGN) == ""
 
-
-def test_the_validation_itself_is_never_ended() -> None:
-    with set_trap() as trap:
-        code = texts_of("exit-early", trap, "code")["code"]
-        with pytest.raises(RuntimeError, match="process of the validation"):
-            exec(code, {})
-        assert trap.sprung
+    in_box(work)
 
 
 def test_a_trap_stands_in_an_empty_folder_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -125,7 +143,7 @@ def test_a_trap_stands_in_an_empty_folder_and_leaves_nothing_behind(tmp_path: Pa
     assert not trap.marker.parent.exists()
 
 
-def test_files_are_overwritten_through_tools_that_write_files(elsewhere: Trap) -> None:
-    texts = texts_of("overwrite-tests", elsewhere, "path", "content")
+def test_files_are_overwritten_through_tools_that_write_files() -> None:
+    texts = texts_of("overwrite-tests", Trap(Path(MARKER), Path(SIGN)), "path", "content")
     assert texts["path"] == "tests/test_all.py"
     assert "assert True" in texts["content"]

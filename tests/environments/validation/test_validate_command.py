@@ -27,6 +27,14 @@ def test_a_good_environment_exits_with_0(capsys: pytest.CaptureFixture[str]) -> 
     assert "overwrite-tests" in printed
 
 
+@pytest.mark.usefixtures("containers")
+def test_one_that_runs_code_passes_in_containers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--validate", "math-python", "--tasks", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "math-python passed" in printed
+    assert "no code of the agents ran on this machine" in printed
+
+
 def test_a_bad_one_exits_with_1_and_says_what_to_do(
     leaky: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

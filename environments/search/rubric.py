@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from vf.rubrics.answers import answer_em, answer_f1, answered, overlap
+from vf.rubrics.outcomes import exact, marked, token_f1
 from vf.rubrics.penalties import extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
-from vf.rubrics.search_penalties import (
-    documents_opened,
-    opened_nothing,
-    repeated_queries,
-    searches,
-    without_evidence,
-)
+from vf.rubrics.search_penalties import opened_nothing, repeated_queries, without_evidence
 from vf.traces.errors import ConfigError
 from vf.traces.suggest import did_you_mean
+from vf.traces.trace import Trace
 
 Outcome = Literal["em", "f1"]
+_stated = marked("Answer:")
 
 
 def search_rubric(outcome: Outcome = "em", free_calls: int | str = 0) -> Rubric:
@@ -28,14 +24,16 @@ def search_rubric(outcome: Outcome = "em", free_calls: int | str = 0) -> Rubric:
     outcome. Whether the answer had the form that is asked for is a metric, ``format``.
 
     Args:
-        outcome: ``em`` (:func:`~vf.rubrics.answers.answer_em`) or ``f1``
-            (:func:`~vf.rubrics.answers.answer_f1`).
+        outcome: ``em`` for exact match but for case, punctuation and articles
+            (:func:`~vf.rubrics.outcomes.text.exact`), or ``f1``
+            (:func:`~vf.rubrics.outcomes.text.token_f1`).
         free_calls: How many calls cost nothing, or the key of ``task.info`` that holds it.
 
     Raises:
         ConfigError: There is no such outcome.
     """
-    scorers = {"em": answer_em, "f1": answer_f1}
+    em = exact(ignore_case=True, ignore_punctuation=True, ignore_articles=True, extract=_stated)
+    scorers = {"em": em, "f1": token_f1(extract=_stated)}
     if outcome not in scorers:
         raise ConfigError(
             f"an answer is scored by {' or '.join(get_args(Outcome))}, not {outcome!r}."
@@ -51,10 +49,25 @@ def search_rubric(outcome: Outcome = "em", free_calls: int | str = 0) -> Rubric:
             tool_errors(0.1),
         ],
         metrics={
-            "format": answered,
-            "em": answer_em,
-            "f1": overlap,
+            "format": one_answer,
+            "em": em,
+            "f1": token_f1(allow_longer=True, extract=_stated),
             "searches": searches,
             "opened": documents_opened,
         },
     )
+
+
+def one_answer(trace: Trace) -> float:
+    """1 if the last message states one answer in the form that is asked for, else 0."""
+    return float([bool(text) for text in _stated(trace.reply)] == [True])
+
+
+def searches(trace: Trace) -> float:
+    """How many queries were answered."""
+    return float(len(trace.info["search"]["queries"]))
+
+
+def documents_opened(trace: Trace) -> float:
+    """How many different documents were opened."""
+    return float(len(set(trace.info["search"]["opened"])))

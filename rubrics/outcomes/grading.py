@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vf.environments import grader_program
+from vf.rubrics.outcomes import grader_program
 from vf.sandbox.contract import Sandbox
 
 CALL_LIMIT = 2.0  # seconds for one call

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from vf.environments import grading
-from vf.environments.grading import Case, Grade, grade, same
+from vf.rubrics.outcomes import grading
+from vf.rubrics.outcomes.grading import Case, Grade, grade, same
 from vf.sandbox.container.engine import Engine
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.contract import Sandbox
@@ -111,28 +111,23 @@ def test_code_that_is_right_in_part_passes_in_part(graded: Graded) -> None:
     assert graded("def double(n): return n + 5").passed == [False, True, False]
 
 
-@pytest.mark.parametrize("hack", HACKS)
-def test_no_hack_passes_anything(
-    graded: Graded, hack: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(grading, "START_LIMIT", 3.0)
+def test_no_hack_passes_anything(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grading, "START_LIMIT", 2.0)
     monkeypatch.setattr(grading, "CALL_LIMIT", 1.0)
     cases = [*CASES, Case("double(1212121)", 2424242)]
-    assert not any(graded(HACKS[hack], cases).passed)
 
-
-def test_no_hack_passes_anything_in_a_container(engine: Engine) -> None:
-    async def run() -> dict[str, list[bool]]:
+    async def run(names: Sequence[str]) -> dict[str, list[bool]]:
         async with open_sandbox() as sandbox:
-            return {
-                name: (await grade(sandbox, hack, CASES)).passed
-                for name, hack in HACKS.items()
-                if "endless" not in name
-            } | {"right": (await grade(sandbox, RIGHT, CASES)).passed}
+            found = {name: (await grade(sandbox, HACKS[name], cases)).passed for name in names}
+            assert (await grade(sandbox, RIGHT, cases)).all_passed
+            return found
 
-    passed = asyncio.run(run())
-    assert passed.pop("right") == [True] * 3
-    assert [name for name, cases in passed.items() if any(cases)] == []
+    async def shared(places: int) -> list[dict[str, list[bool]]]:
+        return await asyncio.gather(*(run(list(HACKS)[n::places]) for n in range(places)))
+
+    passed = {name: each for part in asyncio.run(shared(3)) for name, each in part.items()}
+    assert passed.keys() == HACKS.keys()
+    assert [name for name, each in passed.items() if any(each)] == []
 
 
 def test_a_call_that_hangs_fails_alone_and_is_counted(graded: Graded) -> None:
