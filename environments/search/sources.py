@@ -111,7 +111,7 @@ class Documents:
             except (OSError, EOFError) as error:
                 raise ConfigError(f"{path}, after line {self._done}: {error}") from error
             finally:
-                last = raw.tell()
+                last = self.total if raw.closed else raw.tell()  # closed: dropped half way
                 self._position = lambda: last
 
     def _parquet_rows(self, path: Path) -> Iterator[Row]:

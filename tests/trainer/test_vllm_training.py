@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ def test_lora_is_learned_through_vllm_and_a_killed_server_comes_back(
 
     def kill_mid_step() -> None:
         while not collected:  # the first finished rollout of the step
-            collected.extend(trainer.folder.step_traces(6))
+            with suppress(vf.ConfigError):  # there is no file before it
+                collected.extend(trainer.folder.step_traces(6))
             time.sleep(0.005)
         os.kill(victims[0].pid, signal.SIGKILL)
 
@@ -103,6 +105,7 @@ def test_lora_is_learned_through_vllm_and_a_killed_server_comes_back(
     killer.start()
     line = trainer.step()
     killer.join()
+    assert collected, "the server was not killed"
     assert line["rollouts/scored"] == 32
     assert line["rollouts/failed"] == 0
     kept = list(trainer.folder.step_traces(6))
