@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server without a model: completions of one tool call each, at once."""
+"""An OpenAI-compatible server without a model: answers of one tool call each, at once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ MODEL = "fake"
 ANSWERS = 256  # different ones, in turn
 
 
-def serve(pipe: Connection, calls: Any, received: Any) -> None:
+def serve(pipe: Connection, calls: Any, received: Any, chat: bool = False) -> None:
     """Answer every POST with a completion, as fast as Python can.
 
     Args:
         pipe: Where to send the port that it listens on.
         calls: A shared number: how many requests came.
         received: A shared number: how many bytes their bodies had.
+        chat: Answer as /chat/completions instead of /completions; a GET gets the list of models.
     """
-    answers = itertools.cycle(http_answers())
+    answers = itertools.cycle(chat_answers() if chat else http_answers())
+    models = http_answer({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     class Instant(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -30,6 +32,10 @@ def serve(pipe: Connection, calls: Any, received: Any) -> None:
         def data_received(self, data: bytes) -> None:
             self.buffer += data
             while (end := self.buffer.find(b"\r\n\r\n")) >= 0:
+                if self.buffer.startswith(b"GET "):
+                    self.buffer = self.buffer[end + 4 :]
+                    self.transport.write(models)
+                    continue
                 lowered = self.buffer[:end].lower()
                 start = lowered.index(b"content-length:") + len(b"content-length:")
                 length = int(lowered[start:].split(b"\r\n")[0])
@@ -56,7 +62,7 @@ def http_answers() -> list[bytes]:
     tokenizer = Renderer.from_pretrained(resolve_model("tiny")).tokenizer
     answers = []
     for number in range(ANSWERS):
-        arguments = json.dumps({"op": "+-*"[number % 3], "a": number % 100, "b": number // 3})
+        arguments = call_arguments(number)
         call = f'<tool_call>{{"name": "calculate", "arguments": {arguments}}}</tool_call>'
         text = call + "<|im_end|>"
         ids = tokenizer.encode(text, add_special_tokens=False)
@@ -75,7 +81,28 @@ def http_answers() -> list[bytes]:
         }
         usage = {"prompt_tokens": 1, "completion_tokens": len(ids), "total_tokens": 1 + len(ids)}
         answer = {"id": f"cmpl-{number}", "object": "text_completion", "created": 0}
-        body = json.dumps({**answer, "model": MODEL, "choices": [choice], "usage": usage})
-        head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "
-        answers.append(f"{head}{len(body)}\r\n\r\n{body}".encode())
+        answers.append(http_answer({**answer, "model": MODEL, "choices": [choice], "usage": usage}))
     return answers
+
+
+def chat_answers() -> list[bytes]:
+    answers = []
+    for number in range(ANSWERS):
+        function = {"name": "calculate", "arguments": call_arguments(number)}
+        call = {"id": f"call-{number}", "type": "function", "function": function}
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
+        usage = {"prompt_tokens": 100, "completion_tokens": 25, "total_tokens": 125}
+        answer = {"id": f"chat-{number}", "object": "chat.completion", "created": 0}
+        answers.append(http_answer({**answer, "model": MODEL, "choices": [choice], "usage": usage}))
+    return answers
+
+
+def call_arguments(number: int) -> str:
+    return json.dumps({"op": "+-*"[number % 3], "a": number % 100, "b": number // 3})
+
+
+def http_answer(content: dict[str, Any]) -> bytes:
+    body = json.dumps(content)
+    head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "
+    return f"{head}{len(body)}\r\n\r\n{body}".encode()

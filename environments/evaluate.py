@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -69,6 +69,73 @@ def take_tasks(environment: Environment, split: Split, count: int | None = None)
     return tasks
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One rollout to run: the task, and the rollout's number among those of the task."""
+
+    task: Task
+    index: int
+
+    def seed(self, seed: int) -> int:
+        """Return the seed of the rollout in an evaluation with this seed."""
+        return derive_seed(seed, "eval", self.task.id, self.index)
+
+
+async def run_jobs(
+    environment: Environment,
+    batches: Iterable[Sequence[Job]],
+    run: Callable[[Job], Awaitable[Trace]],
+    *,
+    max_concurrent: int,
+    on_trace: Callable[[Job, Trace], None],
+) -> None:
+    """Run rollouts, keeping none of them.
+
+    Args:
+        environment: Whose group rewards score the traces of a batch together.
+        batches: Drawn from as places become free. The rollouts of a batch are told together: of
+            one task each, if the rubric has group rewards, and else single ones.
+        run: Runs one rollout.
+        max_concurrent: Most rollouts in flight at once.
+        on_trace: Called with each as its batch finishes.
+
+    Raises:
+        Exception: Whatever ``run`` or ``on_trace`` raised first, as itself.
+    """
+    places = asyncio.Semaphore(max_concurrent)
+
+    async def one(job: Job) -> Trace:
+        try:
+            return await run(job)
+        finally:
+            places.release()
+
+    async def whole(batch: Sequence[Job], runs: Sequence[asyncio.Task[Trace]]) -> None:
+        traces = [await run for run in runs]
+        await score_group(environment.rubric, traces, environment.timeout)
+        for job, trace in zip(batch, traces, strict=True):
+            on_trace(job, trace)
+
+    try:
+        with fewer_collections():
+            async with asyncio.TaskGroup() as group:
+                for batch in batches:
+                    runs = []
+                    for job in batch:
+                        await places.acquire()
+                        runs.append(group.create_task(one(job)))
+                    group.create_task(whole(batch, runs))
+    except BaseExceptionGroup as error:
+        raise error.exceptions[0] from None
+
+
+def in_batches(environment: Environment, jobs: Iterable[Sequence[Job]]) -> Iterable[Sequence[Job]]:
+    """Return the jobs of each task as :func:`run_jobs` wants them: whole, or one by one."""
+    if environment.rubric.group_rewards:
+        return jobs
+    return ([job] for task_jobs in jobs for job in task_jobs)
+
+
 async def evaluate(
     environment: Environment,
     model: Model,
@@ -113,39 +180,23 @@ async def evaluate(
     if check:
         await call(environment.check)
         await call(environment.start)
-    places = asyncio.Semaphore(max_concurrent)
-    tell = on_trace or (lambda trace: None)
-    in_groups = bool(environment.rubric.group_rewards)
+    found: dict[int, Trace] = {}  # by the job's identity: own tasks may share ids
 
-    async def one(task: Task, index: int) -> Trace:
-        async with places:
-            trace = await run(
-                environment,
-                task,
-                model,
-                sampling=sampling,
-                seed=derive_seed(seed, "eval", task.id, index),
-            )
-        if not in_groups:
-            tell(trace)
-        return trace
+    async def one(job: Job) -> Trace:
+        seed_of_job = job.seed(seed)
+        return await run(environment, job.task, model, sampling=sampling, seed=seed_of_job)
 
-    async def whole(runs: Sequence[asyncio.Task[Trace]]) -> None:
-        traces = [await run for run in runs]
-        await score_group(environment.rubric, traces, environment.timeout)
-        for trace in traces:
-            tell(trace)
+    def keep(job: Job, trace: Trace) -> None:
+        found[id(job)] = trace
+        if on_trace is not None:
+            on_trace(trace)
 
-    try:
-        with fewer_collections():
-            async with asyncio.TaskGroup() as group:
-                runs = [
-                    group.create_task(one(task, index))
-                    for task in tasks
-                    for index in range(rollouts_per_example)
-                ]
-                for start in range(0, len(runs) if in_groups else 0, rollouts_per_example):
-                    group.create_task(whole(runs[start : start + rollouts_per_example]))
-    except BaseExceptionGroup as error:
-        raise error.exceptions[0] from None
-    return Evaluation([run.result() for run in runs])
+    jobs = [[Job(task, index) for index in range(rollouts_per_example)] for task in tasks]
+    await run_jobs(
+        environment,
+        in_batches(environment, jobs),
+        one,
+        max_concurrent=max_concurrent,
+        on_trace=keep,
+    )
+    return Evaluation([found[id(job)] for each in jobs for job in each])

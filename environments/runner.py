@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from vf.environments.environment import Environment, Observation, Step
-from vf.inference.model import ContextFull, Conversation, Model, Sampling
+from vf.inference.model import Conversation, LimitReached, Model, Sampling
 from vf.traces.calling import call
 from vf.traces.errors import (
     ConfigError,
@@ -122,8 +122,8 @@ class _Rollout:
                 return StopReason.MAX_TOKENS
             try:
                 await self._answer(budget)
-            except ContextFull:
-                return StopReason.MAX_SEQ_LEN
+            except LimitReached as limit:
+                return limit.reason
             sampled = self.trace.completion_tokens
             environment.turn = conversation.turn - 1
             with self._phase("step"):
@@ -149,7 +149,7 @@ class _Rollout:
         with self._phase("model") as timer:
             try:
                 reply = await self.model.respond(conversation, sampling)
-            except (InfrastructureError, ConfigError, ContextFull):
+            except (InfrastructureError, ConfigError, LimitReached):
                 raise
             except Exception as error:
                 raise ModelError(f"the model raised {type(error).__name__}: {error}") from error

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from vf.traces.errors import VfError
 from vf.traces.messages import Message
-from vf.traces.trace import Branch, Fork
+from vf.traces.trace import Branch, Fork, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,23 @@ class Reply:
     completion_tokens: int = 0
 
 
-class ContextFull(VfError):
+class LimitReached(VfError):
+    """A limit leaves no room for another answer; the rollout is scored, and marked truncated.
+
+    Attributes:
+        reason: The limit.
+    """
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+class ContextFull(LimitReached):
     """The conversation leaves no room for another token; the rollout ends as truncated."""
+
+    def __init__(self) -> None:
+        super().__init__(StopReason.MAX_SEQ_LEN)
 
 
 class Model(Protocol):
@@ -84,6 +99,6 @@ class Model(Protocol):
 
         Raises:
             ModelError: No answer could be had.
-            ContextFull: There is no room left to answer in.
+            LimitReached: There is no room left to answer in, or another limit is reached.
         """
         ...

@@ -23,6 +23,8 @@ class StopReason(StrEnum):
     MAX_TURNS = "max_turns"
     MAX_TOKENS = "max_tokens"  # the episode's budget of sampled tokens is spent
     MAX_SEQ_LEN = "max_seq_len"  # the context is full
+    MAX_SECONDS = "max_seconds"  # an evaluation's limit on the wall time of one rollout
+    MAX_COST = "max_cost"  # an evaluation's limit on the price of one rollout
     ERROR = "error"  # the episode itself failed; see Trace.error
 
 
@@ -230,6 +232,8 @@ class Trace:
             StopReason.MAX_TURNS,
             StopReason.MAX_TOKENS,
             StopReason.MAX_SEQ_LEN,
+            StopReason.MAX_SECONDS,
+            StopReason.MAX_COST,
         )
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vf.inference.tiny_path import resolve_model
+from vf.inference.embedded.loading import load_module
 from vf.traces.errors import ConfigError, TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.batch import MicroBatch, Sample, micro_batches, trained_tokens
@@ -96,7 +96,7 @@ class Policy:
         self.args = args
         self.ranks = Ranks()
         self.accelerator = self.ranks.accelerator
-        model = _load(model_name, args)
+        model = load_module(model_name, torch.bfloat16 if args.bf16 else torch.float32)
         if args.use_lora:
             model = _with_lora(model, args)
         if args.gradient_checkpointing:
@@ -255,19 +255,6 @@ class Policy:
             yield
         finally:
             self.model.eval()
-
-
-def _load(name: str, args: TrainerArgs) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    try:
-        return AutoModelForCausalLM.from_pretrained(
-            resolve_model(name),
-            dtype=torch.bfloat16 if args.bf16 else torch.float32,
-            attn_implementation="sdpa",
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model = {name!r}: cannot load it: {error}") from error
 
 
 def _with_lora(model: Any, args: TrainerArgs) -> Any:

@@ -19,7 +19,12 @@ from vf.inference.vllm import nccl
 from vf.inference.vllm.admin import Admin
 from vf.inference.vllm.command import check_args, choose_port, flags, launcher, server_env
 from vf.inference.vllm.generate import generate_wire
-from vf.inference.vllm.publishers import DiskPublisher, LoraPublisher, Publisher
+from vf.inference.vllm.publishers import (
+    DiskPublisher,
+    FixedWeights,
+    LoraPublisher,
+    Publisher,
+)
 from vf.inference.vllm.served import check_served, check_tokenizer
 from vf.inference.vllm.server_process import ServerProcess
 from vf.inference.wire import JsonClient
@@ -35,6 +40,7 @@ RUNGS = {
     "disk": "new weights are written to disk and read again by the server",
     "nccl": "new weights go from GPU to GPU by NCCL",
 }
+FIXED = "fixed"  # the rung of an engine whose weights never change
 BAD_USAGE = 2  # argparse's exit code: the server did not like its flags
 
 
@@ -45,7 +51,7 @@ class VllmEngine:
         settings: ``[inference]``.
         model: The base model: a folder or a hub name.
         weights: What is trained.
-        rung: How weights are published; see :func:`choose_rung`.
+        rung: How weights are published; see :func:`choose_rung`. Or ``FIXED``.
         folder: For the weights on their way.
         log_path: Where the server's output goes.
         max_seq_len: Tokens in one context at most.
@@ -199,13 +205,15 @@ class VllmEngine:
     @property
     def _tells_versions(self) -> bool:
         """Whether weights change under running requests, so that every token needs its version."""
-        return self._rung != "lora" and self._settings.base_url is None
+        return self._rung in ("disk", "nccl") and self._settings.base_url is None
 
     def _make_publisher(self, weights: Weights, folder: Path) -> Publisher:
         if self._rung == "lora":
             return LoraPublisher(self._admin, self.serving, weights, folder, self._model)
         if self._rung == "nccl":
             return nccl.NcclPublisher(self._admin, self.serving, weights)
+        if self._rung == FIXED:
+            return FixedWeights()
         mode = "keep" if self._tells_versions else "wait"
         ours = self._cpu and self._settings.base_url is None
         publisher = DiskPublisher(self._admin, self.serving, weights, folder, mode, untied=ours)

@@ -31,6 +31,16 @@ class Publisher(Protocol):
         ...
 
 
+class FixedWeights:
+    """Brings nothing: the server read the weights when it started, and they never change."""
+
+    def publish(self, version: int) -> None:
+        """Do nothing."""
+
+    def restore(self) -> None:
+        """Do nothing: the server has read them again."""
+
+
 class LoraPublisher:
     """Loads each version of the adapter under a name of its own, and unloads those out of use.
 

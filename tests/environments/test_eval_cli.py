@@ -91,10 +91,16 @@ def test_what_cannot_be_scored_is_counted_and_exits_with_1(
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "one of the arguments --validate --rescore is required"),
+        ([], "name an environment or a TOML, or --compare, --validate or --rescore"),
         (["--rescore", "traces"], "--rescore and --rubric go together"),
-        (["--validate", "x", "--output", "y"], "--output goes with --rescore"),
-        (["--rescore", "x", "--rubric", "y", "--json"], "--json go with --validate"),
+        (["--validate", "x", "--output", "y"], "--output goes with an evaluation or --rescore"),
+        (
+            ["--rescore", "x", "--rubric", "y", "--json"],
+            "--json goes with an evaluation or --compare or --validate",
+        ),
+        (["--validate", "x", "-m", "y"], "--model goes with an evaluation"),
+        (["calculator", "--rescore", "x", "--rubric", "y"], "are two things; ask for one"),
+        (["calculator", "-m", "tiny", "--allow", "solvable"], "--allow goes with --validate"),
         (["--validate", "calculater"], "Did you mean 'calculator'"),
         (["--rescore", "none.jsonl", "--rubric", "calculator"], "no traces file at none.jsonl"),
         (["--rescore", ".", "--rubric", "calculator"], "there is no .jsonl file in ."),

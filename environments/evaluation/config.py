@@ -1,0 +1,208 @@
+"""What an evaluation is made of: the models behind its TOML and its command line.
+
+Importing this module loads neither torch nor a network client.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from vf.inference.model import Sampling
+from vf.inference.settings import Positive, Seconds, Strict
+from vf.inference.tiny_path import TINY
+
+Amount = Annotated[float, Field(ge=0)]
+# What changes how an evaluation runs, but not what it measures: a results folder may be gone on
+# with under other values.
+NOT_MEASURED = ("max_concurrent", "retry_errors", "generation_timeout", "prices", "output")
+
+
+def slug(name: str) -> str:
+    """Return a name as it can be part of a path."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "-"
+
+
+def looks_local(model: str) -> bool:
+    """Return whether a model's name is that of a folder, or of the model that ships with us."""
+    return model == TINY or model.startswith((".", "/", "~")) or Path(model).is_dir()
+
+
+class Price(Strict):
+    """``[prices."MODEL"]``: what a model costs, in any one currency."""
+
+    input: Amount = Field(description="Price of a million prompt tokens.")
+    output: Amount = Field(description="Price of a million sampled tokens.")
+
+    def of(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Return what so many tokens cost."""
+        return (self.input * prompt_tokens + self.output * completion_tokens) / 1e6
+
+
+class ModelConfig(Strict):
+    """``[[models]]``: who is measured."""
+
+    model: str = Field(
+        description="Name at the API; or a folder, `tiny` or a hub name for an engine of our own."
+    )
+    name: str = Field(default="", description="What it is called in the results; by default so.")
+    engine: Literal["api", "embedded", "vllm"] | None = Field(
+        default=None,
+        description="`api`: an OpenAI-compatible chat API; `embedded` and `vllm` are started here. "
+        "By default `embedded` for `tiny` and for a folder, and else `api`.",
+    )
+    base_url: str | None = Field(
+        default=None, description="The API, up to and including /v1; OpenAI's own by default."
+    )
+    api_key_env: str | None = Field(
+        default=None,
+        description="Environment variable with the API's key; OPENAI_API_KEY by default.",
+    )
+    extra_body: dict[str, Any] = Field(
+        default_factory=dict, description="Parameters sent along with every request to an API."
+    )
+    max_seq_len: Positive = Field(
+        default=4096,
+        description="Tokens in one context of an engine of our own; at most the model's.",
+    )
+    tokenizer: str | None = Field(
+        default=None,
+        description="Where an engine of our own has tokenizer and chat template from, if not from "
+        "the model: a trained checkpoint of all weights has none.",
+    )
+    inference: dict[str, Any] = Field(
+        default_factory=dict,
+        description="The engine's settings, as in [inference] of a training run.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Refuse settings that the engine would not heed."""
+        if self.engine is None:
+            ours = self.base_url is None and looks_local(self.model)
+            self.engine = "embedded" if ours else "api"
+        only = {
+            "base_url": "api",
+            "api_key_env": "api",
+            "extra_body": "api",
+            "max_seq_len": "engine",
+            "inference": "engine",
+            "tokenizer": "engine",
+        }
+        kind = "api" if self.engine == "api" else "engine"
+        wrong = [name for name in self.model_fields_set if only.get(name, kind) != kind]
+        if wrong:
+            where = "an API" if kind == "api" else f"the {self.engine} engine"
+            raise ValueError(f"{', '.join(sorted(wrong))} means nothing for {where}")
+        self.name = self.name or self.model
+        return self
+
+
+class EnvironmentConfig(Strict):
+    """``[[environments]]``: where it is measured."""
+
+    id: str = Field(description="Name of a registered or installed environment.")
+    name: str = Field(default="", description="What it is called in the results; by default so.")
+    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of its constructor.")
+    tasks: Positive | None = Field(
+        default=None, description="How many tasks of its eval split; by default as above."
+    )
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        self.name = self.name or self.id
+        return self
+
+
+class Limits(Strict):
+    """``[limits]``: of one rollout. One that reaches a limit is scored, and marked truncated."""
+
+    max_turns: Positive | None = Field(default=None, description="Answers of the model.")
+    max_tokens: Positive | None = Field(default=None, description="Tokens sampled, all turns.")
+    max_seconds: Seconds | None = Field(default=None, description="Wall time.")
+    max_cost: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Price, by the table [prices]; a turn begun is paid in full."
+    )
+
+
+class EvalConfig(Strict):
+    """A whole evaluation: every model in every environment."""
+
+    environments: list[EnvironmentConfig] = Field(min_length=1, description="Where to measure.")
+    models: list[ModelConfig] = Field(min_length=1, description="Whom to measure.")
+    tasks: Positive | None = Field(
+        default=None, description="Tasks of each eval split, from its front; by default all."
+    )
+    rollouts_per_example: Positive = Field(default=1, description="Rollouts of each task.")
+    max_concurrent: Positive = Field(default=32, description="Rollouts in flight at once.")
+    max_tokens: Positive = Field(default=1024, description="Tokens sampled in one turn at most.")
+    temperature: Annotated[float, Field(ge=0)] = Field(
+        default=1.0, description="Sampling temperature; 0 is greedy."
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, description="Nucleus mass.")
+    top_k: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Likeliest tokens kept; 0 keeps all."
+    )
+    min_p: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.0,
+        description="Share of the likeliest token's probability below which tokens are dropped.",
+    )
+    repetition_penalty: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="Divides the logits of tokens already in the context."
+    )
+    seed: int = Field(default=0, description="Seed of everything random.")
+    generation_timeout: Seconds = Field(
+        default=120.0, description="Seconds for one attempt at one answer of the model."
+    )
+    retry_errors: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="How often a failed rollout is done over before it counts as failed."
+    )
+    limits: Limits = Field(default_factory=Limits, description="Limits of one rollout.")
+    prices: dict[str, Price] = Field(
+        default_factory=dict, description="Prices by the model's name, per million tokens."
+    )
+    output: str | None = Field(default=None, description="The results folder.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Refuse names that would share a folder, and a limit that nothing can be held against."""
+        for kind, entries in (("environments", self.environments), ("models", self.models)):
+            if twice := _twice(slug(entry.name) for entry in entries):
+                raise ValueError(f"two of the {kind} are called {twice}; give them a name each")
+        if self.limits.max_cost is not None:
+            missing = [model.model for model in self.models if model.model not in self.prices]
+            if missing:
+                raise ValueError(
+                    f"limits.max_cost needs a price for {', '.join(missing)}: "
+                    f'[prices."{missing[0]}"] with input and output, per million tokens'
+                )
+        return self
+
+    @property
+    def sampling(self) -> Sampling:
+        """How every answer is sampled."""
+        return Sampling(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+        )
+
+    def measured(self) -> dict[str, Any]:
+        """Return what the results depend on, as JSON."""
+        left_out = set(NOT_MEASURED) - ({"prices"} if self.limits.max_cost is not None else set())
+        names: Any = dict.fromkeys(left_out, True)
+        return self.model_dump(
+            mode="json", exclude={**names, "models": {"__all__": {"api_key_env"}}}
+        )
+
+
+def _twice(names: Iterable[str]) -> str | None:
+    return next((name for name, count in Counter(names).items() if count > 1), None)

@@ -1,0 +1,164 @@
+"""`vf-view`: traces that people can read."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vf.traces.errors import ConfigError, VfError
+from vf.traces.view.plain import print_trace
+from vf.traces.view.serve import serve
+from vf.traces.view.sources import Source, Unreadable, find_sources, read
+from vf.traces.view.write_page import Written, check_output, write_page
+
+DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+EXAMPLES = """\
+examples:
+  vf-view runs/quickstart-1                     writes runs/quickstart-1/traces.html
+  vf-view runs/a/traces/eval-000030.jsonl -o eval.html --open
+  vf-view runs/a runs/b --serve
+  vf-view traces.jsonl --plain | less -R
+
+The page opens offline and holds everything. Exit codes: 0 done, 1 failed, 2 bad usage or input.
+"""
+
+
+class Advance(Protocol):
+    """Told of progress."""
+
+    def __call__(self, size: int, /) -> None: ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="vf-view",
+        description="Write traces as one HTML file to read them in, or print them.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "traces",
+        nargs="+",
+        type=Path,
+        metavar="TRACES",
+        help="traces files, folders of runs, or results folders of vf-eval",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the page (by default traces.html in the folder, or beside the file with .html)",
+    )
+    parser.add_argument(
+        "--serve", action="store_true", help="serve the page on this machine until interrupted"
+    )
+    parser.add_argument(
+        "--port", type=int, default=0, help="with --serve: the port (by default any that is free)"
+    )
+    parser.add_argument("--plain", action="store_true", help="print the conversations instead")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    args = parser.parse_args(argv)
+    if args.plain and (args.output is not None or args.serve or args.open):
+        parser.error("--plain goes with none of --output, --serve and --open")
+    if args.port and not args.serve:
+        parser.error("--port goes with --serve")
+    try:
+        sources = find_sources(args.traces)
+        if args.plain:
+            return _print(sources)
+        if args.serve and args.output is None:
+            with tempfile.TemporaryDirectory(prefix="vf-view-") as folder:
+                return _page(sources, Path(folder) / "traces.html", args)
+        return _page(sources, args.output or _beside(args.traces), args)
+    except ConfigError as error:
+        print(f"vf-view: {error}", file=sys.stderr)
+        return BAD_USAGE
+    except (VfError, OSError) as error:
+        print(f"vf-view: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("vf-view: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _page(sources: Sequence[Source], output: Path, args: argparse.Namespace) -> int:
+    from vf.inference.token_texts import token_texts
+
+    check_output(output)
+    title = args.traces[0].resolve().name + (" and more" if len(args.traces) > 1 else "")
+    with _progress(sources) as advance:
+        written = write_page(sources, output, title=title, texts_of=token_texts, advance=advance)
+    _complain(written)
+    if not written.traces:
+        if not args.output:
+            output.unlink()
+        print("vf-view: there is no trace to show", file=sys.stderr)
+        return FAILED
+    size = output.stat().st_size / 1e6
+    if args.serve:
+        serve(output, args.port, opened=args.open)
+        return DONE
+    print(f"{written.traces} traces in {output} ({size:.1f} MB)")
+    if args.open:
+        webbrowser.open(output.resolve().as_uri())
+    return DONE
+
+
+def _print(sources: Sequence[Source]) -> int:
+    console, written = Console(highlight=False), Written()
+    for source in sources:
+        problems = 0
+        for found in read(source):
+            if isinstance(found, Unreadable):
+                problems += 1
+                if problems == 1:
+                    written.problems.append(f"{source.path}, line {found.line}: {found.why}")
+            else:
+                print_trace(console, found)
+                written.traces += 1
+        written.unreadable += problems
+    _complain(written)
+    return DONE if written.traces else FAILED
+
+
+def _complain(written: Written) -> None:
+    if written.unreadable:
+        lines = "1 line is" if written.unreadable == 1 else f"{written.unreadable} lines are"
+        print(f"vf-view: {lines} no trace, and left out:", file=sys.stderr)
+        for problem in written.problems[:10]:
+            print(f"  {problem}", file=sys.stderr)
+
+
+def _beside(paths: Sequence[Path]) -> Path:
+    if len(paths) > 1:
+        return Path("traces.html")
+    return paths[0] / "traces.html" if paths[0].is_dir() else paths[0].with_suffix(".html")
+
+
+@contextmanager
+def _progress(sources: Sequence[Source]) -> Iterator[Advance]:
+    """Show how much has been read, where someone watches."""
+    console = Console(stderr=True)
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    total = sum(source.path.stat().st_size for source in sources)
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda size: bar.advance(task, size)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Where a model lies: a folder with weights, an adapter on top of one, or a hub name.
+
+Importing this module loads neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vf.inference.embedded.loading import load_module
+from vf.inference.tiny_path import resolve_model
+from vf.traces.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a model lies.
+
+    Attributes:
+        base: The folder or hub name of the whole model.
+        adapter: The folder of a LoRA adapter on top of it, or None.
+        rank: The adapter's rank.
+    """
+
+    base: str
+    adapter: Path | None = None
+    rank: int | None = None
+
+    @classmethod
+    def find(cls, name: str) -> Checkpoint:
+        """Read where a model lies: a folder with a model or an adapter, ``tiny``, or a hub name.
+
+        Raises:
+            ConfigError: There is no such folder, or nothing to load in it.
+        """
+        path = Path(resolve_model(name)).expanduser()
+        looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
+        if not path.is_dir():
+            if looks_local:
+                raise ConfigError(f"model {name!r}: there is no such folder")
+            return cls(name)
+        adapter = path / "adapter_config.json"
+        if adapter.is_file():
+            try:
+                config = json.loads(adapter.read_text(encoding="utf-8"))
+                return cls(str(config["base_model_name_or_path"]), path, int(config["r"]))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ConfigError(f"{adapter} is not an adapter's config: {error}") from error
+        if not (path / "config.json").is_file():
+            raise ConfigError(
+                f"model {name!r}: the folder holds neither config.json nor an adapter"
+            )
+        return cls(str(path))
+
+    def save(self, folder: Path, *, untied: bool = False) -> None:
+        """Write the adapter, as :class:`~vf.inference.engine.Weights` does."""
+        if self.adapter is not None:
+            shutil.copytree(self.adapter, folder)
+
+    def named_tensors(self) -> Iterator[tuple[str, Any]]:
+        """Yield nothing: an adapter goes by :meth:`save`."""
+        return iter(())
+
+    def context(self) -> int | None:
+        """Return the model's longest context in tokens, if its config says.
+
+        Raises:
+            ConfigError: It cannot be loaded.
+        """
+        from transformers import AutoConfig
+
+        try:
+            config = AutoConfig.from_pretrained(resolve_model(self.base))
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"model {self.base!r} is neither a folder with a model nor one that the hub gave: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
+        found: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+        return found
+
+    def load(self) -> Any:
+        """Return the module, adapter included, on a GPU in bfloat16 if there is one.
+
+        Raises:
+            ConfigError: It cannot be loaded.
+        """
+        import torch
+
+        cuda = torch.cuda.is_available()
+        module = load_module(self.base, torch.bfloat16 if cuda else torch.float32)
+        if self.adapter is not None:
+            from peft import PeftModel
+
+            module = PeftModel.from_pretrained(module, str(self.adapter)).get_base_model()
+        return module.to("cuda" if cuda else "cpu").eval()

@@ -1,0 +1,28 @@
+"""Loading a model's weights from a folder or the hub."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vf.inference.tiny_path import resolve_model
+from vf.traces.errors import ConfigError
+
+
+def load_module(name: str, dtype: Any) -> Any:
+    """Return a causal language model, on the CPU.
+
+    Args:
+        name: A folder, ``tiny``, or a hub name.
+        dtype: Torch's, of the weights.
+
+    Raises:
+        ConfigError: It cannot be loaded.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            resolve_model(name), dtype=dtype, attn_implementation="sdpa"
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model = {name!r}: cannot load it: {error}") from error

@@ -1,0 +1,93 @@
+"""A checkpoint that only answers: the engine for it, outside of any training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vf.inference.checkpoint import Checkpoint
+from vf.inference.embedded.embedded_server import EmbeddedServer
+from vf.inference.engine import Engine
+from vf.inference.renderer import Renderer
+from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.inference.template_probe import check_kind, probe, shows_tools
+from vf.inference.tiny_path import resolve_model
+from vf.inference.vllm.engine import FIXED, VllmEngine
+
+TOKENIZER_TEXT = "\n\tfor i in range(1024): x += 3.14  # naïve — Straße 東京 🙂"
+
+
+def load_renderer(
+    checkpoint: Checkpoint,
+    template_args: dict[str, Any],
+    *,
+    tools: bool,
+    tokenizer: str | None = None,
+) -> tuple[Renderer, list[str]]:
+    """Return the renderer of a checkpoint, and what its user should know about it.
+
+    Args:
+        checkpoint: Whose.
+        template_args: Variables for the chat template.
+        tools: Whether conversations will have tools.
+        tokenizer: The folder or name that has tokenizer and chat template, if not the model's.
+
+    Raises:
+        ConfigError: It cannot be loaded, or cannot express the conversations.
+    """
+    here = checkpoint.adapter
+    if tokenizer is None and here is not None and (here / "tokenizer_config.json").is_file():
+        tokenizer = str(here)
+    renderer = Renderer.from_pretrained(resolve_model(tokenizer or checkpoint.base), template_args)
+    check_kind(probe(renderer), "tools" if tools else "plain")
+    notes = []
+    if tools and not shows_tools(renderer):
+        notes.append("the chat template does not tell the model of its tools")
+    return renderer, notes
+
+
+def build_local_engine(
+    name: str,
+    checkpoint: Checkpoint,
+    settings: EmbeddedSettings | VllmSettings,
+    renderer: Renderer,
+    *,
+    max_seq_len: int,
+    scratch: Path,
+    log_path: Path,
+) -> Engine:
+    """Return the engine that serves a checkpoint, not started. Publish once before it is asked.
+
+    Args:
+        name: What to call the model.
+        checkpoint: Where it lies.
+        settings: ``[inference]``.
+        renderer: Its renderer.
+        max_seq_len: Tokens in one context at most.
+        scratch: For an adapter on its way to the server.
+        log_path: Where the server's output goes.
+
+    Raises:
+        ConfigError: It cannot be loaded, or the engine is not installed here.
+    """
+    if isinstance(settings, EmbeddedSettings):
+        module = checkpoint.load()
+        return EmbeddedServer(settings, module, renderer, name, max_seq_len=max_seq_len)
+    import torch
+
+    return VllmEngine(
+        settings,
+        checkpoint.base,
+        checkpoint,
+        rung="lora" if checkpoint.adapter is not None else FIXED,
+        folder=scratch,
+        log_path=log_path,
+        max_seq_len=max_seq_len,
+        lora_rank=checkpoint.rank,
+        cpu=not torch.cuda.is_available(),
+        shared_gpu=False,
+        encoded=(
+            TOKENIZER_TEXT,
+            renderer.tokenizer.encode(TOKENIZER_TEXT, add_special_tokens=False),
+        ),
+    )

@@ -1,0 +1,124 @@
+"""A chat API without a model, in a process of its own: `python stand_in.py '{"delay": 0.02}'`.
+
+It reverses the text of a `reverse-text` prompt, or gets it wrong, as the request's seed has it:
+the same request always gets the same answer. Prints its port, and then every request's seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+MODEL = "stand-in"
+RIGHT = 0.6  # of the answers
+USAGE = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}
+
+
+def answer(text: str, seed: int) -> str:
+    """Return the text backwards, or with its ends swapped back."""
+    backwards = text[::-1]
+    if random.Random(f"{seed}{text}").random() < RIGHT:
+        return backwards
+    return backwards[-1] + backwards[1:-1] + backwards[0]
+
+
+class StandIn:
+    """The server.
+
+    Args:
+        how: ``delay``: seconds to an answer; ``key``: the one it wants; ``models``: those that it
+            knows (it refuses others); ``lists``: those that it lists, if not these; ``fails``:
+            words in a prompt that it answers with an error, as long as the file ``mended`` does
+            not exist; ``calls``: answers with a call of ``calculate``, without end.
+    """
+
+    def __init__(self, how: dict[str, Any]) -> None:
+        self.how = how
+        self.models = how.get("models", [MODEL])
+
+    def problem(self, status: int, message: str) -> web.Response:
+        return web.json_response({"error": {"message": message}}, status=status)
+
+    def mended(self) -> bool:
+        return Path(self.how["mended"]).exists()
+
+    def unauthorized(self, request: web.Request) -> bool:
+        key = self.how.get("key")
+        return key is not None and request.headers.get("Authorization") != f"Bearer {key}"
+
+    async def list_models(self, request: web.Request) -> web.Response:
+        if self.unauthorized(request):
+            return self.problem(401, "no such key")
+        names = self.how.get("lists", self.models)
+        return web.json_response(
+            {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
+        )
+
+    async def chat(self, request: web.Request) -> web.Response:
+        try:
+            body = await request.json()
+        except ConnectionResetError:  # its sender was killed meanwhile
+            return self.problem(400, "gone")
+        print(json.dumps([body.get("seed"), body["messages"][-1]["content"]]), flush=True)
+        if self.unauthorized(request):
+            return self.problem(401, "no such key")
+        if body["model"] not in self.models:
+            return self.problem(404, f"the model {body['model']!r} does not exist")
+        await asyncio.sleep(self.how.get("delay", 0.0))
+        prompt = body["messages"][-1]["content"]
+        for word in self.how.get("fails", ()):
+            if word in prompt and not self.mended():
+                return self.problem(400, f"{word} cannot be answered")
+        content = answer(prompt.rpartition(" ")[2], body.get("seed") or 0)
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if self.how.get("calls"):
+            function = {"name": "calculate", "arguments": '{"op": "+", "a": 1, "b": 2}'}
+            call = {"id": "c1", "type": "function", "function": function}
+            message = {"role": "assistant", "content": None, "tool_calls": [call]}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        whole = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
+        return web.json_response({**whole, "choices": [choice], "usage": USAGE})
+
+
+@contextmanager
+def standing(**how: Any) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run it in a process; yields its base URL, and the process."""
+    command = [sys.executable, str(Path(__file__)), json.dumps(how)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1", process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def main() -> None:
+    stand_in = StandIn(json.loads(sys.argv[1]))
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_get("/v1/models", stand_in.list_models)
+        app.router.add_post("/v1/chat/completions", stand_in.chat)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        print(runner.addresses[0][1], flush=True)
+        await asyncio.Event().wait()
+
+    asyncio.run(run())
+
+
+if __name__ == "__main__":
+    main()

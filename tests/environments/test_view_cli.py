@@ -1,0 +1,117 @@
+"""`vf-view`, as it is run."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import vf
+from vf.environments.view_cli import main
+from vf.inference.token_texts import token_texts
+from vf.traces.view.plain import visible
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run's folder with one real rollout."""
+    script = vf.ScriptedModel([{"calculate": {"op": "+", "a": 2, "b": 3}}, "Answer: 5"])
+    task = vf.Task("2 + 3", "Compute 2 + 3.", answer=5, info={"operations": 1})
+    with vf.TraceStore(tmp_path / "run" / "traces" / "step-000001.jsonl") as store:
+        store.append(asyncio.run(vf.rollout(vf.make("calculator"), task, script)))
+    return tmp_path / "run"
+
+
+def test_a_run_becomes_a_page_beside_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(run)]) == 0
+    page = run / "traces.html"
+    assert page.read_bytes().startswith(b"<!doctype html><!-- vf-view -->")
+    assert capsys.readouterr().out == f"1 traces in {page} (0.1 MB)\n"
+
+
+def test_plain_prints_the_conversation(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(run), "--plain"]) == 0
+    said = capsys.readouterr().out
+    for part in ("2 + 3", "reward 1.000", "Compute 2 + 3.", "→ calculate", "Answer: 5", "ok, "):
+        assert part in said
+
+
+def test_plain_text_cannot_command_the_terminal() -> None:
+    evil = "\x1b]0;title\x07\x1b[2J\u202eabc\u200b\x9b31m\r\n\ttab"
+    assert visible(evil) == (
+        "<U+001B>]0;title<U+0007><U+001B>[2J<U+202E>abc<U+200B><U+009B>31m<U+000D>\n\ttab"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["nowhere.jsonl"], "there is no nowhere.jsonl"),
+        (["{run}", "-o", "{run}"], "is a folder"),
+        (["{run}", "--plain", "--serve"], "--plain goes with none"),
+        (["{run}", "--port", "80"], "--port goes with --serve"),
+    ],
+)
+def test_bad_usage(
+    run: Path, argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main([each.format(run=run) for each in argv])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    assert code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_without_any_trace_fails_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "other.jsonl"
+    file.write_text('{"loss": 1}\n{"loss": 2}\n')
+    assert main([str(file)]) == 1
+    said = capsys.readouterr().err
+    assert "2 lines are no trace" in said
+    assert f"{file}, line 1: not a trace: environment: Field required" in said
+    assert [each.name for each in tmp_path.iterdir()] == ["other.jsonl"]
+
+
+def test_serving_answers_this_machine_only_and_ends_on_interrupt(run: Path) -> None:
+    command = [sys.executable, "-m", "vf.environments.view_cli", str(run), "--serve"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[0]
+        assert url.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            assert answer.read().endswith(b"</body></html>\n")
+        for wrong, code in (
+            (urllib.request.Request(url, headers={"Host": "evil.example:80"}), 403),
+            (urllib.request.Request(url + "etc/passwd"), 404),
+        ):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(wrong, timeout=30)
+            assert refused.value.code == code
+        process.send_signal(2)
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert not (run / "traces.html").exists()
+
+
+def test_token_texts_come_from_the_models_own_tokenizer() -> None:
+    from transformers import AutoTokenizer
+
+    from vf.inference.tiny_path import resolve_model
+
+    texts = token_texts("tiny")
+    assert texts is not None
+    ids = AutoTokenizer.from_pretrained(resolve_model("tiny"))("Compute 2 + 3.")["input_ids"]
+    assert "".join(texts(ids)) == "Compute 2 + 3."
+    assert texts([10**6, -1]) == ["", ""]
+    assert token_texts("no/such-model") is None

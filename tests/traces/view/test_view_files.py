@@ -1,0 +1,214 @@
+"""Which files are read, whatever state they are in, and what is written of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vf
+from tests.traces.view.material import ATTACK, TRICKS, hostile, research
+from vf.traces.errors import ConfigError
+from vf.traces.trace import Branch
+from vf.traces.view import sources
+from vf.traces.view.encode import pack_trace, row_of
+from vf.traces.view.sources import Unreadable, find_sources, read
+from vf.traces.view.write_page import Written, write_page
+
+
+def save(file: Path, *traces: vf.Trace) -> Path:
+    with vf.TraceStore(file) as store:
+        for trace in traces:
+            store.append(trace)
+    return file
+
+
+def write(page: Path, *files: Path) -> Written:
+    return write_page(find_sources(files), page, title="a title")
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
+    (length,) = struct.unpack_from("<I", data)
+    return json.loads(data[4 : 4 + length]), data[4 + length :]
+
+
+def test_a_run_folder_means_its_traces_and_a_results_folder_each_models(tmp_path: Path) -> None:
+    run, results = tmp_path / "run", tmp_path / "results"
+    (run / "traces" / "superseded-1").mkdir(parents=True)
+    (run / "config.toml").write_text('model = "tiny"')
+    (run / "metrics.jsonl").write_text("{}\n")
+    save(run / "traces" / "superseded-1" / "step-000001.jsonl", research())
+    step = save(run / "traces" / "step-000001.jsonl", research())
+    cell = save(results / "quiz" / "a-b" / "traces.jsonl", research())
+    save(results / "quiz" / "a-b" / "failed" / "traces.jsonl", research())
+    (results / "config.json").write_text('{"models": [{"name": "a/b", "model": "x/y"}]}')
+    found = find_sources([run, results, step])
+    assert [source.path for source in found] == [step, cell]
+    assert [source.models for source in found] == [{"": "tiny"}, {"a/b": "x/y"}]
+    trace = research()
+    trace.info["eval"] = {"model": "a/b"}
+    assert found[1].model_of(trace) == "a/b"
+    assert [source.path for source in find_sources([tmp_path])] == [cell, step]
+
+
+def test_what_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
+    save(tmp_path / "traces.jsonl", research())
+    with pytest.raises(ConfigError, match=r"there is no .*trace.jsonl. Did you mean 'traces.json"):
+        find_sources([tmp_path / "trace.jsonl"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="no traces file"):
+        find_sources([tmp_path / "empty"])
+
+
+def test_lines_that_are_no_traces_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "mixed.jsonl"
+    whole = research().to_json()
+    lines = [
+        whole,
+        b"",
+        b"\xff\x00 not text",
+        b'{"reward": 1}',
+        b"[" * 100_000,
+        b'{"id": 7, "messages": [{"role": "user", "content": "hi"}]}',
+        b'{"messages": [{"role": "wizard", "content": "hi"}]}',
+        b"42",
+    ]
+    file.write_bytes(b"\n".join([*lines, whole[:-1]]))
+    sizes: list[int] = []
+    found = list(read(find_sources([file])[0], sizes.append))
+    assert sum(sizes) == file.stat().st_size
+    problems = {each.line: each.why for each in found if isinstance(each, Unreadable)}
+    assert list(problems) == [3, 4, 5, 7, 8, 9]
+    assert "environment: Field required" in problems[4]
+    assert problems[9] == "not JSON, and the file ends in the middle of it"
+    first, foreign = (each for each in found if isinstance(each, vf.Trace))
+    assert first.id == "trace-0"
+    assert foreign.info == {"foreign": True}
+    assert foreign.messages[0].content == "hi"
+
+
+def test_a_line_without_end_is_counted_and_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 50_000)
+    file = tmp_path / "long.jsonl"
+    file.write_bytes(b"x" * 170_000 + b"\n" + research().to_json() + b"\n")
+    problem, trace = read(find_sources([file])[0])
+    assert isinstance(problem, Unreadable)
+    assert problem.line == 1
+    assert isinstance(trace, vf.Trace)
+
+
+def test_tokens_are_packed_without_loss() -> None:
+    trace = research()
+    body, arrays = unpack(pack_trace(trace))
+    for branch, head in zip(trace.branches, body["branches"], strict=True):
+        size = len(branch)
+        ids = list(struct.unpack_from(f"<{size}I", arrays))
+        steps = struct.unpack_from(f"<{size}H", arrays, 4 * size)
+        arrays = arrays[6 * size :]
+        assert ids == branch.token_ids
+        for name, values in (
+            ("mask", branch.loss_mask),
+            ("turn", branch.turn_index),
+            ("version", branch.weight_version),
+        ):
+            assert [v for value, n in head[name] for v in [value] * n] == values
+        for index, (step, logprob) in enumerate(zip(steps, branch.logprobs, strict=True)):
+            if step == 0xFFFF:
+                assert float(head["unusual"][str(index)]) == logprob
+            else:
+                assert -step / 1000 == pytest.approx(logprob, abs=0.0005)
+    assert arrays == b""
+    assert body["branches"][1]["unusual"] == {"52": "-inf", "53": "-70"}
+    assert len(trace.branches) == 2  # the trace itself is as it was
+    assert body["seed"] == str(2**62 + 1)  # JavaScript would round it
+    assert body["score"]["metrics"]["words"] == "nan"
+
+
+def test_a_damaged_branch_is_shown_as_far_as_it_goes() -> None:
+    trace = research()
+    trace.branches = [Branch([1, -2, 2**40], [1, 0], [0.5, 0, 0], [0, 0, 0], [0, 0, 0])]
+    body, arrays = unpack(pack_trace(trace))
+    (head,) = body["branches"]
+    assert head["size"] == 2
+    assert "none, shown as 0" in head["problem"]
+    assert struct.unpack("<2I", arrays[:8]) == (1, 0)
+    assert head["unusual"] == {"0": "0.5"}
+    trace.branches[0].token_ids = [1, 2, 3]
+    assert "differ in length" in unpack(pack_trace(trace))[0]["branches"][0]["problem"]
+
+
+def test_no_text_of_a_trace_stands_in_the_page_and_only_our_script_may_run(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    write_page(
+        find_sources([save(tmp_path / "t.jsonl", hostile())]), page, title=f"{ATTACK}{TRICKS}"
+    )
+    html = page.read_text()
+    for blob in re.findall(r'<script type="text/plain" id="\w+">([^<]*)</script>\n', html):
+        assert re.fullmatch(r"[A-Za-z0-9+/=]+", blob)
+        assert zlib.decompress(base64.b64decode(blob))
+    rest = re.sub(r'<script type="text/plain".*\n', "", html)
+    assert "pwned" not in html
+    assert html.isascii() or not set("\u202e\u200b") & set(html)
+    (script,) = re.findall(r"<script>(.*?)</script>", rest, re.DOTALL)
+    (style,) = re.findall(r"<style>(.*?)</style>", rest, re.DOTALL)
+    for kind, code in (("script", script), ("style", style)):
+        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}';" in rest
+    assert "default-src 'none'" in rest
+    assert not re.search(r"https?://|url\(|@import", rest.replace("http-equiv", ""))
+
+
+def test_a_trace_that_comes_twice_has_two_links(tmp_path: Path) -> None:
+    save(tmp_path / "a.jsonl", research(), research())
+    page = tmp_path / "page.html"
+    assert write(page, tmp_path / "a.jsonl").traces == 2
+    found = re.search(r'id="index">([^<]*)<', page.read_text())
+    assert found
+    index = json.loads(zlib.decompress(base64.b64decode(found[1])))
+    assert [row["id"] for row in index["rows"]] == ["trace-0", "trace-0~2"]
+
+
+def test_only_a_page_of_our_own_is_replaced(tmp_path: Path) -> None:
+    file, page = save(tmp_path / "a.jsonl", research()), tmp_path / "report.html"
+    page.write_text("<!doctype html>mine")
+    with pytest.raises(ConfigError, match="was not made by vf-view"):
+        write(page, file)
+    assert page.read_text() == "<!doctype html>mine"
+    page.unlink()
+    write(page, file)
+    write(page, file)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.jsonl", "report.html"]
+
+
+def test_a_page_that_cannot_be_finished_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, page = save(tmp_path / "a.jsonl", research()), tmp_path / "page.html"
+    write(page, file)
+    before = page.read_bytes()
+
+    def fail(model: str) -> None:
+        raise OSError("the disk is full")
+
+    (tmp_path / "config.toml").write_text('model = "m"')
+    with pytest.raises(OSError, match="disk is full"):
+        write_page(find_sources([file]), page, title="t", texts_of=fail)
+    assert page.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_row_says_what_the_table_needs() -> None:
+    row = row_of(research(1))
+    assert (row["reward"], row["stop"], row["turns"], row["tokens"]) == (0.0, "terminated", 3, 134)
+    assert (row["calls"], row["failed"], row["forks"], row["sampled"]) == (3, 2, 1, 23)
+    assert row["prompt"] == "Which river flows through city 1?"
+    assert len(row_of(hostile())["task"]) <= 200

@@ -1,0 +1,93 @@
+// What was said: messages, tool calls and what became of them.
+
+const MESSAGES = 500; // that are shown at first, and more at a time
+
+function showConversation(trace) {
+  const box = el("div", { class: "conversation" });
+  if (trace.error) box.append(failureCard(trace.error));
+  if (trace.task.answer !== null && trace.task.answer !== undefined) {
+    const answer = typeof trace.task.answer === "string" ? trace.task.answer : JSON.stringify(trace.task.answer, null, 1);
+    box.append(el("div", { class: "card answer" }, el("h3", {}, "Expected answer"), long(answer, "text mono")));
+  }
+  const events = new Map(); // by turn and id, for ids may return in a later turn
+  for (const event of trace.tool_events) events.set(`${event.turn}:${event.call_id}`, event);
+  let turn = -1;
+  const asked = new Map(); // call id -> the card that waits for its result
+  const place = (message, at) => {
+    const sampled = message.role === "assistant" && at >= trace.prompt_messages;
+    if (sampled) {
+      turn += 1;
+      box.append(...turnLine(trace, turn));
+    }
+    const card = message.role === "tool" && asked.get(message.tool_call_id);
+    if (card) {
+      card.append(resultOf(message));
+      asked.delete(message.tool_call_id);
+      return;
+    }
+    const node = el("article", { class: `message ${message.role}` },
+      el("h3", {}, message.role, message.name ? fill(el("code", {}), message.name) : null,
+        at < trace.prompt_messages ? el("small", {}, "prompt") : null));
+    if (message.reasoning) {
+      node.append(el("details", { class: "reasoning" }, el("summary", {}, `Reasoning, ${plural(message.reasoning.length, "character")}`), long(message.reasoning)));
+    }
+    if (message.content) node.append(long(message.content));
+    else if (!message.tool_calls.length && !message.reasoning) node.append(el("p", { class: "faint" }, "(empty)"));
+    for (const call of message.tool_calls) {
+      const made = callCard(call, sampled ? events.get(`${turn}:${call.id}`) : undefined);
+      asked.set(call.id, made);
+      node.append(made);
+    }
+    box.append(node);
+  };
+  let placed = 0;
+  const more = el("button", { type: "button", class: "more-messages", onclick: () => placeSome() });
+  function placeSome() {
+    more.remove();
+    for (const end = Math.min(placed + MESSAGES, trace.messages.length); placed < end; placed++) place(trace.messages[placed], placed);
+    const left = trace.messages.length - placed;
+    more.textContent = `Show more (${plural(left, "message")} left)`;
+    if (left) box.append(more);
+  }
+  placeSome();
+  if (!trace.messages.length) box.append(el("p", { class: "faint pad" }, "There is no message."));
+  return box;
+}
+
+function turnLine(trace, turn) {
+  const facts = trace.turns[turn];
+  const parts = [`turn ${turn + 1}`];
+  if (facts) {
+    if (facts.prompt_tokens || facts.completion_tokens) {
+      parts.push(`${number(facts.prompt_tokens)} prompt + ${plural(facts.completion_tokens, "sampled token")}`);
+    }
+    parts.push(seconds(facts.seconds));
+    if (facts.finish_reason === "length") parts.push("cut at the token limit");
+  }
+  const out = [el("div", { class: "rule" }, el("span", {}, parts.join(" · ")))];
+  for (const fork of trace.forks.filter((each) => each.turn === turn)) {
+    out.push(el("div", { class: "rule fork" }, el("span", {}, "⋔ forked: ", oneLine(fork.reason))));
+  }
+  return out;
+}
+
+function callCard(call, event) {
+  const head = el("header", {}, el("span", { class: "faint" }, "call"), fill(el("code", {}), call.name || "(malformed)"));
+  if (event) {
+    head.append(badge(event.kind.replaceAll("_", " "), event.kind === "ok" ? "good" : event.kind === "error" ? "bad" : "warn"),
+      el("span", { class: "faint" }, seconds(event.seconds)));
+  }
+  const card = el("div", { class: "call" }, head, long(call.arguments, "text mono"));
+  if (call.malformed) card.append(el("p", { class: "bad-text" }, oneLine(call.malformed)));
+  if (event && event.detail && event.kind !== "ok") card.append(el("p", { class: "bad-text" }, oneLine(event.detail)));
+  return card;
+}
+
+const resultOf = (message) => el("div", { class: "result" }, el("span", { class: "faint" }, "result"), long(message.content || "(empty)", "text mono"));
+
+function failureCard(error) {
+  return el("div", { class: "card failure" },
+    el("h3", {}, "Failed", badge(error.boundary, "bad"), fill(el("code", {}), error.type)),
+    long(error.message),
+    error.traceback ? el("details", {}, el("summary", {}, "Traceback"), long(error.traceback, "text mono")) : null);
+}

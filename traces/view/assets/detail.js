@@ -1,0 +1,78 @@
+// One trace, or two of a group side by side.
+
+const TABS = [["conversation", "Conversation"], ["tokens", "Tokens"], ["reward", "Reward"], ["timeline", "Timeline"], ["details", "Details"]];
+
+const detail = document.getElementById("detail");
+let drawing = 0; // the newest draw; an older one that finishes late is dropped
+
+async function drawDetail() {
+  const mine = ++drawing;
+  const main = byId.get(state.trace);
+  const other = main && byId.get(state.with);
+  document.body.classList.toggle("reading", Boolean(state.trace));
+  document.body.classList.toggle("comparing", Boolean(other));
+  detail.hidden = !state.trace;
+  hideHover();
+  if (!state.trace) {
+    detail.replaceChildren();
+    return;
+  }
+  if (!main) {
+    detail.replaceChildren(el("div", { class: "pad" }, closeButton(), el("p", {}, "There is no trace ", fill(el("code"), state.trace.slice(0, 100)), " in this page.")));
+    return;
+  }
+  const panes = await Promise.all([main, other].filter(Boolean).map((row) => pane(row, row === other)));
+  if (mine !== drawing) return;
+  detail.replaceChildren(toolbar(main, other), el("div", { class: "panes" }, ...panes));
+}
+
+const closeButton = () => el("button", { type: "button", class: "quiet", title: "Close (Esc)", onclick: () => go({ trace: "", with: "" }) }, "✕ Close");
+
+function toolbar(main, other) {
+  const at = shown.indexOf(main);
+  const step = (by, label, title) => el("button", { type: "button", class: "quiet", title, disabled: at < 0 || !shown[at + by], onclick: () => move(by) }, label);
+  const tabs = TABS.map(([key, label], i) => el("button", {
+    type: "button", role: "tab", id: `tab-${key}`, "aria-selected": String(state.tab === key), tabindex: state.tab === key ? "0" : "-1",
+    title: `${label} (${i + 1})`, onclick: () => go({ tab: key }),
+  }, label));
+  const list = el("div", { role: "tablist", class: "tabs", "aria-label": "What to show of the trace" }, ...tabs);
+  list.addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const next = (TABS.findIndex(([key]) => key === state.tab) + by + TABS.length) % TABS.length;
+    go({ tab: TABS[next][0] }).then(() => document.getElementById(`tab-${TABS[next][0]}`)?.focus());
+  });
+  const group = groupOf(main).filter((row) => row !== main);
+  const compare = group.length
+    ? chooser("Beside it", [["", "nothing"], ...group.slice(0, 500).map((row) => [row.id, `reward ${rewardText(row.reward)}, ${plural(row.turns, "turn")}, ${row.id.slice(0, 8)}`])], other?.id ?? "", (value) => go({ with: value }))
+    : null;
+  return el("div", { class: "toolbar" }, closeButton(), step(-1, "↑", "Previous trace (k)"), step(1, "↓", "Next trace (j)"), list, el("span", { class: "grow" }), compare);
+}
+
+async function pane(row, second) {
+  const box = el("div", { class: "pane", tabindex: "-1" });
+  const facts = [badge(row.stop.replaceAll("_", " ") || "unfinished", row.boundary ? "bad" : row.stop === "terminated" ? "" : "warn"),
+    plural(row.turns, "turn"), `${number(row.sampled)} of ${plural(row.tokens, "token")} sampled`, seconds(row.seconds)];
+  if (row.calls) facts.push(`${plural(row.calls, "call")}${row.failed ? `, ${row.failed} failed` : ""}`);
+  if (row.forks) facts.push(plural(row.forks, "fork"));
+  box.append(el("header", { class: "pane-head" },
+    el("div", { class: `big-reward ${rewardClass(row.reward)}` }, rewardText(row.reward), el("small", {}, "reward")),
+    el("div", { class: "what" }, el("h2", {}, oneLine(row.task || "(no id)")),
+      el("div", { class: "facts-line" }, ...facts.map((fact) => el("span", {}, fact))),
+      el("a", { class: "faint", href: `#${new URLSearchParams({ trace: row.id })}`, title: "A link to this trace alone" }, fill(el("bdi"), row.id.slice(0, 40))))));
+  try {
+    const trace = await load(row.n);
+    if (row.foreign) box.append(el("p", { class: "notice" }, "This line is no trace of vf-rl. Its chat messages are shown, and nothing else of it."));
+    if (state.tab === "tokens") box.append(showTokens(trace, row, await vocabularyOf(row)));
+    else if (state.tab === "reward") box.append(showReward(trace));
+    else if (state.tab === "timeline") box.append(showTimeline(trace));
+    else if (state.tab === "details") box.append(showDetails(trace, row));
+    else box.append(showConversation(trace));
+  } catch (error) {
+    box.append(el("p", { class: "notice bad-text" }, `This trace cannot be shown: ${error.message}`));
+  }
+  box.setAttribute("aria-label", second ? "The trace beside it" : "The trace");
+  box.setAttribute("role", "tabpanel");
+  return box;
+}

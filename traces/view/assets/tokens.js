@@ -1,0 +1,194 @@
+// The token view: every token of a branch, coloured, with what is known of it on hover.
+
+const CHUNK = 256; // tokens that are drawn and dropped together
+const HUES = 6;
+
+const COLOURINGS = {
+  mask: ["Loss mask", (branch, i) => (branch.mask[i] === 1 ? "sampled" : branch.mask[i] === 0 ? "context" : "odd")],
+  logprob: ["Logprob", (branch, i) => (branch.mask[i] ? `p${heat(logprobOf(branch, i))}` : "context")],
+  version: ["Weight version", (branch, i) => (branch.version[i] === -1 ? "context" : `hue${Math.abs(Number(branch.version[i])) % HUES}`)],
+  turn: ["Turn", (branch, i) => `hue${Math.abs(Number(branch.turn[i])) % HUES}`],
+};
+let colouring = "mask";
+
+// 0 for what was nearly certain, to 5 for what was all but impossible.
+function heat(logprob) {
+  if (typeof logprob !== "number") return 5;
+  return [-0.05, -0.5, -1.5, -3, -6].findIndex((limit) => logprob >= limit) + 1 || 6;
+}
+
+function showTokens(trace, row, vocabulary, at = 0) {
+  const box = el("div", { class: "tokens" });
+  if (!trace.branches.length) {
+    box.append(el("p", { class: "faint pad" }, "There are no tokens: a chat API answers in text, and says neither ids nor logprobs."));
+    return box;
+  }
+  const bar = el("div", { class: "bar" });
+  const stage = el("div", { class: "stage" });
+  box.append(bar, stage);
+  function redraw() {
+    const branch = trace.branches[at];
+    bar.replaceChildren(
+      trace.branches.length > 1 ? chooser("Branch", trace.branches.map((each, i) => [String(i), `${i + 1} of ${trace.branches.length}, ${plural(each.size, "token")}`]), String(at), (value) => { at = Number(value); redraw(); }) : "",
+      chooser("Colour by", Object.entries(COLOURINGS).map(([key, [label]]) => [key, label]), colouring, (value) => { colouring = value; redraw(); }),
+      legend(branch),
+      el("span", { class: "grow" }),
+      el("span", { class: "faint" }, `${plural(branch.size, "token")}, ${number(branch.mask.reduce((sum, mask) => sum + (mask === 1), 0))} with loss`,
+        vocabulary ? "" : ". The tokenizer was not at hand, so these are ids"));
+    stage.replaceChildren(drawBranch(trace, at, vocabulary));
+    if (branch.problem) stage.prepend(el("p", { class: "bad-text" }, `This branch is damaged: ${branch.problem}.`));
+  }
+  redraw();
+  return box;
+}
+
+function chooser(label, options, value, onchange) {
+  const select = el("select", { onchange: () => onchange(select.value) },
+    ...options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)));
+  return el("label", {}, `${label} `, select);
+}
+
+function legend(branch) {
+  const swatch = (name, text) => el("span", { class: "swatch" }, el("i", { class: `token ${name}` }), text);
+  const box = el("span", { class: "legend" });
+  if (colouring === "mask") box.append(swatch("sampled", "sampled, carries loss"), swatch("context", "context, no loss"));
+  else if (colouring === "logprob") box.append(swatch("p1", "expected"), swatch("p3", ""), swatch("p5", ""), swatch("p6", "surprising"), swatch("context", "context"));
+  else {
+    const values = [...new Set(branch[colouring])];
+    for (const value of values.slice(0, HUES)) box.append(value === -1 && colouring === "version" ? swatch("context", "context") : swatch(`hue${Math.abs(Number(value)) % HUES}`, colouring === "turn" ? `turn ${Number(value) + 1}` : `version ${value}`));
+    if (values.length > HUES) box.append(`and ${values.length - HUES} more`);
+  }
+  return box;
+}
+
+// Where branch `at` leaves the one before it: the number of tokens they share.
+function forkPoint(branches, at) {
+  if (at === 0) return -1;
+  const [old, branch] = [branches[at - 1], branches[at]];
+  const size = Math.min(old.size, branch.size);
+  let i = 0;
+  while (i < size && old.ids[i] === branch.ids[i]) i++;
+  return i;
+}
+
+function drawBranch(trace, at, vocabulary) {
+  const branch = trace.branches[at];
+  const flow = el("div", { class: `flow ${vocabulary ? "" : "ids"}`, tabindex: "0", role: "group", "aria-label": "Tokens; arrow keys walk through them" });
+  const fork = forkPoint(trace.branches, at);
+  const next = at + 1 < trace.branches.length ? { at: forkPoint(trace.branches, at + 1), reason: trace.forks[at]?.reason ?? "" } : null;
+  const chunks = new Map();
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const chunk = chunks.get(target);
+      if (isIntersecting && !target.firstChild) {
+        drawTokens(target, branch, chunk, vocabulary, fork);
+        target.style.height = "";
+      } else if (!isIntersecting && target.firstChild) {
+        target.style.height = `${target.getBoundingClientRect().height}px`; // the scroll bar stays where it is
+        target.replaceChildren();
+      }
+    }
+  }, { rootMargin: "800px 0px" });
+  const place = (start, end) => {
+    const node = el("div", { class: "chunk" });
+    node.style.height = `${Math.ceil((end - start) / (vocabulary ? 18 : 14)) * 24}px`; // a guess, until drawn
+    chunks.set(node, { start, end });
+    flow.append(node);
+    watcher.observe(node);
+  };
+  let start = 0;
+  for (let i = 1; i <= branch.size; i++) {
+    const ends = i === branch.size || branch.turn[i] !== branch.turn[start] || branch.mask[i] !== branch.mask[start] || i === fork;
+    if (!ends) continue;
+    flow.append(stretchLine(trace, branch, start, i, at, fork));
+    for (let from = start; from < i; from += CHUNK) place(from, Math.min(i, from + CHUNK));
+    start = i;
+  }
+  const tell = (node) => showHover(node, tokenFacts(trace, at, Number(node.dataset.i), vocabulary, fork, next));
+  flow.addEventListener("pointerover", (event) => { if (event.target.dataset?.i) tell(event.target); });
+  flow.addEventListener("pointerleave", hideHover);
+  flow.addEventListener("blur", hideHover);
+  let cursor = -1;
+  flow.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step || event.metaKey || event.ctrlKey || event.altKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    cursor = Math.max(0, Math.min(branch.size - 1, cursor + step));
+    for (const [node, chunk] of chunks) {
+      if (cursor < chunk.start || cursor >= chunk.end) continue;
+      if (!node.firstChild) {
+        drawTokens(node, branch, chunk, vocabulary, fork);
+        node.style.height = "";
+      }
+      flow.querySelector(".cursor")?.classList.remove("cursor");
+      const token = node.querySelector(`[data-i="${cursor}"]`);
+      token.classList.add("cursor");
+      token.scrollIntoView({ block: "nearest" });
+      tell(token);
+    }
+  });
+  return flow;
+}
+
+function stretchLine(trace, branch, start, end, at, fork) {
+  const sampled = branch.mask[start] === 1;
+  const parts = [`turn ${Number(branch.turn[start]) + 1}`, sampled ? "sampled" : "context", plural(end - start, "token")];
+  if (sampled) {
+    const versions = [...new Set(branch.version.slice(start, end))];
+    parts.push(`weights ${versions.slice(0, 4).join(", ")}${versions.length > 4 ? ", …" : ""}`);
+  }
+  const line = el("h4", { class: sampled ? "sampled" : "" }, parts.join(" · "));
+  if (start === fork) line.append(el("span", { class: "fork" }, " ⋔ forked from branch ", String(at), ": ", oneLine(trace.forks[at - 1]?.reason ?? "no reason was recorded")));
+  return line;
+}
+
+function drawTokens(node, branch, { start, end }, vocabulary, fork) {
+  const name = COLOURINGS[colouring][1];
+  for (let i = start; i < end; i++) {
+    const id = branch.ids[i];
+    const text = vocabulary ? vocabulary[id] : undefined;
+    const span = el("span", { class: `token ${name(branch, i)}${i === fork ? " fork-here" : ""}`, "data-i": i });
+    if (text === undefined || text === "") {
+      span.classList.add("bare");
+      span.append(String(id));
+    } else if (text.includes("\n")) {
+      fill(span, text.replaceAll("\n", "⏎"));
+    } else fill(span, text.length > 200 ? `${text.slice(0, 200)}…` : text);
+    node.append(span);
+    if (text !== undefined && text.includes("\n")) node.append(el("br"));
+  }
+}
+
+function tokenFacts(trace, at, i, vocabulary, fork, next) {
+  const branch = trace.branches[at];
+  const logprob = logprobOf(branch, i);
+  const facts = [["token", `${i.toLocaleString("en")} of ${branch.size.toLocaleString("en")}`], ["id", String(branch.ids[i])]];
+  const text = vocabulary?.[branch.ids[i]];
+  if (vocabulary) facts.push(["text", text ? JSON.stringify(text).slice(0, 80) : "no whole character"]);
+  facts.push(["loss mask", branch.mask[i] === 1 ? "1, sampled" : `${branch.mask[i]}, context`]);
+  if (branch.mask[i]) {
+    facts.push(["logprob", typeof logprob === "number" ? logprob.toFixed(3) : logprob]);
+    if (typeof logprob === "number") facts.push(["probability", `${(100 * Math.exp(logprob)).toFixed(1)} %`]);
+    facts.push(["weight version", String(branch.version[i])]);
+  }
+  facts.push(["turn", String(Number(branch.turn[i]) + 1)], ["branch", `${at + 1} of ${trace.branches.length}`]);
+  if (fork >= 0) facts.push([`shared with branch ${at}`, i < fork ? "yes" : `no, forked at token ${fork.toLocaleString("en")}`]);
+  if (next && i >= next.at) facts.push(["fork", `branch ${at + 2} left before this token${next.reason ? `: ${next.reason.slice(0, 160)}` : ""}`]);
+  return facts;
+}
+
+const hover = document.getElementById("hover");
+
+function showHover(node, facts) {
+  hover.replaceChildren(el("dl", {}, ...facts.flatMap(([name, value]) => [el("dt", {}, name), fill(el("dd"), value)])));
+  hover.hidden = false;
+  const [at, size] = [node.getBoundingClientRect(), hover.getBoundingClientRect()];
+  const below = at.bottom + 6 + size.height < innerHeight;
+  hover.style.left = `${Math.max(8, Math.min(innerWidth - size.width - 8, at.left))}px`;
+  hover.style.top = `${below ? at.bottom + 6 : Math.max(8, at.top - size.height - 6)}px`;
+}
+
+function hideHover() {
+  hover.hidden = true;
+}

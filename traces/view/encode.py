@@ -1,0 +1,123 @@
+"""A trace as the page holds it: a row of the table, and all of it packed and compressed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import sys
+import zlib
+from array import array
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from vf.traces.trace import Branch, Trace
+
+PREVIEW = 200  # characters
+LOGPROB_STEP = 0.001  # nats; what the page can tell apart
+UNUSUAL = 0xFFFF  # stands for a logprob that does not fit, and is told in words
+
+_EXACT = 2**53  # JavaScript counts exactly up to here
+
+
+def row_of(trace: Trace) -> dict[str, Any]:
+    """Return what the table shows of a trace, sorts by and searches in."""
+    asked = next((m.content for m in trace.messages if m.role == "user"), "")
+    failed = sum(event.kind != "ok" for event in trace.tool_events)
+    row = {
+        "id": trace.id[:PREVIEW],
+        "environment": trace.environment[:PREVIEW],
+        "task": trace.task.id[:PREVIEW],
+        "reward": trace.reward,
+        "stop": "" if trace.stop_reason is None else trace.stop_reason.value,
+        "boundary": "" if trace.error is None else trace.error.boundary[:PREVIEW],
+        "error": "" if trace.error is None else trace.error.message[:PREVIEW],
+        "turns": len(trace.turns) or sum(m.role == "assistant" for m in trace.messages),
+        "tokens": sum(len(branch) for branch in trace.branches)
+        or sum(turn.completion_tokens for turn in trace.turns),
+        "sampled": trace.completion_tokens,
+        "calls": len(trace.tool_events),
+        "failed": failed,
+        "forks": len(trace.forks),
+        "seconds": trace.timing.get("total"),
+        "step": trace.info.get("step") if isinstance(trace.info.get("step"), int) else None,
+        "prompt": asked[:PREVIEW],
+        "reply": trace.reply[:PREVIEW],
+        "foreign": trace.info.get("foreign") is True,
+    }
+    return {key: strict(value) for key, value in row.items()}
+
+
+def pack_trace(trace: Trace) -> bytes:
+    """Return a trace as the page unpacks it.
+
+    Layout: the length of the JSON, uint32; the JSON; then for each branch its token ids, uint32,
+    and its logprobs, uint16 in steps of -0.001 nats (0xFFFF: see ``unusual`` in the JSON). All
+    little-endian. The other arrays of a branch are runs of ``[value, count]`` in the JSON.
+    """
+    heads, arrays = zip(*map(_branch, trace.branches), strict=True) if trace.branches else ((), ())
+    branches, trace.branches = trace.branches, []
+    try:
+        body = strict(json.loads(trace.to_json()))
+    finally:
+        trace.branches = branches
+    body["branches"] = heads
+    text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return b"".join([len(text).to_bytes(4, "little"), text, *arrays])
+
+
+def compress(data: bytes) -> bytes:
+    """Return data deflated (zlib) and in base64: no byte of it can be taken for markup."""
+    return base64.b64encode(zlib.compress(data, 6))
+
+
+def strict(value: Any) -> Any:
+    """Return JSON data with what JavaScript would lose, NaN and large integers, as text."""
+    if isinstance(value, dict):
+        return {key: strict(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [strict(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and abs(value) > _EXACT:
+        return str(value)
+    return value
+
+
+def _branch(branch: Branch) -> tuple[dict[str, Any], bytes]:
+    lists = (branch.token_ids, branch.loss_mask, branch.logprobs)
+    lengths = {len(each) for each in (*lists, branch.turn_index, branch.weight_version)}
+    size = min(lengths)  # a foreign file may break the promise of one length
+    ids = branch.token_ids[:size]
+    head: dict[str, Any] = {
+        "size": size,
+        "mask": _runs(branch.loss_mask[:size]),
+        "turn": _runs(branch.turn_index[:size]),
+        "version": _runs(branch.weight_version[:size]),
+        "unusual": {},
+    }
+    if len(lengths) > 1:
+        head["problem"] = f"its lists differ in length; the first {size} tokens are shown"
+    try:
+        packed_ids = array("I", ids)
+    except OverflowError:
+        head["problem"] = "it holds token ids that are none, shown as 0"
+        packed_ids = array("I", [i if 0 <= i < 2**32 else 0 for i in ids])
+    steps = array("H", bytes(2 * size))
+    for index, logprob in enumerate(branch.logprobs[:size]):
+        if logprob != 0.0:
+            scaled = -logprob / LOGPROB_STEP
+            if 0 <= scaled < UNUSUAL - 1:
+                steps[index] = round(scaled)
+            else:
+                steps[index] = UNUSUAL
+                head["unusual"][index] = f"{logprob:g}"
+    if sys.byteorder == "big":
+        packed_ids.byteswap()
+        steps.byteswap()
+    return head, packed_ids.tobytes() + steps.tobytes()
+
+
+def _runs(values: Sequence[int]) -> list[list[Any]]:
+    return [[strict(value), len(list(run))] for value, run in groupby(values)]

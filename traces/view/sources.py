@@ -1,0 +1,198 @@
+"""Which files hold traces, and reading them whatever state they are in."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vf.traces.errors import ConfigError
+from vf.traces.messages import as_messages
+from vf.traces.suggest import did_you_mean
+from vf.traces.task import Task
+from vf.traces.trace import Trace
+
+MAX_LINE_BYTES = 256 << 20  # a longer line is counted, never held in memory
+
+_NOT_TRACES = {"metrics.jsonl"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of traces.
+
+    Attributes:
+        path: Where it is.
+        models: The folder's models, whose tokenizers made the token ids, by the names that an
+            evaluation gave them; the model of a training run is under ``""``.
+    """
+
+    path: Path
+    models: Mapping[str, str]
+
+    def model_of(self, trace: Trace) -> str:
+        """Return what the model of a trace is called, or ``""`` if nothing says so."""
+        evaluation = trace.info.get("eval")
+        name = evaluation.get("model") if isinstance(evaluation, dict) else None
+        return name[:200] if isinstance(name, str) else self.models.get("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A line that is not a trace.
+
+    Attributes:
+        line: Its number in the file, from 1.
+        why: What is wrong with it.
+    """
+
+    line: int
+    why: str
+
+
+def find_sources(paths: Sequence[Path]) -> list[Source]:
+    """Return the traces files that are meant by files, run folders and results folders.
+
+    A run folder stands for its ``traces/*.jsonl``; any other folder for its own ``*.jsonl``, or,
+    where it has none, for the traces files and run folders somewhere below it. What was put away
+    because it was done over (``superseded-N``, ``failed``) is left out unless it is named. A file
+    is named once, in whatever way it was reached.
+
+    Raises:
+        ConfigError: A path does not exist, or a folder has no traces file.
+    """
+    found: dict[Path, Source] = {}
+    for path in paths:
+        for file in _files(path):
+            found.setdefault(file.resolve(), Source(file, _models_near(file)))
+    return list(found.values())
+
+
+def read(
+    source: Source, advance: Callable[[int], None] | None = None
+) -> Iterator[Trace | Unreadable]:
+    """Yield what the file's lines hold, one line in memory at a time.
+
+    A JSON object that is no trace but has OpenAI chat ``messages`` is shown as a trace of them,
+    marked with ``info["foreign"]``.
+
+    Args:
+        source: The file.
+        advance: Told the number of bytes of every line that was read.
+
+    Raises:
+        ConfigError: The file cannot be opened.
+    """
+    try:
+        file = source.path.open("rb")
+    except OSError as error:
+        raise ConfigError(f"cannot read {source.path}: {error.strerror}") from error
+    with file:
+        number = 0
+        while line := file.readline(MAX_LINE_BYTES):
+            number += 1
+            size = len(line)
+            if size == MAX_LINE_BYTES and not line.endswith(b"\n"):
+                while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+                    size += len(rest)
+                size += len(rest)
+                yield Unreadable(number, f"longer than {MAX_LINE_BYTES >> 20} MiB")
+            elif line.strip():
+                yield _parse(line, number)
+            if advance is not None:
+                advance(size)
+
+
+def _parse(line: bytes, number: int) -> Trace | Unreadable:
+    try:
+        return Trace.from_json(line)
+    except ValueError as error:
+        problem = error
+    try:
+        raw = json.loads(line)
+    except (ValueError, RecursionError):
+        torn = "" if line.endswith(b"\n") else ", and the file ends in the middle of it"
+        return Unreadable(number, f"not JSON{torn}")
+    return _foreign(raw, number) or Unreadable(number, f"not a trace: {_brief(problem)}")
+
+
+def _foreign(raw: Any, number: int) -> Trace | None:
+    """Return a trace of the chat messages in a JSON object, or None if it has none."""
+    if not isinstance(raw, dict) or not isinstance(raw.get("messages"), list):
+        return None
+    try:
+        messages = as_messages(raw["messages"])
+        trace = Trace(
+            environment=str(raw.get("environment", "")),
+            task=Task(id=str(raw.get("id", f"line {number}")), prompt=""),
+            seed=0,
+            messages=messages,
+            info={"foreign": True},
+        )
+        return Trace.from_json(trace.to_json())  # so that everything in it has its type
+    except (ConfigError, ValueError, TypeError):
+        return None
+
+
+def _brief(error: ValueError) -> str:
+    """Return the first line of pydantic's message that names a field, with its reason."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return ": ".join(line.partition(" [type=")[0] for line in lines[1:3])[:200] or lines[0][:200]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        near = did_you_mean(path.name, _names(path.parent))
+        raise ConfigError(f"there is no {path}.{near}")
+    inside = path / "traces"
+    own = inside.glob("*.jsonl") if inside.is_dir() else path.glob("*.jsonl")
+    below = (*path.rglob("traces/*.jsonl"), *path.rglob("traces.jsonl"))
+    for candidates in (own, below):
+        files = {
+            file
+            for file in candidates
+            if file.name not in _NOT_TRACES
+            and not any(map(_put_away, file.relative_to(path).parts[:-1]))
+        }
+        if files:
+            return sorted(files)
+    raise ConfigError(f"there is no traces file (*.jsonl) in {path}")
+
+
+def _names(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+
+
+def _put_away(folder: str) -> bool:
+    return folder == "failed" or folder.startswith("superseded-")
+
+
+def _models_near(file: Path) -> dict[str, str]:
+    """Return the models of the nearest config, in the file's folder or the three above it."""
+    for folder in file.resolve().parents[:4]:
+        run, evaluation = folder / "config.toml", folder / "config.json"
+        try:
+            if run.is_file():
+                model = tomllib.loads(run.read_text(encoding="utf-8")).get("model")
+                return {"": model} if isinstance(model, str) else {}
+            if evaluation.is_file():
+                return dict(_named(json.loads(evaluation.read_text(encoding="utf-8"))))
+        except (OSError, ValueError):
+            return {}
+    return {}
+
+
+def _named(config: Any) -> Iterator[tuple[str, str]]:
+    """Yield the name and the model of every table with both, wherever it is in the config."""
+    if isinstance(config, dict):
+        name, model = config.get("name"), config.get("model")
+        if isinstance(name, str) and isinstance(model, str):
+            yield name, model
+    if isinstance(config, (dict, list)):
+        for entry in config.values() if isinstance(config, dict) else config:
+            yield from _named(entry)
