@@ -34,11 +34,11 @@ class Progress:
     alarms: dict[str, Any] = field(default_factory=dict)
 
 
-def save_checkpoint(folder: Path, policy: Policy, progress: Progress) -> Path:
+def save_checkpoint(folder: Path, policy: Policy, tokenizer: Any, progress: Progress) -> Path:
     """Write ``folder/step-N`` and return it; a kill on the way leaves no half checkpoint.
 
-    It holds the adapter or model in Hugging Face's format (``model/``), and the exact trained
-    parameters, optimizer, schedule and random states (``state.pt``).
+    It holds the adapter or model with the tokenizer in Hugging Face's format (``model/``), and the
+    exact trained parameters, optimizer, schedule and random states (``state.pt``).
     """
     target = folder / f"step-{progress.step}"
     if target.exists():
@@ -47,6 +47,7 @@ def save_checkpoint(folder: Path, policy: Policy, progress: Progress) -> Path:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     policy.save(temporary / "model")
+    tokenizer.save_pretrained(temporary / "model")
     state = {
         "parameters": policy.trainable_state(),
         "optimizer": policy.optimizer.state_dict(),

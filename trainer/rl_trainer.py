@@ -247,7 +247,8 @@ class RLTrainer:
         """Write a checkpoint of where the run stands."""
         cursor, alarms = self.orchestrator.cursor.position, self._alarms.state()
         progress = Progress(self.step_count, cursor, self.seconds, alarms)
-        return save_checkpoint(self.folder.checkpoints, self.policy, progress)
+        tokenizer = self.plan.renderer.tokenizer
+        return save_checkpoint(self.folder.checkpoints, self.policy, tokenizer, progress)
 
     def resume(self) -> int:
         """Go back to the run's newest checkpoint, and return its step.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from vf.inference.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
 from vf.trainer.cli import main
 
@@ -115,6 +116,7 @@ def test_a_run_leaves_what_it_promises_and_can_be_resumed(
         assert (run / name).is_file()
     assert "<svg" in (run / "report.html").read_text()
     assert (run / "checkpoints/step-2/model/adapter_model.safetensors").is_file()
+    assert Renderer.from_pretrained(str(run / "checkpoints/step-2/model")).stop_token_ids
     assert len((run / "traces/step-000001.jsonl").read_text().splitlines()) == 8
 
     assert main([str(config), "--set", "run_name=first"]) == 2
