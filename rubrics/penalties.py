@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from vf.rubrics.reading import same_call, sampled_calls
 from vf.rubrics.rubric import Penalty
@@ -32,7 +33,13 @@ def tool_errors(weight: float = 0.1) -> Penalty:
         events = trace.tool_events
         return sum(event.kind != "ok" for event in events) / len(events) if events else 0.0
 
-    return Penalty(tool_errors, weight)
+    def failed_by_turn(trace: Trace) -> list[float]:
+        failed = [0.0] * len(trace.turns)
+        for event in trace.tool_events:
+            failed[event.turn] += event.kind != "ok"
+        return failed
+
+    return Penalty(tool_errors, weight, turns=failed_by_turn)
 
 
 def extra_tool_calls(weight: float = 0.1, free: int | str = 0, scale: int = 4) -> Penalty:
@@ -55,7 +62,15 @@ def extra_tool_calls(weight: float = 0.1, free: int | str = 0, scale: int = 4) -
     Raises:
         ConfigError: ``scale`` is below 1.
     """
-    return _ramp("extra_tool_calls", lambda trace: len(trace.tool_events), free, scale, weight)
+
+    def beyond_by_turn(trace: Trace) -> list[float]:
+        beyond = [0.0] * len(trace.turns)
+        for event in trace.tool_events[_allowed(trace, free) :]:
+            beyond[event.turn] += 1.0
+        return beyond
+
+    ramp = _ramp("extra_tool_calls", lambda trace: len(trace.tool_events), free, scale, weight)
+    return replace(ramp, turns=beyond_by_turn)
 
 
 def extra_turns(weight: float = 0.1, free: int | str = 1, scale: int = 4) -> Penalty:
@@ -211,8 +226,11 @@ def _ramp(
         raise ConfigError(f"{name}: scale must be at least 1, got {scale}")
 
     def ramp(trace: Trace) -> float:
-        allowed = int(trace.task.info[free]) if isinstance(free, str) else free
-        return min(1.0, max(0, count(trace) - allowed) / scale)
+        return min(1.0, max(0, count(trace) - _allowed(trace, free)) / scale)
 
     ramp.__name__ = name  # by which a rubric records it, and errors call it
     return Penalty(ramp, weight)
+
+
+def _allowed(trace: Trace, free: int | str) -> int:
+    return int(trace.task.info[free]) if isinstance(free, str) else free

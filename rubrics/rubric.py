@@ -19,7 +19,7 @@ and group rewards that are None do not apply to this trace, and cost nothing.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vf.rubrics.group import GroupReward, GroupScorer, apply_group_rewards
@@ -39,11 +39,15 @@ class Penalty:
         fn: 0 is faultless, 1 is as bad as it gets; None where it does not apply.
         weight: Share of the outcome that a penalty of 1 costs, above 0 and at most 1.
         name: How it appears in scores; the function's name by default.
+        turns: Where in the rollout its causes lie: a function of the trace that returns a weight
+            of at least 0 for each turn. With ``credit = "turn"`` the trainer places the
+            penalty's cost on them in proportion; by default it falls on the last turn.
     """
 
     fn: Scorer
     weight: float = 0.1
     name: str = ""
+    turns: Callable[[Trace], Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.weight <= 1.0:

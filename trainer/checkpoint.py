@@ -52,6 +52,7 @@ def save_checkpoint(folder: Path, policy: Policy, tokenizer: Any, progress: Prog
         "parameters": policy.trainable_state(),
         "optimizer": policy.optimizer.state_dict(),
         "scheduler": policy.scheduler.state_dict(),
+        "reference": policy.reference.state() if policy.reference is not None else None,
         "rng": {
             "torch": torch.get_rng_state(),
             "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
@@ -93,6 +94,8 @@ def load_checkpoint(path: Path, policy: Policy) -> Progress:
     policy.load_trainable_state(state["parameters"])
     policy.optimizer.load_state_dict(state["optimizer"])
     policy.scheduler.load_state_dict(state["scheduler"])
+    if policy.reference is not None:
+        policy.reference.load_state(state.get("reference"))
     torch.set_rng_state(state["rng"]["torch"])
     if torch.cuda.is_available() and state["rng"]["cuda"]:
         torch.cuda.set_rng_state(state["rng"]["cuda"][0])

@@ -17,6 +17,7 @@ from vf.inference.settings import (
     Strict,
     VllmSettings,
 )
+from vf.trainer.loss_args import LossArgs
 
 
 class EnvConfig(Strict):
@@ -41,7 +42,18 @@ InferenceConfig = Annotated[
 ]
 
 
-class TrainerArgs(Strict):
+# Which settings belong to which losses.
+_LOSS_SETTINGS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("clip_low", "clip_high"): ("ppo", "cispo"),
+    ("dual_clip",): ("ppo",),
+    ("sequence_clip_low", "sequence_clip_high"): ("gspo",),
+    ("dro_beta",): ("dro",),
+    ("drop_low", "drop_high", "dppo_tau"): ("dppo",),
+    ("import_path",): ("custom",),
+}
+
+
+class TrainerArgs(LossArgs):
     """``[trainer.args]``: how the model learns."""
 
     run_name: str | None = Field(
@@ -94,9 +106,6 @@ class TrainerArgs(Strict):
         default=0.25, description="Share of a step's rollouts that may fail before the run stops."
     )
 
-    learning_rate: Annotated[float, Field(gt=0)] = Field(
-        default=1e-4, description="Peak learning rate."
-    )
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(
         default="constant", description="Course of the learning rate after the warm-up."
     )
@@ -105,22 +114,6 @@ class TrainerArgs(Strict):
     )
     max_grad_norm: Annotated[float, Field(gt=0)] = Field(
         default=1.0, description="Gradient norm is clipped to it."
-    )
-    weight_decay: Annotated[float, Field(ge=0)] = Field(
-        default=0.0, description="AdamW's decoupled decay."
-    )
-    loss_fn: Literal["importance_sampling", "ppo"] = Field(
-        default="importance_sampling", description="Loss per token; see trainer/losses.py."
-    )
-    clip_low: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.2, description="`ppo`: ratio floor is 1 - this."
-    )
-    clip_high: Annotated[float, Field(gt=0)] = Field(
-        default=0.2, description="`ppo`: ratio ceiling is 1 + this."
-    )
-    advantage: Literal["mean", "mean_std"] = Field(
-        default="mean",
-        description="Reward less the group's mean; `mean_std` also divides by its deviation.",
     )
     bf16: bool = Field(
         default=False, description="Keep the frozen weights in bfloat16 (with LoRA)."
@@ -142,7 +135,8 @@ class TrainerArgs(Strict):
     )
     lora_target_modules: list[str] | None = Field(
         default=None,
-        description="Names of the adapted modules; by default all linear layers but the head.",
+        description="Names of the adapted modules; by default what train_attn, train_mlp and "
+        "train_unembed say.",
     )
 
     eval_strategy: Literal["no", "steps"] = Field(
@@ -188,17 +182,98 @@ class TrainerArgs(Strict):
             for name, field in type(self).model_fields.items()
             if getattr(self, name) != field.default
         }
-        lora = sorted(name for name in changed if name.startswith("lora_"))
+        self._check_adapter(changed)
+        self._check_loss(changed)
+        self._check_credit(changed)
+        self._check_reference(changed)
+        return self
+
+    def _check_adapter(self, changed: set[str]) -> None:
+        parts = {"train_attn", "train_mlp", "train_unembed"}
+        lora = sorted(name for name in changed if name.startswith("lora_") or name in parts)
         if lora and not self.use_lora:
             raise ValueError(f"{', '.join(lora)} is set, but use_lora = false; remove one")
         if self.bf16 and not self.use_lora:
             raise ValueError(
                 "bf16 = true needs use_lora = true: weights trained in bfloat16 lose small updates"
             )
-        clips = sorted(changed & {"clip_low", "clip_high"})
-        if clips and self.loss_fn != "ppo":
-            raise ValueError(f"{', '.join(clips)} is set, but only loss_fn = 'ppo' clips")
-        return self
+        if self.lora_target_modules is not None and (named := sorted(changed & parts)):
+            raise ValueError(
+                f"lora_target_modules and {', '.join(named)} both say what is adapted; remove one"
+            )
+        if not (self.train_attn or self.train_mlp or self.train_unembed):
+            raise ValueError(
+                "train_attn, train_mlp and train_unembed are all false, so nothing is trained; "
+                "set at least one"
+            )
+
+    def _check_loss(self, changed: set[str]) -> None:
+        """Refuse the settings of one loss beside another."""
+        token_clips = sorted(changed & {"clip_low", "clip_high", "dual_clip"})
+        if token_clips and self.loss_fn == "gspo":
+            raise ValueError(
+                f"{', '.join(token_clips)} bounds a token's ratio, but loss_fn = 'gspo' clips the "
+                "sequence's: set sequence_clip_low and sequence_clip_high, which are far smaller "
+                "(3e-4 and 4e-4 by default)"
+            )
+        for names, losses in _LOSS_SETTINGS.items():
+            set_here = sorted(changed & set(names))
+            if set_here and self.loss_fn not in losses:
+                known = " or ".join(map(repr, losses))
+                raise ValueError(
+                    f"{', '.join(set_here)} is set, but only loss_fn = {known} reads it; "
+                    f"here loss_fn = {self.loss_fn!r}"
+                )
+        if self.loss_fn == "custom" and self.import_path is None:
+            raise ValueError(
+                "loss_fn = 'custom' needs import_path = 'package.module:function' (or "
+                "'file.py:function')"
+            )
+        if self.fixed_length is not None and self.loss_normalisation != "fixed":
+            raise ValueError(
+                "fixed_length is set, but only loss_normalisation = 'fixed' reads it; remove one"
+            )
+
+    def _check_credit(self, changed: set[str]) -> None:
+        if self.overlong_buffer is None and "overlong_penalty" in changed:
+            raise ValueError("overlong_penalty is set without overlong_buffer; set both")
+        if self.overlong_buffer is not None and self.overlong_buffer >= self.max_tokens:
+            raise ValueError(
+                f"overlong_buffer = {self.overlong_buffer} leaves no turn free of cost, for "
+                f"max_tokens = {self.max_tokens}; lower the first"
+            )
+        if self.credit == "trace" and "credit_discount" in changed:
+            raise ValueError("credit_discount is set, but only credit = 'turn' discounts")
+        if self.advantage == "max_rl" and (self.credit == "turn" or self.overlong_buffer):
+            raise ValueError(
+                "advantage = 'max_rl' divides by the mean reward, which credit = 'turn' and "
+                "overlong_buffer can make negative; choose another advantage, or leave them out"
+            )
+
+    def _check_reference(self, changed: set[str]) -> None:
+        about = {"kl_penalty_type", "kl_discount_factor", "reference_model"}
+        unused = sorted(changed & (about | {"reference_update_steps"}))
+        if unused and not self.kl_penalty_coef:
+            raise ValueError(
+                f"{', '.join(unused)} is set, but kl_penalty_coef = 0 asks for no reference; "
+                "set it, or remove the rest"
+            )
+        if self.kl_discount_factor and self.kl_penalty_type != "advantage":
+            raise ValueError(
+                "kl_discount_factor is set, but only kl_penalty_type = 'advantage' discounts"
+            )
+        if self.reference_update_steps and self.use_lora and self.reference_model is not None:
+            raise ValueError(
+                "reference_update_steps makes the reference the model as it is, which "
+                f"reference_model = {self.reference_model!r} cannot become with use_lora = true; "
+                "remove one"
+            )
+        if self.kl_penalty_coef and not self.use_lora and self.reference_model is None:
+            raise ValueError(
+                f"kl_penalty_coef = {self.kl_penalty_coef:g} without a reference: with use_lora = "
+                "false nothing keeps the weights that training began with. Set reference_model "
+                "(mostly to the same as model; it is then held in memory a second time)"
+            )
 
 
 class TrainerConfig(Strict):

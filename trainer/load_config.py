@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -14,13 +14,22 @@ from vf.traces.errors import ConfigError
 from vf.traces.suggest import did_you_mean
 from vf.trainer.config import ENGINES, Config, TrainerArgs
 
+DEFAULTS = TrainerArgs.model_fields
 # What users of other trainers call our settings.
 SYNONYMS = {
+    "adam_epsilon": "eps",
+    "beta": "kl_penalty_coef",
     "group_size": "rollouts_per_example",
+    "kl_coef": "kl_penalty_coef",
+    "mask_truncated_completions": "mask_truncated",
     "num_generations": "rollouts_per_example",
     "per_device_train_batch_size": "micro_batch_size",
     "rank": "lora_rank",
 }
+# Those that are ours only together with another setting.
+PRODUCTS = ("groups_per_batch", "gradient_accumulation_steps")
+# What others call a setting's value.
+VALUES = {"advantage": {"leave_one_out": "rloo"}}
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list[str]]:
@@ -68,7 +77,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text.strip()
     path = key.strip().split(".")
-    if len(path) == 1 and (path[0] in TrainerArgs.model_fields or path[0] in SYNONYMS):
+    if len(path) == 1 and path[0] in {*DEFAULTS, *SYNONYMS, *PRODUCTS}:
         path = ["trainer", "args", path[0]]
     table = raw
     for part in path[:-1]:
@@ -93,7 +102,62 @@ def _translate(raw: dict[str, Any]) -> list[str]:
             )
         args[ours] = args.pop(theirs)
         notes.append(f"trainer.args.{theirs} is called {ours} here; it was understood as that")
+    for key, names in VALUES.items():
+        value = args.get(key)
+        if isinstance(value, str) and value in names:
+            args[key] = names[value]
+            notes.append(
+                f"trainer.args.{key} = {value!r} is called {names[value]!r} here; it was "
+                "understood as that"
+            )
+    return notes + _multiply(args, raw["trainer"].get("gpus"))
+
+
+def _multiply(args: dict[str, Any], gpus: Any) -> list[str]:
+    """Replace what others say of the batch's size by ``batch_size``.
+
+    Raises:
+        ConfigError: It cannot be known, or ``batch_size`` says something else.
+    """
+    notes = []
+    per_group = args.get("rollouts_per_example", DEFAULTS["rollouts_per_example"].default)
+    if _is_count(groups := args.get("groups_per_batch")) and _is_count(per_group):
+        why = f"{groups} groups of rollouts_per_example = {per_group}"
+        notes.append(_resize(args, "groups_per_batch", groups * per_group, why))
+    if _is_count(passes := args.get("gradient_accumulation_steps")):
+        rows = args.get("micro_batch_size")
+        if "batch_size" in args:
+            del args["gradient_accumulation_steps"]
+            notes.append(
+                "trainer.args.gradient_accumulation_steps has no counterpart here, for it follows "
+                "from batch_size and the micro-batches; it was left out"
+            )
+        elif _is_count(rows):
+            devices = len(gpus) if isinstance(gpus, list) else gpus if _is_count(gpus) else 1
+            why = f"micro_batch_size = {rows} × {passes} passes × {devices} devices"
+            size = rows * passes * devices
+            notes.append(_resize(args, "gradient_accumulation_steps", size, why))
+        else:
+            raise ConfigError(
+                "trainer.args.gradient_accumulation_steps: here the whole of batch_size is one "
+                "step, and micro-batches are cut by micro_batch_tokens; set batch_size, the "
+                "rollouts in a step"
+            )
     return notes
+
+
+def _resize(args: dict[str, Any], theirs: str, size: int, why: str) -> str:
+    del args[theirs]
+    if args.setdefault("batch_size", size) != size:
+        raise ConfigError(
+            f"trainer.args: {theirs} means batch_size = {size} ({why}), but batch_size = "
+            f"{args['batch_size']!r}; keep batch_size"
+        )
+    return f"trainer.args.{theirs} was understood as batch_size = {size} rollouts ({why})"
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and value > 0
 
 
 def _explain(problem: Any) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
 from vf.traces.trace import Score, Trace
-from vf.trainer.batch import Group
-from vf.trainer.policy import UpdateStats
+from vf.trainer.batch import Group, overlong
+from vf.trainer.config import TrainerArgs
+from vf.trainer.credit import was_cut
+from vf.trainer.objective import UpdateStats
 
 Metrics = dict[str, float]
 
@@ -53,6 +55,21 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
     return out
 
 
+def shaping_metrics(groups: Sequence[Group], args: TrainerArgs) -> Metrics:
+    """Return how much ``mask_truncated`` and ``overlong_buffer`` changed of a step's rollouts.
+
+    ``masked_fraction`` is the share of the scored rollouts that train no token, and
+    ``overlong/cost_mean`` what length cost a rollout on average. Only what is on is there.
+    """
+    traces = [trace for group in groups for trace in group.traces]
+    out: Metrics = {}
+    if traces and args.mask_truncated:
+        out["masked_fraction"] = fmean(was_cut(trace) for trace in traces)
+    if traces and args.overlong_buffer is not None:
+        out["overlong/cost_mean"] = fmean(sum(overlong(trace, args)) for trace in traces)
+    return out
+
+
 def trace_metrics(traces: Sequence[Trace]) -> Metrics:
     """Return reward, success and every component of the score, over scored traces.
 
@@ -93,8 +110,15 @@ def _components(scores: Sequence[Score], kind: str) -> dict[str, list[float]]:
     return found
 
 
-def update_metrics(updates: Sequence[UpdateStats]) -> Metrics:
-    """Return the training side, token-weighted over a step's optimizer steps."""
+def update_metrics(updates: Sequence[UpdateStats], *, reference: bool = False) -> Metrics:
+    """Return the training side, token-weighted over a step's optimizer steps.
+
+    The outer quantiles of the importance ratio are those of the optimizer step where it is widest.
+
+    Args:
+        updates: What the optimizer steps did.
+        reference: Whether there is a reference model to tell the distance from.
+    """
     tokens = sum(update.tokens for update in updates)
     if not tokens:
         return {"tokens/trained": 0}
@@ -102,11 +126,23 @@ def update_metrics(updates: Sequence[UpdateStats]) -> Metrics:
     def mean(values: Sequence[float]) -> float:
         return sum(v * u.tokens for v, u in zip(values, updates, strict=True)) / tokens
 
-    return {
+    out = {
         "loss": mean([update.loss for update in updates]),
         "grad_norm": mean([update.grad_norm for update in updates]),
         "kl_sample_train_v1": mean([update.kl_v1 for update in updates]),
         "kl_sample_train_v2": mean([update.kl_v2 for update in updates]),
+        "kl_sample_train_v3": mean([update.kl_v3 for update in updates]),
         "entropy": mean([update.entropy for update in updates]),
+        "ratio/min": min(update.ratio_min for update in updates),
+        "ratio/p01": min(update.ratio_p01 for update in updates),
+        "ratio/p50": mean([update.ratio_p50 for update in updates]),
+        "ratio/p99": max(update.ratio_p99 for update in updates),
+        "ratio/max": max(update.ratio_max for update in updates),
+        "clip_fraction": mean([update.clip_fraction for update in updates]),
+        "drop_fraction": mean([update.drop_fraction for update in updates]),
         "tokens/trained": tokens,
     }
+    if reference:
+        out["kl_reference_v1"] = mean([update.kl_reference_v1 for update in updates])
+        out["kl_reference_v3"] = mean([update.kl_reference_v3 for update in updates])
+    return out

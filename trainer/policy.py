@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,37 +12,17 @@ import torch
 from vf.inference.embedded.loading import load_module
 from vf.traces.errors import ConfigError, TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.batch import MicroBatch, Sample, micro_batches, trained_tokens
+from vf.trainer.batch import MicroBatch, Sample, micro_batches, trained_tokens, weighted
 from vf.trainer.config import TrainerArgs
-from vf.trainer.losses import LossFn, Ppo, importance_sampling
+from vf.trainer.learning_rate import peak_learning_rate
+from vf.trainer.lora_targets import lora_targets
+from vf.trainer.objective import Objective, UpdateStats, is_finite
 from vf.trainer.ranks import Ranks, Update, balance
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateStats:
-    """What one optimizer step did; means are over its trained tokens.
-
-    Attributes:
-        loss: Mean loss per trained token.
-        grad_norm: L2 norm of the gradient before clipping.
-        kl_v1: mean(log q − log p), the k1 estimate of KL(sampler ‖ learner), in nats.
-        kl_v2: ½·mean((log q − log p)²), the k2 estimate, in nats.
-        entropy: Mean entropy of the learner's distribution, in nats.
-        tokens: Trained tokens.
-        processed_tokens: All tokens in the forward passes, without padding.
-    """
-
-    loss: float
-    grad_norm: float
-    kl_v1: float
-    kl_v2: float
-    entropy: float
-    tokens: int
-    processed_tokens: int
+from vf.trainer.reference import AdapterReference, FrozenReference, Reference
 
 
 def token_logprobs(
-    model: Any, batch: MicroBatch, temperature: float
+    model: Any, batch: MicroBatch, temperature: float, *, entropy_gradient: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the learner's log-probability and entropy at every trained token.
 
@@ -54,10 +33,10 @@ def token_logprobs(
         model: A causal language model.
         batch: B rows of L tokens.
         temperature: The sampler's; logits are divided by it.
+        entropy_gradient: Whether the entropy carries a gradient.
 
     Returns:
-        log p and entropy, both float32 ``[N]`` for the N trained tokens in row-major order; the
-        entropy carries no gradient.
+        log p and entropy in nats, both float32 ``[N]`` for the N trained tokens in row-major order.
     """
     trained = batch.loss_mask[:, 1:]
     columns = trained.any(0).nonzero()[:, 0]  # positions whose prediction any row needs
@@ -70,7 +49,7 @@ def token_logprobs(
     logits = logits[trained[:, columns]].float() / temperature
     logprobs = torch.log_softmax(logits, dim=-1)
     targets = batch.input_ids[:, 1:][trained]
-    with torch.no_grad():
+    with nullcontext() if entropy_gradient else torch.no_grad():
         entropy = -(logprobs.exp() * logprobs).sum(-1)
     return logprobs.gather(1, targets[:, None])[:, 0], entropy
 
@@ -86,7 +65,8 @@ class Policy:
         args: ``[trainer.args]``.
 
     Raises:
-        ConfigError: The model cannot be loaded, or a LoRA target module does not exist.
+        ConfigError: The model or the reference cannot be loaded, a LoRA target module does not
+            exist, or a custom loss cannot be found.
         TrainingError: Another trainer process is gone.
     """
 
@@ -96,7 +76,9 @@ class Policy:
         self.args = args
         self.ranks = Ranks()
         self.accelerator = self.ranks.accelerator
-        model = load_module(model_name, torch.bfloat16 if args.bf16 else torch.float32)
+        self.objective = Objective(args)
+        model = load_module(model_name, _dtype(args))
+        width = model.config.get_text_config().hidden_size
         if args.use_lora:
             model = _with_lora(model, args)
         if args.gradient_checkpointing:
@@ -104,7 +86,11 @@ class Policy:
             model.enable_input_require_grads()
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.AdamW(
-            trainable, lr=args.learning_rate, betas=(0.9, 0.95), weight_decay=args.weight_decay
+            trainable,
+            lr=peak_learning_rate(args, width),
+            betas=(args.betas[0], args.betas[1]),
+            eps=args.eps,
+            weight_decay=args.weight_decay,
         )
         name = (
             "constant_with_warmup"
@@ -122,9 +108,15 @@ class Policy:
         self.optimizer, self.scheduler = self.accelerator.prepare(optimizer, scheduler)
         self.ranks.align(self._trained)
         self.model.eval()
-        self.loss_fn: LossFn = (
-            Ppo(args.clip_low, args.clip_high) if args.loss_fn == "ppo" else importance_sampling
-        )
+        self.reference = self._build_reference() if args.kl_penalty_coef else None
+
+    def _build_reference(self) -> Reference:
+        args, mine = self.args, self.accelerator.unwrap_model(self.model)
+        if args.reference_model is None:
+            return AdapterReference(mine)
+        model = load_module(args.reference_model, _dtype(args), "trainer.args.reference_model")
+        follows = args.reference_update_steps is not None
+        return FrozenReference(model.to(self.accelerator.device), mine, follows=follows)
 
     @property
     def module(self) -> Any:
@@ -140,8 +132,8 @@ class Policy:
     def update(self, samples: Sequence[Sample]) -> UpdateStats:
         """Take one optimizer step on the samples.
 
-        The loss is the sum over trained tokens divided by their number, whatever the split into
-        micro-batches and over trainer processes.
+        The loss is the weighted sum over trained tokens (:func:`~vf.trainer.batch.weighted`),
+        whatever the split into micro-batches and over trainer processes.
 
         Raises:
             TrainingError: The loss or the gradient is not finite; no step was taken. Or another
@@ -157,7 +149,7 @@ class Policy:
                 processed,
                 seed,
             )
-            for share, seed in zip(balance(samples, count), seeds, strict=True)
+            for share, seed in zip(balance(weighted(samples, args), count), seeds, strict=True)
         ]
         self.ranks.tell(updates)
         return self.take_step(updates[0])
@@ -168,40 +160,54 @@ class Policy:
         Raises:
             TrainingError: As in :meth:`update`, and on every rank alike.
         """
-        args, total = self.args, update.tokens
-        sums = torch.zeros(4, dtype=torch.float64)
+        args, sums = self.args, self.objective.empty_sums()
+        references, mean_gap = self._ask_reference(update)
         with self._training():
-            for batch in update.batches:
+            for batch, reference in zip(update.batches, references, strict=True):
                 batch = batch.to(self.accelerator.device)
-                logprobs, entropy = token_logprobs(self.model, batch, args.temperature)
-                sampler = batch.sampler_logprobs[batch.loss_mask]
-                losses = self.loss_fn(logprobs, sampler, batch.advantages[batch.loss_mask])
-                self.accelerator.backward(losses.sum() / total)
-                gap = (sampler - logprobs).detach()
-                sums += (
-                    torch.stack(
-                        [losses.detach().sum(), gap.sum(), gap.square().sum(), entropy.sum()]
-                    )
-                    .double()
-                    .cpu()
+                logprobs, entropy = token_logprobs(
+                    self.model, batch, args.temperature, entropy_gradient=args.entropy_coef > 0
                 )
+                loss, part = self.objective(batch, logprobs, entropy, reference, mean_gap)
+                self.accelerator.backward(loss)
+                sums += part
             self.ranks.add_up(self._trained, sums)
             norm = float(
                 self.accelerator.clip_grad_norm_(self.model.parameters(), args.max_grad_norm)
             )
-            loss, kl_v1, kl_v2, mean_entropy = (sums / total).tolist()
-            if not (torch.isfinite(sums).all() and norm < float("inf")):
+            if not (is_finite(sums) and norm < float("inf")):
                 self.optimizer.zero_grad()
                 raise TrainingError(
-                    f"the loss ({loss}) or its gradient norm ({norm}) is not finite; "
+                    f"the loss ({float(sums[0])}) or its gradient norm ({norm}) is not finite; "
                     "lower learning_rate, or look for rewards or logprobs gone wrong"
                 )
             self.optimizer.step()
             self.scheduler.step()
             self.optimizer.zero_grad()
-        return UpdateStats(
-            loss, norm, kl_v1, 0.5 * kl_v2, mean_entropy, total, update.processed_tokens
-        )
+        self._update_reference()
+        return self.objective.stats(sums, norm, update.tokens, update.processed_tokens)
+
+    def _ask_reference(self, update: Update) -> tuple[Sequence[torch.Tensor | None], float]:
+        """Return log p_ref of each micro-batch's trained tokens, and mean(log q − log p_ref)."""
+        if self.reference is None:
+            return [None] * len(update.batches), 0.0
+        found, gap = [], torch.zeros(1, dtype=torch.float64)
+        with torch.no_grad(), self.reference.active() as model:
+            for batch in update.batches:
+                batch = batch.to(self.accelerator.device)
+                logprobs, _ = token_logprobs(model, batch, self.args.temperature)
+                gap += (batch.sampler_logprobs[batch.loss_mask] - logprobs).double().sum().cpu()
+                found.append(logprobs)
+        if self.args.kl_penalty_type == "advantage":
+            self.ranks.total(gap)
+        return found, float(gap) / update.tokens
+
+    def _update_reference(self) -> None:
+        every = self.args.reference_update_steps
+        if self.reference is not None and every is not None:
+            steps: int = self.scheduler.state_dict()["last_epoch"]
+            if steps % every == 0:
+                self.reference.follow()
 
     def logprobs(self, prompt_ids: list[int], token_ids: list[int]) -> list[float]:
         """Return the log-probability of each token after the prompt, at the run's temperature."""
@@ -257,6 +263,10 @@ class Policy:
             self.model.eval()
 
 
+def _dtype(args: TrainerArgs) -> torch.dtype:
+    return torch.bfloat16 if args.bf16 else torch.float32
+
+
 def _with_lora(model: Any, args: TrainerArgs) -> Any:
     from peft import LoraConfig, get_peft_model
 
@@ -264,7 +274,7 @@ def _with_lora(model: Any, args: TrainerArgs) -> Any:
         r=args.lora_rank,
         lora_alpha=args.lora_alpha,
         lora_dropout=args.lora_dropout,
-        target_modules=args.lora_target_modules or "all-linear",
+        target_modules=lora_targets(model, args),
         task_type="CAUSAL_LM",
     )
     try:

@@ -22,7 +22,9 @@ from vf.traces.errors import ConfigError, VfError
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
 from vf.trainer.config import Config
+from vf.trainer.custom_loss import load_loss
 from vf.trainer.launch import check_devices, outer_environ, world
+from vf.trainer.learning_rate import advice, peak_learning_rate
 
 PROMPTS_CHECKED = 512
 
@@ -40,6 +42,7 @@ class Plan:
         probe_ids: The first train task's prompt, which the engine is probed with.
         longest_prompt: Tokens in the longest first prompt that was checked.
         parameters: Parameters of the model.
+        hidden_size: Width of the model.
         memory: Bytes by purpose: an estimate.
         template: What the chat template makes of conversations, in one line.
     """
@@ -52,6 +55,7 @@ class Plan:
     probe_ids: list[int]
     longest_prompt: int
     parameters: int
+    hidden_size: int
     memory: dict[str, int]
     template: str
 
@@ -63,13 +67,15 @@ class Plan:
         total = sum(self.memory.values())
         how = (
             f"LoRA rank {args.lora_rank}" if args.use_lora else "all weights"
-        ) + f", {args.loss_fn}, learning rate {args.learning_rate:g}"
+        ) + f", {args.loss_fn}, learning rate {peak_learning_rate(args, self.hidden_size):.3g}"
         if world().size > 1:
             how += f", in {world().size} processes"
+        hint = advice(args, self.hidden_size)
         parts = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in self.memory.items())
         return [
             ("model", f"{config.model}: {self.parameters / 1e6:,.2f} M parameters"),
             ("training", how),
+            *([("advice", hint)] if hint else []),
             ("engine", _engine(config)),
             (
                 "environment",
@@ -96,6 +102,8 @@ def preflight(config: Config) -> Plan:
     """
     args = config.args
     check_devices(config)
+    if args.import_path is not None:
+        load_loss(args.import_path)
     settings = config.inference
     if not isinstance(settings, EmbeddedSettings):
         check_settings(settings, outer_environ())
@@ -135,6 +143,7 @@ def preflight(config: Config) -> Plan:
         prompts[0],
         longest,
         parameters,
+        model_config.get_text_config().hidden_size,
         _memory(config, model_config, parameters),
         summary(verdicts),
     )
@@ -224,5 +233,6 @@ def _memory(config: Config, model_config: Any, parameters: int) -> dict[str, int
         "weights": parameters * width + (trained * 4 if args.use_lora else 0),
         "gradients and optimizer": trained * 12,
         "key-value cache": contexts * 2 * layers * heads * head_dim * width,
+        **({"reference": parameters * width} if args.reference_model is not None else {}),
         "logits": args.micro_batch_tokens * text.vocab_size * (width + 8),
     }

@@ -147,6 +147,22 @@ class Ranks:
             for parameter in parameters:
                 dist.broadcast(parameter.detach(), src=0)
 
+    def total(self, sums: torch.Tensor) -> None:
+        """Replace statistics by their sums over the ranks, before an update goes on.
+
+        Args:
+            sums: float64 ``[S]``, summed in place.
+
+        Raises:
+            TrainingError: A rank is gone or hangs.
+        """
+        if self.count == 1:
+            return
+        totals = sums.to(self.accelerator.device)
+        with _all_there():
+            dist.all_reduce(totals)
+        sums.copy_(totals)
+
     def add_up(self, parameters: Sequence[torch.Tensor], sums: torch.Tensor) -> None:
         """Replace gradients and statistics by their sums over the ranks.
 

@@ -21,10 +21,18 @@ from vf.trainer.batch import Group, Sample, build_samples
 from vf.trainer.checkpoint import Progress, latest_checkpoint, load_checkpoint, save_checkpoint
 from vf.trainer.display import Display, SilentDisplay
 from vf.trainer.engines import build_engine, check_gap, probe
+from vf.trainer.kl_alarm import observe_kl
 from vf.trainer.launch import leave_world
-from vf.trainer.metrics import Metrics, rollout_metrics, trace_metrics, update_metrics
+from vf.trainer.metrics import (
+    Metrics,
+    rollout_metrics,
+    shaping_metrics,
+    trace_metrics,
+    update_metrics,
+)
+from vf.trainer.objective import UpdateStats
 from vf.trainer.orchestrator import Orchestrator
-from vf.trainer.policy import Policy, UpdateStats
+from vf.trainer.policy import Policy
 from vf.trainer.preflight import Plan
 from vf.trainer.report import write_report
 from vf.trainer.run_folder import RunFolder
@@ -149,13 +157,14 @@ class RLTrainer:
         with _timed(times, "generate"):
             groups = self.collect()
         with _timed(times, "train"):
-            updates = self.learn(build_samples(groups, self.args.advantage))
+            updates = self.learn(build_samples(groups, self.args, self.plan.environment.rubric))
         with _timed(times, "publish"):
             gap = self.publish()
         metrics: Metrics = {
             "step": self.step_count,
             **rollout_metrics(groups),
-            **update_metrics(updates),
+            **shaping_metrics(groups, self.args),
+            **update_metrics(updates, reference=self.policy.reference is not None),
             "learning_rate": self.policy.learning_rate,
             "logprob_gap": gap,
             **{f"time/{name}": seconds for name, seconds in times.items()},
@@ -168,10 +177,11 @@ class RLTrainer:
         self._report_signal(groups)
         self._report_waits(metrics)
         alarms, notes = self._alarms.observe(groups)
-        for note in notes:
+        kl_alarm, kl_notes = observe_kl(self._alarms.ringing, metrics, self.args)
+        for note in [*notes, *kl_notes]:
             log.warning("step %d: %s", self.step_count, note)
             self.display.note(f"step {self.step_count}: {note}")
-        return metrics | alarms
+        return metrics | alarms | kl_alarm
 
     def collect(self) -> list[Group]:
         """Run this step's rollouts and write their traces."""

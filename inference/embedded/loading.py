@@ -8,12 +8,13 @@ from vf.inference.tiny_path import resolve_model
 from vf.traces.errors import ConfigError
 
 
-def load_module(name: str, dtype: Any) -> Any:
+def load_module(name: str, dtype: Any, key: str = "model") -> Any:
     """Return a causal language model, on the CPU.
 
     Args:
         name: A folder, ``tiny``, or a hub name.
         dtype: Torch's, of the weights.
+        key: The setting that names it, for the error.
 
     Raises:
         ConfigError: It cannot be loaded.
@@ -25,4 +26,4 @@ def load_module(name: str, dtype: Any) -> Any:
             resolve_model(name), dtype=dtype, attn_implementation="sdpa"
         )
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model = {name!r}: cannot load it: {error}") from error
+        raise ConfigError(f"{key} = {name!r}: cannot load it: {error}") from error

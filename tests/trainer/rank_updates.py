@@ -24,8 +24,15 @@ from vf.trainer.policy import Policy
 
 
 def settings(use_lora: bool, seed: int = 0) -> Config:
+    reference = {
+        "loss_normalisation": "sequence",
+        "kl_penalty_coef": 0.1,
+        "kl_penalty_type": "advantage",
+        "reference_update_steps": 2,
+    }
     args = {
         "use_lora": use_lora,
+        **(reference if use_lora else {}),
         "seed": seed,
         "learning_rate": 1e-3,
         "weight_decay": 0.1,

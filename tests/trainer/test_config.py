@@ -64,8 +64,37 @@ def test_a_wrong_table_is_named(raw: dict[str, Any], said: str) -> None:
         ({"micro_batch_tokens": 100}, "micro_batch_tokens = 100 is below max_seq_len"),
         ({"use_lora": False, "lora_rank": 4}, "lora_rank is set, but use_lora = false"),
         ({"use_lora": False, "bf16": True}, "bf16 = true needs use_lora"),
-        ({"clip_high": 0.3}, "clip_high is set, but only loss_fn = 'ppo' clips"),
+        ({"clip_high": 0.3}, "clip_high is set, but only loss_fn = 'ppo' or 'cispo' reads it"),
         ({"rollouts_per_example": 1}, "trainer.args.rollouts_per_example = 1"),
+        (
+            {"loss_fn": "gspo", "clip_low": 0.1},
+            "clip_low bounds a token's ratio, but loss_fn = 'gs",
+        ),
+        ({"loss_fn": "ppo", "dro_beta": 0.1}, "dro_beta is set, but only loss_fn = 'dro' reads it"),
+        ({"loss_fn": "custom"}, "loss_fn = 'custom' needs import_path"),
+        ({"fixed_length": 9}, "only loss_normalisation = 'fixed' reads it"),
+        ({"kl_penalty_coef": 0.1, "use_lora": False}, "kl_penalty_coef = 0.1 without a reference"),
+        ({"reference_model": "tiny"}, "reference_model is set, but kl_penalty_coef = 0"),
+        ({"kl_penalty_coef": 0.1, "kl_discount_factor": 0.5}, "only kl_penalty_type = 'advantage'"),
+        (
+            {"kl_penalty_coef": 0.1, "reference_model": "x", "reference_update_steps": 2},
+            "cannot become with use_lora = true",
+        ),
+        ({"credit_discount": 0.9}, "only credit = 'turn' discounts"),
+        ({"overlong_penalty": 0.5}, "overlong_penalty is set without overlong_buffer"),
+        ({"overlong_buffer": 512}, "overlong_buffer = 512 leaves no turn free of cost"),
+        ({"advantage": "max_rl", "credit": "turn"}, "divides by the mean reward"),
+        ({"train_attn": False, "train_mlp": False}, "so nothing is trained; set at least one"),
+        (
+            {"train_attn": False, "lora_target_modules": ["q_proj"]},
+            "lora_target_modules and train_attn both say what is adapted",
+        ),
+        ({"use_lora": False, "train_unembed": True}, "train_unembed is set, but use_lora = false"),
+        ({"betas": [0.9]}, "trainer.args.betas = [0.9]"),
+        ({"learning_rate": "fast"}, "learning_rate: 'fast' is neither a number above 0 nor 'auto'"),
+        ({"learning_rate": 0}, "learning_rate: 0 is neither a number above 0 nor 'auto'"),
+        ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps: here the whole of"),
+        ({"groups_per_batch": 4, "batch_size": 64}, "means batch_size = 32 (4 groups of rollouts"),
         ({"run_name": "../up"}, "trainer.args.run_name = '../up'"),
         ({"group_size": 4, "rollouts_per_example": 8}, "are the same setting"),
     ],
@@ -94,6 +123,33 @@ def test_synonyms_are_understood_and_said() -> None:
     assert config.args.micro_batch_size == 3
     assert len(notes) == 3
     assert "trainer.args.num_generations is called rollouts_per_example" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "ours", "said"),
+    [
+        ({"beta": 0.1}, {"kl_penalty_coef": 0.1}, "beta is called kl_penalty_coef"),
+        ({"advantage": "leave_one_out"}, {"advantage": "rloo"}, "is called 'rloo' here"),
+        (
+            {"groups_per_batch": 4, "group_size": 6},
+            {"batch_size": 24},
+            "batch_size = 24 rollouts (4 groups of rollouts_per_example = 6)",
+        ),
+        (
+            {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 6},
+            {"batch_size": 24, "micro_batch_size": 4},
+            "batch_size = 24 rollouts (micro_batch_size = 4 × 6 passes × 1 devices)",
+        ),
+        ({"batch_size": 32, "gradient_accumulation_steps": 6}, {"batch_size": 32}, "was left out"),
+    ],
+)
+def test_names_that_people_bring_along(
+    args: dict[str, Any], ours: dict[str, Any], said: str
+) -> None:
+    raw = {"model": "tiny", "env": {"id": "x"}, "trainer": {"args": args}}
+    config, notes = parse_config(raw)
+    assert {name: getattr(config.args, name) for name in ours} == ours
+    assert said in notes[-1]
 
 
 def write(tmp_path: Path, text: str) -> Path:

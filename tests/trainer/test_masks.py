@@ -11,7 +11,8 @@ import torch
 
 from vf.traces.trace import Branch
 from vf.trainer.batch import MicroBatch, Sample, micro_batches
-from vf.trainer.losses import importance_sampling
+from vf.trainer.config import TrainerArgs
+from vf.trainer.objective import Objective
 from vf.trainer.policy import token_logprobs
 
 
@@ -70,10 +71,9 @@ def test_gradient_is_zero_on_everything_that_was_not_sampled(seed: int) -> None:
     for batch in micro_batches(random_samples(seed), 40):
         rows, columns = batch.input_ids.shape
         logits = torch.randn(rows, columns, 11, requires_grad=True)
-        logprobs, _ = token_logprobs(Table(logits), batch, temperature=1.3)
+        logprobs, entropy = token_logprobs(Table(logits), batch, temperature=1.3)
         mask = batch.loss_mask
-        losses = importance_sampling(logprobs, batch.sampler_logprobs[mask], batch.advantages[mask])
-        torch.autograd.backward(losses.sum())
+        torch.autograd.backward(Objective(TrainerArgs())(batch, logprobs, entropy)[0])
         assert logits.grad is not None
         touched = logits.grad.abs().sum(-1) > 0
         expected = torch.zeros_like(mask)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import vf
 from vf.traces.errors import ConfigError
@@ -64,8 +63,12 @@ def test_resumed_run_equals_the_unbroken_one(make_trainer: Any, tmp_path: Path) 
     for step in range(1, 6):
         assert task_ids(resumed.folder, step) == task_ids(unbroken.folder, step)
     final = [run.policy.trainable_state() for run in (unbroken, resumed)]
-    for name in final[0]:
-        torch.testing.assert_close(final[0][name], final[1][name], rtol=1e-3, atol=2e-4)
+    # Which requests shared a batch differs, and Adam makes of rounding in a vanishing gradient a
+    # step of full size: so single parameters may differ, all together they must not.
+    start = make_trainer("start", **SETTINGS).policy.trainable_state()
+    moved = sum(float((final[0][name] - start[name]).square().sum()) for name in start)
+    apart = sum(float((final[0][name] - final[1][name]).square().sum()) for name in start)
+    assert apart < 1e-6 * moved
     # What the stopped run had done beyond its checkpoint is kept, apart.
     superseded = {path.name for path in (resumed.folder.traces / "superseded-1").iterdir()}
     assert superseded == {"step-000003.jsonl", "step-000004.jsonl", "eval-000003.jsonl"}
