@@ -112,6 +112,8 @@ class Execution:
         self._keeper.run(self, request["cmd"], env, cwd)
         self._timer = box.loop.later(float(request["timeout"]), self._late)
         self.feed(data, end=bool(request["whole"]))
+        # While the program starts.
+        box.spare.fill()
 
     def feed(self, data: bytes, *, end: bool) -> None:
         """Give the program more of its stdin."""
@@ -168,4 +170,3 @@ class Execution:
         # What it left in the background may go on writing, to nobody.
         self._out.keep(0)
         self._err.keep(0)
-        self._box.loop.later(0.0, self._box.spare.fill)  # once the answer is out
