@@ -13,10 +13,11 @@ failing command, a timeout or a missing file is told to the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from vf.environments.environment import Environment, Service
-from vf.environments.episode_sandbox import EpisodeSandbox
+from vf.environments.episode_sandbox import EpisodeSandbox, Run
 from vf.environments.sandbox_source import SandboxSource, given_source
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
 from vf.traces.errors import ConfigError, InvalidToolUse
@@ -25,7 +26,28 @@ MAX_FILE = 2**20  # bytes of a file that the model may read or write
 MAX_LISTED = 200  # names in a listing
 
 
-class PythonTool:
+class _CodeTool:
+    """What the tools that run code share: limits, and what the model is told of a result."""
+
+    def __init__(
+        self,
+        source: SandboxSource | OpenSandbox,
+        *,
+        timeout: float = 10.0,
+        max_output: int = 4000,
+    ) -> None:
+        name = type(self).__name__
+        self.source = given_source(source)
+        self.services: Sequence[Service] = [self.source]
+        self.timeout = _positive(name, "timeout", timeout)
+        self.max_output = int(_positive(name, "max_output", max_output))
+
+    async def run(self, episode: Environment, run: Run) -> str:
+        box = EpisodeSandbox.of(episode, self.source)
+        return describe(await box.run(episode, run, self.timeout), self.max_output)
+
+
+class PythonTool(_CodeTool):
     """The tool ``python``: an interpreter whose variables live as long as the episode.
 
     Args:
@@ -37,26 +59,15 @@ class PythonTool:
         ConfigError: A limit is not positive.
     """
 
-    def __init__(
-        self,
-        source: SandboxSource | OpenSandbox,
-        *,
-        timeout: float = 10.0,
-        max_output: int = 4000,
-    ) -> None:
-        self.source = given_source(source)
-        self.services: Sequence[Service] = [self.source]
-        self.timeout = _positive("PythonTool", "timeout", timeout)
-        self.max_output = int(_positive("PythonTool", "max_output", max_output))
-
     def bind(self, episode: Environment) -> Sequence[Callable[..., Any]]:
         """Return the tool for one episode."""
         return [_Python(self, episode).python]
 
 
+@dataclass(frozen=True, slots=True)
 class _Python:
-    def __init__(self, settings: PythonTool, episode: Environment) -> None:
-        self.settings, self.episode = settings, episode
+    tool: PythonTool
+    episode: Environment
 
     async def python(self, code: str) -> str:
         """Run Python code. Variables stay between calls; the value of a last expression is shown.
@@ -64,17 +75,10 @@ class _Python:
         Args:
             code: The code.
         """
-
-        async def run(sandbox: Sandbox, limit: float) -> ExecResult:
-            return await sandbox.python(code, timeout=limit)
-
-        settings = self.settings
-        box = EpisodeSandbox.of(self.episode, settings.source)
-        result = await box.run(self.episode, run, settings.timeout)
-        return describe(result, settings.max_output)
+        return await self.tool.run(self.episode, lambda box, limit: box.python(code, timeout=limit))
 
 
-class BashTool:
+class BashTool(_CodeTool):
     """The tool ``bash``: a shell whose directory and variables live as long as the episode.
 
     Args:
@@ -86,26 +90,15 @@ class BashTool:
         ConfigError: A limit is not positive.
     """
 
-    def __init__(
-        self,
-        source: SandboxSource | OpenSandbox,
-        *,
-        timeout: float = 10.0,
-        max_output: int = 4000,
-    ) -> None:
-        self.source = given_source(source)
-        self.services: Sequence[Service] = [self.source]
-        self.timeout = _positive("BashTool", "timeout", timeout)
-        self.max_output = int(_positive("BashTool", "max_output", max_output))
-
     def bind(self, episode: Environment) -> Sequence[Callable[..., Any]]:
         """Return the tool for one episode."""
         return [_Bash(self, episode).bash]
 
 
+@dataclass(frozen=True, slots=True)
 class _Bash:
-    def __init__(self, settings: BashTool, episode: Environment) -> None:
-        self.settings, self.episode = settings, episode
+    tool: BashTool
+    episode: Environment
 
     async def bash(self, command: str) -> str:
         """Run a shell command. The directory and variables stay between calls.
@@ -113,14 +106,9 @@ class _Bash:
         Args:
             command: The command.
         """
-
-        async def run(sandbox: Sandbox, limit: float) -> ExecResult:
-            return await sandbox.bash(command, timeout=limit)
-
-        settings = self.settings
-        box = EpisodeSandbox.of(self.episode, settings.source)
-        result = await box.run(self.episode, run, settings.timeout)
-        return describe(result, settings.max_output)
+        return await self.tool.run(
+            self.episode, lambda box, limit: box.bash(command, timeout=limit)
+        )
 
 
 class FileTools:
