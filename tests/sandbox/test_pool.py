@@ -3,68 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable
 
 import pytest
 
-from vf.sandbox.contract import ExecResult
 from vf.sandbox.pool import PATIENCE, SandboxPool
+from vf.sandbox.scripted import ScriptedSandbox
 from vf.traces.errors import ConfigError, SandboxError
 
 
-class Counted:
+class Counted(ScriptedSandbox):
     """A sandbox that only counts how many there are."""
 
     def __init__(self, factory: Factory) -> None:
+        super().__init__()
         self.factory = factory
         self.number = factory.made
-        self.alive = True
-        self.closed = 0
+        self.closings = 0
 
     async def close(self) -> None:
-        self.closed += 1
+        self.closings += 1
         await asyncio.sleep(self.factory.close_seconds)
         if self.factory.close_error:
             raise self.factory.close_error
         self.factory.there -= 1
-
-    async def exec(
-        self,
-        cmd: list[str] | str,
-        *,
-        input: str | bytes | None = None,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float = 30.0,
-        user: str | None = None,
-        max_output: int = 100_000,
-    ) -> ExecResult:
-        return ExecResult(0)
-
-    async def python(self, code: str, *, timeout: float = 30.0) -> ExecResult:
-        return ExecResult(0)
-
-    async def bash(self, command: str, *, timeout: float = 30.0) -> ExecResult:
-        return ExecResult(0)
-
-    async def read_file(self, path: str, *, max_bytes: int = 50 * 2**20) -> bytes:
-        return b""
-
-    async def write_file(self, path: str, content: str | bytes) -> None:
-        return None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 class Factory:
@@ -107,10 +69,10 @@ def test_each_is_handed_out_once_and_destroyed_afterwards() -> None:
             got: list[Counted] = []
             for _ in range(10):
                 async with pool.acquire() as sandbox:
-                    assert sandbox.closed == 0
+                    assert sandbox.closings == 0
                     got.append(sandbox)
         assert len({sandbox.number for sandbox in got}) == 10
-        assert all(sandbox.closed == 1 for sandbox in got)
+        assert all(sandbox.closings == 1 for sandbox in got)
         assert factory.there == 0
 
     asyncio.run(run())
@@ -186,7 +148,7 @@ def test_one_that_died_while_it_waited_is_replaced() -> None:
         factory = Factory()
         async with SandboxPool(factory, 1) as pool:
             await pool.filled()
-            pool._ready[0][1].alive = False
+            pool._ready[0][1].lose()
             async with pool.acquire() as sandbox:
                 assert sandbox.number == 2
             assert pool.stats().failed == 1
