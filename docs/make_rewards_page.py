@@ -168,7 +168,7 @@ def page() -> str:
         _HEAD.format(
             algebra=_prose("rubrics/rubric.py"),
             weighted=_prose("rubrics/weighted_sum.py"),
-            alarms=_prose("trainer/alarms.py"),
+            alarms=_prose("trainer/watching/alarms.py"),
         )
     ]
     every = rewards()

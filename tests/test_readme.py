@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import vf
-from vf.trainer.load_config import parse_config
+from vf.trainer.settings.load_config import parse_config
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 

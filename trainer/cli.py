@@ -19,10 +19,10 @@ from vf.trainer.tmux import attach, check_installed, open_session
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vf.trainer.config import Config
     from vf.trainer.preflight import Plan
     from vf.trainer.rl_trainer import Summary
-    from vf.trainer.run_folder import RunFolder
+    from vf.trainer.saving.run_folder import RunFolder
+    from vf.trainer.settings.config import Config
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -107,8 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace, argv: list[str]) -> int:
     from rich.console import Console
 
-    from vf.trainer.load_config import load_config
-    from vf.trainer.run_folder import RunFolder, choose_folder
+    from vf.trainer.saving.run_folder import RunFolder, choose_folder
+    from vf.trainer.settings.load_config import load_config
 
     console = Console(highlight=False)
     if args.resume is not None:
@@ -165,16 +165,16 @@ def _follow(config: Config) -> int:
         signal.signal(number, signal.SIG_DFL)
     logging.captureWarnings(True)  # rank 0 has the same ones
     _quiet()
-    from vf.trainer.follower import follow
+    from vf.trainer.learning.follower import follow
 
     follow(config)
     return DONE
 
 
 def _train(plan: Plan, folder: RunFolder, console: Console, *, resuming: bool) -> int:
-    from vf.trainer.display import TerminalDisplay
     from vf.trainer.rl_trainer import RLTrainer
-    from vf.trainer.write_config import to_toml
+    from vf.trainer.settings.write_config import to_toml
+    from vf.trainer.watching.display import TerminalDisplay
 
     if resuming:
         folder.open()
@@ -197,7 +197,7 @@ def _dry_run(plan: Plan, console: Console) -> int:
     import tempfile
 
     from vf.trainer.rl_trainer import RLTrainer
-    from vf.trainer.run_folder import RunFolder
+    from vf.trainer.saving.run_folder import RunFolder
 
     with (
         console.status("starting model, engine and one rollout ..."),

@@ -19,9 +19,9 @@ from vf.inference.model import Sampling
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.vllm.engine import VllmEngine, choose_rung
 from vf.traces.errors import ServerDown, TrainingError
-from vf.trainer.policy import Policy
+from vf.trainer.learning.policy import Policy
 from vf.trainer.preflight import Plan
-from vf.trainer.run_folder import RunFolder
+from vf.trainer.saving.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vf.traces.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vf.trainer.config import Config
+    from vf.trainer.settings.config import Config
 
 # Holds CUDA_VISIBLE_DEVICES as it was before `[trainer] gpus` narrowed it.
 OUTER_DEVICES = "VF_OUTER_CUDA_VISIBLE_DEVICES"

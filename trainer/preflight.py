@@ -21,10 +21,10 @@ from vf.traces.calling import call
 from vf.traces.errors import ConfigError, VfError
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
-from vf.trainer.config import Config
-from vf.trainer.custom_loss import load_loss
 from vf.trainer.launch import check_devices, outer_environ, world
-from vf.trainer.learning_rate import advice, peak_learning_rate
+from vf.trainer.learning.custom_loss import load_loss
+from vf.trainer.learning.learning_rate import advice, peak_learning_rate
+from vf.trainer.settings.config import Config
 
 PROMPTS_CHECKED = 512
 

@@ -15,27 +15,33 @@ from vf.inference.token_model import TokenModel
 from vf.traces.calling import call
 from vf.traces.errors import ConfigError, TrainingError
 from vf.traces.trace import Trace
-from vf.trainer.alarms import Alarms
-from vf.trainer.background import BackgroundLoop
-from vf.trainer.batch import Group, Sample, build_samples
-from vf.trainer.checkpoint import Progress, latest_checkpoint, load_checkpoint, save_checkpoint
-from vf.trainer.display import Display, SilentDisplay
+from vf.trainer.collecting.background import BackgroundLoop
+from vf.trainer.collecting.group import Group
+from vf.trainer.collecting.orchestrator import Orchestrator
 from vf.trainer.engines import build_engine, check_gap, probe
-from vf.trainer.kl_alarm import observe_kl
 from vf.trainer.launch import leave_world
-from vf.trainer.metrics import (
+from vf.trainer.learning.batch import Sample, build_samples
+from vf.trainer.learning.objective import UpdateStats
+from vf.trainer.learning.policy import Policy
+from vf.trainer.preflight import Plan
+from vf.trainer.saving.checkpoint import (
+    Progress,
+    latest_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
+from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.watching.alarms import Alarms
+from vf.trainer.watching.display import Display, SilentDisplay
+from vf.trainer.watching.kl_alarm import observe_kl
+from vf.trainer.watching.metrics import (
     Metrics,
     rollout_metrics,
     shaping_metrics,
     trace_metrics,
     update_metrics,
 )
-from vf.trainer.objective import UpdateStats
-from vf.trainer.orchestrator import Orchestrator
-from vf.trainer.policy import Policy
-from vf.trainer.preflight import Plan
-from vf.trainer.report import write_report
-from vf.trainer.run_folder import RunFolder
+from vf.trainer.watching.report import write_report
 
 log = logging.getLogger(__name__)
 

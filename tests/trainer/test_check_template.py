@@ -12,8 +12,8 @@ from vf.inference.renderer import Renderer
 from vf.traces.errors import ConfigError
 from vf.trainer.check_template import main as check
 from vf.trainer.cli import main
-from vf.trainer.load_config import load_config
 from vf.trainer.preflight import preflight
+from vf.trainer.settings.load_config import load_config
 
 TOML = """
 model = "tiny"

@@ -26,7 +26,7 @@ from vf.inference.serving import Serving
 from vf.inference.tiny_path import resolve_model
 from vf.traces.errors import ConfigError, ServerDown, TrainingError
 from vf.trainer.engines import PROBE_TOKENS, PolicyWeights, check_gap, probe
-from vf.trainer.policy import Policy
+from vf.trainer.learning.policy import Policy
 from vf.trainer.rl_trainer import RLTrainer
 
 MakeTrainer = Callable[..., RLTrainer]

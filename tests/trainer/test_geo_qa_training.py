@@ -14,8 +14,8 @@ from vf.environments.bundled.geo_qa import GeoQA
 from vf.environments.bundled.wiki_qa import WikiQA
 from vf.inference.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
-from vf.trainer.load_config import load_config
 from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.settings.load_config import load_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 vf.register("test-geo-qa", GeoQA)

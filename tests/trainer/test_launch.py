@@ -28,7 +28,7 @@ from vf.trainer.launch import (
     outer_environ,
     world,
 )
-from vf.trainer.load_config import parse_config
+from vf.trainer.settings.load_config import parse_config
 
 TOML = """
 model = "tiny"

@@ -18,9 +18,9 @@ from vf.sandbox.container.engine import Engine
 from vf.sandbox.reaper import find
 from vf.traces.errors import SandboxError
 from vf.traces.trace import Failure
-from vf.trainer.batch import Group
 from vf.trainer.cli import main
-from vf.trainer.metrics import rollout_metrics
+from vf.trainer.collecting.group import Group
+from vf.trainer.watching.metrics import rollout_metrics
 
 CONFIG = Path(__file__).parents[2] / "configs" / "code-contest.toml"
 TINY = [

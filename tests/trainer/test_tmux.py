@@ -14,7 +14,7 @@ import pytest
 
 from vf.trainer import tmux
 from vf.trainer.cli import main
-from vf.trainer.run_folder import RunFolder
+from vf.trainer.saving.run_folder import RunFolder
 
 needs_tmux = pytest.mark.skipif(
     shutil.which("tmux") is None,

@@ -1,0 +1,165 @@
+"""Rollouts that an outage of the server took along are done over, and nobody is blamed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import vf
+from vf.environments.environment import Split
+from vf.inference.model import Conversation, Reply, Sampling
+from vf.inference.serving import Serving
+from vf.traces.errors import ModelError, ServerDown, TrainingError
+from vf.traces.messages import Message
+from vf.trainer.collecting.orchestrator import Orchestrator
+from vf.trainer.settings.config import TrainerArgs
+
+
+class TwoTurns(vf.Environment):
+    """Count to two."""
+
+    max_turns = 2
+
+    def __init__(self) -> None:
+        self.rubric = vf.Rubric(outcome=lambda trace: len(trace.turns) / 2)
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        for index in range(8):
+            yield vf.Task(f"{split}-{index}", "Count.")
+
+    def step(self, reply: Message) -> vf.Step:
+        return vf.Step([Message("user", "Go on.")])
+
+
+class Server:
+    """A model whose server goes down at chosen answers, and comes back a little later.
+
+    Args:
+        crashes: Numbers of the answers, over all rollouts, that it dies of.
+        comes_back: Whether it does.
+    """
+
+    def __init__(self, crashes: set[int], comes_back: bool = True) -> None:
+        self.serving = Serving("m")
+        self.crashes = crashes
+        self.comes_back = comes_back
+        self.asked = 0
+        self.lost = 0
+
+    async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
+        with self.serving.lease() as served:
+            number, self.asked = self.asked, self.asked + 1
+            await asyncio.sleep(0.01)
+            if number in self.crashes:
+                self.serving.down()
+                if self.comes_back:
+                    threading.Timer(0.2, self.serving.up).start()
+            if self.serving.lost(served):
+                self.lost += 1
+                raise ServerDown("the inference server went down: connection reset")
+        return Reply(Message("assistant", f"{sampling.seed}"))
+
+
+def orchestrator(server: Any, serving: Serving, **args: Any) -> Orchestrator:
+    environment = TwoTurns()
+    return Orchestrator(
+        environment,
+        server,
+        list(environment.tasks("train")),
+        list(environment.tasks("eval")),
+        TrainerArgs(**{"batch_size": 8, "rollouts_per_example": 4, "max_error_rate": 0.0} | args),
+        serving,
+    )
+
+
+def collect(server: Server, **args: Any) -> tuple[list[Any], list[vf.Trace]]:
+    """Collect one step; return its groups, and the traces as they finished."""
+    finished: list[vf.Trace] = []
+    work = orchestrator(server, server.serving, **args).collect(1, finished.append)
+    groups = asyncio.run(asyncio.wait_for(work, 30.0))
+    return groups, finished
+
+
+def essence(trace: vf.Trace) -> tuple[Any, ...]:
+    return trace.task.id, trace.seed, tuple(message.content for message in trace.messages)
+
+
+@pytest.mark.parametrize("crashes", [{0}, {5}, {9}, {3, 12, 20}])
+@pytest.mark.parametrize("max_concurrent", [64, 3])
+def test_a_step_with_outages_ends_as_one_without(crashes: set[int], max_concurrent: int) -> None:
+    calm, _ = collect(Server(set()))
+    server = Server(set(crashes))
+    groups, finished = collect(server, max_concurrent=max_concurrent)
+    assert server.lost >= len(crashes), "the outages must have cost something"
+    assert [len(group.traces) for group in groups] == [4, 4]
+    assert [group.failed for group in groups] == [[], []]
+    assert [[essence(t) for t in g.traces] for g in groups] == [
+        [essence(t) for t in g.traces] for g in calm
+    ]
+    assert all(trace.error is None and trace.reward == 1.0 for trace in finished)
+    assert Counter(map(essence, finished)) == Counter(essence(t) for g in groups for t in g.traces)
+
+
+def test_what_had_finished_is_not_asked_for_again() -> None:
+    server = Server({14})
+    groups, _ = collect(server, max_concurrent=1)
+    assert server.lost == 1
+    assert sum(len(group.traces) for group in groups) == 8
+    assert server.asked == 16 + 1, "the lost answer was the first of its rollout"
+
+
+def test_nobody_asks_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server({4})
+    refused = 0
+    lease = server.serving.lease
+
+    def counted() -> Any:
+        nonlocal refused
+        refused += not server.serving._up
+        return lease()
+
+    monkeypatch.setattr(server.serving, "lease", counted)
+    collect(server, max_concurrent=4)
+    assert server.lost
+    assert refused <= 4, "each rollout under way learns it once; then all wait"
+
+
+def test_an_evaluation_waits_an_outage_out_too() -> None:
+    server = Server({3, 11})
+    finished: list[vf.Trace] = []
+    work = orchestrator(server, server.serving).evaluate(finished.append)
+    result = asyncio.run(asyncio.wait_for(work, 30.0))
+    assert server.lost
+    assert result.errors == 0
+    assert [trace.task.id for trace in result.traces] == [f"eval-{n}" for n in range(8)]
+    assert len(finished) == 8
+
+
+def test_an_outage_for_good_ends_the_step_with_its_cause() -> None:
+    server = Server({6}, comes_back=False)
+    threading.Timer(0.3, lambda: server.serving.fail("the disk is full")).start()
+    with pytest.raises(ServerDown, match="the disk is full"):
+        collect(server)
+
+
+@pytest.mark.parametrize("act", ["collect", "evaluate"])
+def test_a_failure_that_is_no_outage_counts(act: str) -> None:
+    class Broken:
+        async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
+            raise ModelError("the prompt is poisoned")
+
+    broken = orchestrator(Broken(), Serving("m"))
+    finished: list[vf.Trace] = []
+    works: dict[str, Callable[[], Any]] = {
+        "collect": lambda: broken.collect(1, finished.append),
+        "evaluate": lambda: broken.evaluate(finished.append),
+    }
+    with pytest.raises(TrainingError, match="the prompt is poisoned"):
+        asyncio.run(asyncio.wait_for(works[act](), 30.0))
+    assert finished
+    assert all(trace.error is not None for trace in finished)

@@ -1,0 +1,92 @@
+"""A few updates of the tiny model, to be run in one process or as a script under a launcher."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.utils import set_seed
+
+from vf.traces.errors import TrainingError
+from vf.traces.trace import Branch
+from vf.trainer.launch import world
+from vf.trainer.learning.batch import Sample
+from vf.trainer.learning.follower import follow
+from vf.trainer.learning.policy import Policy
+from vf.trainer.settings.config import Config
+from vf.trainer.settings.load_config import parse_config
+
+
+def settings(use_lora: bool, seed: int = 0) -> Config:
+    reference = {
+        "loss_normalisation": "sequence",
+        "kl_penalty_coef": 0.1,
+        "kl_penalty_type": "advantage",
+        "reference_update_steps": 2,
+    }
+    args = {
+        "use_lora": use_lora,
+        **(reference if use_lora else {}),
+        "seed": seed,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.1,
+        "lr_scheduler_type": "linear",
+        "max_steps": 8,
+        "max_seq_len": 64,
+        "max_prompt_len": 16,
+        "micro_batch_tokens": 64,
+        "max_grad_norm": 0.5,
+    }
+    return parse_config({"model": "tiny", "env": {"id": "none"}, "trainer": {"args": args}})[0]
+
+
+def samples(seed: int, count: int) -> list[Sample]:
+    """Return samples of very different lengths."""
+    rng = random.Random(seed)
+    out = []
+    for _ in range(count):
+        length = rng.randint(6, 60)
+        mask = [0, 0, *(rng.randint(0, 1) for _ in range(length - 3)), 1]
+        ids = [rng.randrange(512) for _ in range(length)]
+        branch = Branch(ids, mask, [-6.0 * m for m in mask], [0] * length, [0] * length)
+        out.append(Sample(branch, rng.uniform(-1, 1)))
+    return out
+
+
+def updates(config: Config) -> dict[str, Any]:
+    """Train, and return what came of it."""
+    set_seed(config.args.seed)
+    policy = Policy(config.model, config.args)
+    stats = [policy.update(samples(step, 7)) for step in range(3)]
+    stats.append(policy.update(samples(3, 1)))  # with nothing for a second rank
+    broken = samples(4, 4)
+    broken[0].branch.logprobs[-1] = -math.inf
+    with pytest.raises(TrainingError, match="not finite"):
+        policy.update(broken)
+    stats.append(policy.update(samples(5, 7)))
+    policy.ranks.stop()
+    return {
+        "ranks": policy.ranks.count,
+        "stats": [asdict(each) for each in stats],
+        "parameters": policy.trainable_state(),
+        "learning_rate": policy.learning_rate,
+    }
+
+
+def main() -> None:
+    """Do it under a launcher; rank 0 writes to the file that is named."""
+    lora, path = sys.argv[1] == "lora", Path(sys.argv[2])
+    if rank := world().rank:
+        follow(settings(lora, seed=rank))  # starts from other weights, and must get rank 0's
+    else:
+        torch.save(updates(settings(lora)), path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""The TOML: what is understood, and what every mistake is answered with."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, VllmSettings
+from vf.traces.errors import ConfigError
+from vf.trainer.saving.run_folder import RunFolder, choose_folder
+from vf.trainer.settings.config import TrainerArgs, TrainerConfig
+from vf.trainer.settings.load_config import load_config, parse_config
+from vf.trainer.settings.write_config import to_toml
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def parse(**args: Any) -> TrainerArgs:
+    raw = {"model": "tiny", "env": {"id": "calculator"}, "trainer": {"args": args}}
+    return parse_config(raw)[0].args
+
+
+def test_defaults_fit_together() -> None:
+    assert parse() == TrainerArgs()
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"env": {"id": "x"}}, "model: missing"),
+        ({"model": "tiny"}, "env: missing"),
+        ({"model": "tiny", "env": {}}, "env.id: missing"),
+        ({"model": "tiny", "env": {"id": "x"}, "trainr": {}}, "Did you mean 'trainer'"),
+        (
+            {"model": "tiny", "env": {"id": "x", "arg": {}}},
+            "env.arg: unknown key. Did you mean 'args'",
+        ),
+        ({"model": "tiny", "env": {"id": 3}}, "env.id = 3"),
+        (
+            {"model": "tiny", "env": {"id": "x"}, "inference": {"engine": "sglang"}},
+            "inference.engine = 'sglang'",
+        ),
+    ],
+)
+def test_a_wrong_table_is_named(raw: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse_config(raw)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"batchsize": 8}, "trainer.args.batchsize: unknown key. Did you mean 'batch_size'"),
+        ({"batch_size": "many"}, "trainer.args.batch_size = 'many'"),
+        ({"temperature": 0}, "trainer.args.temperature = 0"),
+        ({"batch_size": 20}, "batch_size = 20 is not a multiple of rollouts_per_example = 8; try"),
+        ({"num_substeps": 3}, "num_substeps = 3 does not divide the 8 groups"),
+        ({"max_prompt_len": 4096}, "max_prompt_len = 4096 leaves no room"),
+        ({"micro_batch_tokens": 100}, "micro_batch_tokens = 100 is below max_seq_len"),
+        ({"use_lora": False, "lora_rank": 4}, "lora_rank is set, but use_lora = false"),
+        ({"use_lora": False, "bf16": True}, "bf16 = true needs use_lora"),
+        ({"clip_high": 0.3}, "clip_high is set, but only loss_fn = 'ppo' or 'cispo' reads it"),
+        ({"rollouts_per_example": 1}, "trainer.args.rollouts_per_example = 1"),
+        (
+            {"loss_fn": "gspo", "clip_low": 0.1},
+            "clip_low bounds a token's ratio, but loss_fn = 'gs",
+        ),
+        ({"loss_fn": "ppo", "dro_beta": 0.1}, "dro_beta is set, but only loss_fn = 'dro' reads it"),
+        ({"loss_fn": "custom"}, "loss_fn = 'custom' needs import_path"),
+        ({"fixed_length": 9}, "only loss_normalisation = 'fixed' reads it"),
+        ({"kl_penalty_coef": 0.1, "use_lora": False}, "kl_penalty_coef = 0.1 without a reference"),
+        ({"reference_model": "tiny"}, "reference_model is set, but kl_penalty_coef = 0"),
+        ({"kl_penalty_coef": 0.1, "kl_discount_factor": 0.5}, "only kl_penalty_type = 'advantage'"),
+        (
+            {"kl_penalty_coef": 0.1, "reference_model": "x", "reference_update_steps": 2},
+            "cannot become with use_lora = true",
+        ),
+        ({"credit_discount": 0.9}, "only credit = 'turn' discounts"),
+        ({"overlong_penalty": 0.5}, "overlong_penalty is set without overlong_buffer"),
+        ({"overlong_buffer": 512}, "overlong_buffer = 512 leaves no turn free of cost"),
+        ({"advantage": "max_rl", "credit": "turn"}, "divides by the mean reward"),
+        ({"train_attn": False, "train_mlp": False}, "so nothing is trained; set at least one"),
+        (
+            {"train_attn": False, "lora_target_modules": ["q_proj"]},
+            "lora_target_modules and train_attn both say what is adapted",
+        ),
+        ({"use_lora": False, "train_unembed": True}, "train_unembed is set, but use_lora = false"),
+        ({"betas": [0.9]}, "trainer.args.betas = [0.9]"),
+        ({"learning_rate": "fast"}, "learning_rate: 'fast' is neither a number above 0 nor 'auto'"),
+        ({"learning_rate": 0}, "learning_rate: 0 is neither a number above 0 nor 'auto'"),
+        ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps: here the whole of"),
+        ({"groups_per_batch": 4, "batch_size": 64}, "means batch_size = 32 (4 groups of rollouts"),
+        ({"run_name": "../up"}, "trainer.args.run_name = '../up'"),
+        ({"group_size": 4, "rollouts_per_example": 8}, "are the same setting"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_fix(args: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(**args)
+    assert said in str(error.value)
+
+
+def test_all_problems_are_listed_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(batchsize=8, temperature=-1)
+    assert len(str(error.value).splitlines()) == 2
+
+
+def test_synonyms_are_understood_and_said() -> None:
+    raw: dict[str, Any] = {
+        "model": "tiny",
+        "env": {"id": "x"},
+        "trainer": {"args": {"num_generations": 4, "rank": 2, "per_device_train_batch_size": 3}},
+    }
+    config, notes = parse_config(raw)
+    assert config.args.rollouts_per_example == 4
+    assert config.args.lora_rank == 2
+    assert config.args.micro_batch_size == 3
+    assert len(notes) == 3
+    assert "trainer.args.num_generations is called rollouts_per_example" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "ours", "said"),
+    [
+        ({"beta": 0.1}, {"kl_penalty_coef": 0.1}, "beta is called kl_penalty_coef"),
+        ({"advantage": "leave_one_out"}, {"advantage": "rloo"}, "is called 'rloo' here"),
+        (
+            {"groups_per_batch": 4, "group_size": 6},
+            {"batch_size": 24},
+            "batch_size = 24 rollouts (4 groups of rollouts_per_example = 6)",
+        ),
+        (
+            {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 6},
+            {"batch_size": 24, "micro_batch_size": 4},
+            "batch_size = 24 rollouts (micro_batch_size = 4 × 6 passes × 1 devices)",
+        ),
+        ({"batch_size": 32, "gradient_accumulation_steps": 6}, {"batch_size": 32}, "was left out"),
+    ],
+)
+def test_names_that_people_bring_along(
+    args: dict[str, Any], ours: dict[str, Any], said: str
+) -> None:
+    raw = {"model": "tiny", "env": {"id": "x"}, "trainer": {"args": args}}
+    config, notes = parse_config(raw)
+    assert {name: getattr(config.args, name) for name in ours} == ours
+    assert said in notes[-1]
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def test_overrides(tmp_path: Path) -> None:
+    path = write(tmp_path, 'model = "tiny"\n[env]\nid = "calculator"\n')
+    config, _ = load_config(
+        path,
+        ["max_steps=7", "env.args.max_operations=3", "model=other/model", "trainer.args.seed=5"],
+    )
+    assert (config.args.max_steps, config.args.seed, config.model) == (7, 5, "other/model")
+    assert config.env.args == {"max_operations": 3}
+    with pytest.raises(ConfigError, match="key=value"):
+        load_config(path, ["max_steps"])
+    with pytest.raises(ConfigError, match="'model' is not a table"):
+        load_config(path, ["model.x=1"])
+
+
+def test_a_file_that_is_missing_or_not_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no config file.*missing\.toml"):
+        load_config(tmp_path / "missing.toml")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_config(write(tmp_path, "model = "))
+
+
+def test_the_resolved_config_reads_back_as_itself(tmp_path: Path) -> None:
+    raw = {
+        "model": 'a "quoted" \\ path/ü',
+        "env": {"id": "x", "args": {"flag": True, "list": [1, "two"], "nested": {"a b": 0.5}}},
+        "trainer": {"args": {"lora_target_modules": ["q_proj"], "learning_rate": 1e-7}},
+    }
+    config, _ = parse_config(raw)
+    assert load_config(write(tmp_path, to_toml(config)))[0] == config
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.toml")), ids=str)
+def test_the_shipped_configs_are_valid(path: Path) -> None:
+    assert parse_config(tomllib.loads(path.read_text()))[1] == []
+
+
+def test_no_setting_is_dead() -> None:
+    """Every field is read somewhere outside of the config models."""
+    read = {
+        node.attr
+        for room in ("trainer", "inference")
+        for path in (REPOSITORY / room).rglob("*.py")
+        if path.name not in ("config.py", "settings.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+    }
+    models = (TrainerConfig, TrainerArgs, EmbeddedArgs, EmbeddedSettings, VllmSettings)
+    assert {name for model in models for name in model.model_fields} <= read
+
+
+def test_run_folders_are_numbered_and_never_reused(tmp_path: Path) -> None:
+    raw = {"model": "tiny", "env": {"id": "x"}, "trainer": {"args": {"output_dir": str(tmp_path)}}}
+    config, _ = parse_config(raw)
+    first = choose_folder(config, "quick")
+    assert first == tmp_path / "quick-1"
+    RunFolder(first).create()
+    assert choose_folder(config, "quick") == tmp_path / "quick-2"
+    with pytest.raises(ConfigError, match="cannot make"):
+        RunFolder(first).create()
+    named = config.args.model_copy(update={"run_name": "quick-1"})
+    config.trainer.args = named
+    with pytest.raises(ConfigError, match="never overwritten"):
+        choose_folder(config, "quick")

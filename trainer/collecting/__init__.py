@@ -1,0 +1,1 @@
+"""From tasks to scored groups: rollouts run beside the trainer."""

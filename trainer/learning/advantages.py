@@ -1,0 +1,53 @@
+"""Advantages: how much better a rollout, or a turn of it, was than the others of its task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from vf.trainer.settings.loss_args import AdvantageKind
+
+UNIFORM = 1e-8  # a group whose rewards differ by less teaches nothing
+
+
+def is_uniform(rewards: Sequence[float]) -> bool:
+    """Return whether the rewards of a group have no spread."""
+    return max(rewards) - min(rewards) < UNIFORM
+
+
+def group_advantages(rewards: Sequence[float], kind: AdvantageKind = "mean") -> list[float]:
+    """Return each rollout's advantage within its group of n.
+
+    Args:
+        rewards: Rewards of the rollouts of one task.
+        kind: ``mean``: rᵢ − mean(r) (Dr. GRPO, arXiv:2503.20783, eq. 3, without its constant).
+            ``mean_std``: (rᵢ − mean(r)) / (std(r) + 1e-6), std over n (GRPO, arXiv:2402.03300,
+            section 4.1.2).
+            ``rloo``: rᵢ less the mean of the others' rewards, the leave-one-out baseline (RLOO,
+            arXiv:2402.14740), which is n / (n − 1) times ``mean``.
+            ``max_rl``: (rᵢ − mean(r)) / mean(r) (MaxRL, arXiv:2602.02710): rare successes weigh
+            more; 0 where the mean is 0.
+
+    Returns:
+        One advantage per reward; they sum to 0.
+
+    Raises:
+        ValueError: The group is empty, or ``max_rl`` is given a negative reward.
+    """
+    if not rewards:
+        raise ValueError("a group needs at least one reward")
+    count = len(rewards)
+    mean = math.fsum(rewards) / count
+    centred = [reward - mean for reward in rewards]
+    match kind:
+        case "mean":
+            return centred
+        case "mean_std":
+            deviation = math.sqrt(math.fsum(value * value for value in centred) / count)
+            return [value / (deviation + 1e-6) for value in centred]
+        case "rloo":
+            return [value * count / max(1, count - 1) for value in centred]
+        case "max_rl":
+            if min(rewards) < 0.0:
+                raise ValueError("max_rl takes no negative reward")
+            return [value / mean for value in centred] if mean > UNIFORM else [0.0] * count

@@ -1,0 +1,211 @@
+"""From scored traces to tensors: groups, samples, micro-batches under a token budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+
+from vf.rubrics.group import AnyRubric
+from vf.traces.trace import Branch, Trace
+from vf.trainer.collecting.group import Group
+from vf.trainer.learning.advantages import group_advantages
+from vf.trainer.learning.credit import (
+    overlong_costs,
+    returns,
+    turn_advantages,
+    turn_rewards,
+    was_cut,
+)
+from vf.trainer.settings.config import TrainerArgs
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One branch, ready to be trained on; the branch's lists have one length T.
+
+    Attributes:
+        branch: The tokens.
+        advantage: A of all its tokens.
+        turn_advantages: If not empty, A by the turn of a token, instead.
+        weight: What the loss of each trained token is multiplied with before all are summed; see
+            :func:`weighted`.
+    """
+
+    branch: Branch
+    advantage: float
+    turn_advantages: tuple[float, ...] = ()
+    weight: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.branch)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Samples side by side, padded on the right. B rows, L columns.
+
+    Attributes:
+        input_ids: int64 ``[B, L]``.
+        attention_mask: int64 ``[B, L]``, 1 for real tokens.
+        loss_mask: bool ``[B, L]``, True for sampled tokens, which alone carry loss.
+        sampler_logprobs: float32 ``[B, L]``, the engine's; 0 where there is no loss.
+        advantages: float32 ``[B, L]``.
+        weights: float32 ``[B, 1]``, what a sequence's token losses are multiplied with.
+    """
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+    loss_mask: torch.Tensor
+    sampler_logprobs: torch.Tensor
+    advantages: torch.Tensor
+    weights: torch.Tensor
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """Return a copy on a device."""
+        return MicroBatch(*(getattr(self, entry.name).to(device) for entry in fields(self)))
+
+
+def build_samples(
+    groups: Sequence[Group], args: TrainerArgs, rubric: AnyRubric | None = None
+) -> list[list[Sample]]:
+    """Return the samples of each group that has something to teach.
+
+    A group whose rewards are all equal is left out, however its turns or lengths differ.
+
+    Args:
+        groups: The step's rollouts.
+        args: ``[trainer.args]``: advantage, credit, overlong shaping and ``mask_truncated``.
+        rubric: What scored the rollouts: it knows which turns penalties belong to.
+    """
+    batches: list[list[Sample]] = []
+    for group in groups:
+        if group.uniform:
+            continue
+        by_turn = _turn_advantages(group, args, rubric)
+        batch = [
+            Sample(branch, values[0], values if args.credit == "turn" else ())
+            for trace, values in zip(group.traces, by_turn, strict=True)
+            if not (args.mask_truncated and was_cut(trace))
+            for branch in trace.branches
+            if any(branch.loss_mask)
+        ]
+        if batch:
+            batches.append(batch)
+    return batches
+
+
+def _turn_advantages(
+    group: Group, args: TrainerArgs, rubric: AnyRubric | None
+) -> list[tuple[float, ...]]:
+    """Return the advantages of a group's rollouts by turn; one for all with trace credit."""
+    if args.credit == "trace":
+        totals = [(trace.reward or 0.0) - sum(overlong(trace, args)) for trace in group.traces]
+        return [(value,) for value in group_advantages(totals, args.advantage)]
+    discounted = []
+    for trace in group.traces:
+        rewards = turn_rewards(trace, rubric)
+        for turn, cost in enumerate(overlong(trace, args)):
+            rewards[turn] -= cost
+        discounted.append(returns(rewards, args.credit_discount))
+    return [tuple(values) for values in turn_advantages(discounted, args.advantage)]
+
+
+def overlong(trace: Trace, args: TrainerArgs) -> list[float]:
+    """Return what each turn costs for its length; nothing where that is not asked for."""
+    if args.overlong_buffer is None:
+        return []
+    return overlong_costs(trace, args.max_tokens, args.overlong_buffer, args.overlong_penalty)
+
+
+def sequence_tokens(sample: Sample) -> int:
+    """Return how many tokens of a sample carry loss."""
+    return sum(sample.branch.loss_mask[1:])  # nothing predicts the first
+
+
+def trained_tokens(samples: Sequence[Sample]) -> int:
+    """Return how many tokens carry loss."""
+    return sum(map(sequence_tokens, samples))
+
+
+def weighted(samples: Sequence[Sample], args: TrainerArgs) -> list[Sample]:
+    """Return the samples of one optimizer step with the weights of their token losses.
+
+    The loss of the step is the sum of weight · token loss over all its trained tokens. As the
+    weights are made from the whole step, it is the same sum however the samples are then split
+    over micro-batches and trainer processes. With N trained tokens in S sequences (branches that
+    have any), and n in the sequence at hand:
+
+    - ``token``: 1 / N (DAPO, arXiv:2503.14476, section 3.3).
+    - ``sequence``: 1 / (S·n) (GRPO, arXiv:2402.03300, eq. 3).
+    - ``fixed``: 1 / (S·F), F = ``fixed_length`` (Dr. GRPO, arXiv:2503.20783, section 3.2).
+    """
+    counts = [sequence_tokens(sample) for sample in samples]
+    total, sequences = sum(counts), sum(count > 0 for count in counts)
+    fixed = args.fixed_length or args.max_seq_len
+
+    def weight(count: int) -> float:
+        if not count:
+            return 0.0
+        match args.loss_normalisation:
+            case "token":
+                return 1.0 / total
+            case "sequence":
+                return 1.0 / (sequences * count)
+            case "fixed":
+                return 1.0 / (sequences * fixed)
+
+    return [
+        replace(sample, weight=weight(count)) for sample, count in zip(samples, counts, strict=True)
+    ]
+
+
+def micro_batches(
+    samples: Sequence[Sample], max_tokens: int, max_rows: int | None = None, pad_id: int = 0
+) -> list[MicroBatch]:
+    """Split samples into micro-batches of at most ``max_tokens`` tokens, padding included.
+
+    Samples are sorted by length, so that little of a row is padding.
+
+    Args:
+        samples: What to train on.
+        max_tokens: The budget; a longer sample gets a micro-batch of its own.
+        max_rows: Most samples in one micro-batch.
+        pad_id: Fills the rows; never attended to and never trained.
+    """
+    batches: list[list[Sample]] = []
+    for sample in sorted(samples, key=len, reverse=True):
+        last = batches[-1] if batches else []
+        fits = last and (len(last) + 1) * len(last[0]) <= max_tokens
+        if fits and (max_rows is None or len(last) < max_rows):
+            last.append(sample)
+        else:
+            batches.append([sample])
+    return [_collate(batch, pad_id) for batch in batches]
+
+
+def _collate(samples: Sequence[Sample], pad_id: int) -> MicroBatch:
+    shape = (len(samples), max(len(sample) for sample in samples))
+    batch = MicroBatch(
+        input_ids=torch.full(shape, pad_id, dtype=torch.long),
+        attention_mask=torch.zeros(shape, dtype=torch.long),
+        loss_mask=torch.zeros(shape, dtype=torch.bool),
+        sampler_logprobs=torch.zeros(shape),
+        advantages=torch.zeros(shape),
+        weights=torch.tensor([[sample.weight] for sample in samples]),
+    )
+    for row, sample in enumerate(samples):
+        branch, length = sample.branch, len(sample)
+        batch.input_ids[row, :length] = torch.tensor(branch.token_ids)
+        batch.attention_mask[row, :length] = 1
+        batch.loss_mask[row, :length] = torch.tensor(branch.loss_mask, dtype=torch.bool)
+        batch.sampler_logprobs[row, :length] = torch.tensor(branch.logprobs)
+        if turns := sample.turn_advantages:
+            values = [turns[min(turn, len(turns) - 1)] for turn in branch.turn_index]
+            batch.advantages[row, :length] = torch.tensor(values)
+        else:
+            batch.advantages[row, :length] = sample.advantage
+    # The first token of a sequence has nothing before it to be predicted from.
+    batch.loss_mask[:, 0] = False
+    return batch

@@ -1,0 +1,130 @@
+"""Which turn a reward belongs to, and what being too long costs.
+
+With ``credit = "turn"`` a rollout's reward R is spread over its turns without changing its sum:
+each turn gets the step reward that the environment gave for it, less what penalties that know
+their turn cost there, and the last turn gets the rest of R. Turn k is then worth its discounted
+return G_k = Σ_{u ≥ k} γ^{u − k} ρ_u.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from vf.rubrics.group import AnyRubric
+from vf.rubrics.rubric import Rubric
+from vf.traces.errors import RubricError
+from vf.traces.trace import Trace
+from vf.trainer.learning.advantages import group_advantages
+from vf.trainer.settings.loss_args import AdvantageKind
+
+
+def was_cut(trace: Trace) -> bool:
+    """Return whether a limit ended the rollout, or cut one of its answers at max_tokens."""
+    return trace.truncated or any(turn.finish_reason == "length" for turn in trace.turns)
+
+
+def overlong_costs(trace: Trace, max_tokens: int, buffer: int, penalty: float) -> list[float]:
+    """Return what each turn costs for coming close to the limit of its length.
+
+    The longest turn, of y tokens, costs penalty · min(1, max(0, y − (L_max − L_buffer)) /
+    L_buffer), and the others nothing: DAPO's soft overlong punishment (arXiv:2503.14476, eq. 13)
+    of the answer that is nearest to being cut.
+
+    Args:
+        trace: The rollout.
+        max_tokens: L_max, tokens in one turn.
+        buffer: L_buffer, tokens.
+        penalty: Reward that a turn of ``max_tokens`` costs.
+
+    Returns:
+        One cost per turn, none negative.
+    """
+    lengths = [turn.completion_tokens for turn in trace.turns]
+    costs = [0.0] * len(lengths)
+    if lengths:
+        longest = max(range(len(lengths)), key=lengths.__getitem__)
+        over = (lengths[longest] - (max_tokens - buffer)) / buffer
+        costs[longest] = penalty * min(1.0, max(0.0, over))
+    return costs
+
+
+def turn_rewards(trace: Trace, rubric: AnyRubric | None = None) -> list[float]:
+    """Return the reward of each turn; they sum to the rollout's.
+
+    Args:
+        trace: A rollout with a reward.
+        rubric: What scored it. Its penalties that have ``turns`` are placed on those.
+
+    Raises:
+        ValueError: The rollout has no reward.
+        RubricError: The ``turns`` of a penalty are not a weight of at least 0 for each turn.
+    """
+    if trace.score is None or trace.score.reward is None:
+        raise ValueError(f"the rollout of task {trace.task.id!r} has no reward")
+    reward = trace.score.reward
+    placed = [0.0] * max(1, len(trace.turns))
+    for turn, value in enumerate(trace.step_rewards[: len(placed)]):
+        placed[turn] += value
+    if isinstance(rubric, Rubric):
+        for name, penalty in rubric.penalties.items():
+            if penalty.turns is None or not trace.score.penalties.get(name):
+                continue
+            without = replace(trace.score, penalties={**trace.score.penalties, name: 0.0})
+            cost = (rubric.combine(without) or 0.0) - reward
+            weights = _weights(name, penalty.turns, trace)
+            total = sum(weights)
+            for turn, weight in enumerate(weights):
+                placed[turn] -= cost * weight / total if total else 0.0
+    placed[-1] += reward - sum(placed)
+    return placed
+
+
+def returns(rewards: Sequence[float], discount: float) -> list[float]:
+    """Return G_k = Σ_{u ≥ k} γ^{u − k} ρ_u of every turn k."""
+    found: list[float] = []
+    ahead = 0.0
+    for reward in reversed(rewards):
+        ahead = reward + discount * ahead
+        found.append(ahead)
+    return found[::-1]
+
+
+def turn_advantages(
+    group: Sequence[Sequence[float]], kind: AdvantageKind = "mean"
+) -> list[list[float]]:
+    """Return the advantage of each turn of each rollout of a group.
+
+    At turn k a rollout's return is compared with the others' at turn k, or at their last turn if
+    they had fewer. So where nothing is placed on turns and γ = 1, every turn has the advantage of
+    its rollout.
+
+    Args:
+        group: The returns of each rollout, at least one each.
+        kind: How to compare; see :func:`~vf.trainer.learning.advantages.group_advantages`.
+    """
+    most = max(map(len, group))
+    columns = [
+        group_advantages([rollout[min(turn, len(rollout) - 1)] for rollout in group], kind)
+        for turn in range(most)
+    ]
+    return [
+        [columns[turn][index] for turn in range(len(rollout))]
+        for index, rollout in enumerate(group)
+    ]
+
+
+def _weights(name: str, turns: Callable[[Trace], Sequence[float]], trace: Trace) -> Sequence[float]:
+    try:
+        weights = turns(trace)
+    except Exception as error:
+        raise RubricError(
+            f"penalty {name!r}: its turns raised {type(error).__name__}: {error}"
+        ) from error
+    if len(weights) != len(trace.turns) or not all(0.0 <= weight < math.inf for weight in weights):
+        raise RubricError(
+            f"penalty {name!r}: its turns must be a finite weight of at least 0 for each of the "
+            f"{len(trace.turns)} turns, got {list(weights)!r}"
+        )
+    return weights

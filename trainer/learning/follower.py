@@ -1,0 +1,55 @@
+"""What every trainer process but the first does: hold the model, and follow rank 0."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import torch
+
+from vf.traces.errors import TrainingError, VfError
+from vf.trainer.learning.policy import Policy
+from vf.trainer.learning.ranks import Load, Stop, Update
+from vf.trainer.saving.checkpoint import load_checkpoint
+from vf.trainer.settings.config import Config
+
+GRACE_SECONDS = 10.0
+
+
+def follow(config: Config) -> None:
+    """Take part in the updates of rank 0 until it says stop. Writes nothing.
+
+    Args:
+        config: The run's settings, the same as rank 0's.
+
+    Raises:
+        ConfigError: The model or a checkpoint cannot be loaded.
+        TrainingError: Rank 0 or another process is gone.
+    """
+    from accelerate.utils import set_seed
+
+    set_seed(config.args.seed)
+    try:
+        _follow(Policy(config.model, config.args))
+    except VfError:
+        # Rank 0 has most likely met the same, or is the cause. The launcher ends this process with
+        # it; were this one to exit first, its message would be lost.
+        time.sleep(GRACE_SECONDS)
+        raise
+
+
+def _follow(policy: Policy) -> None:
+    while True:
+        command = policy.ranks.listen()
+        match command:
+            case Stop():
+                policy.ranks.stop()
+                return
+            case Load(path):
+                load_checkpoint(path, policy)
+            case Update(seed=seed):
+                torch.manual_seed(seed)
+                # A loss that is not finite is so on every rank, and rank 0 decides what it means
+                # for the run: this one listens for what comes next.
+                with suppress(TrainingError):
+                    policy.take_step(command)

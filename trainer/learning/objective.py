@@ -1,0 +1,238 @@
+"""What an optimizer step minimises, one micro-batch at a time, and what is seen on the way.
+
+    Σ over trained tokens of w · (loss + β·k3(p ‖ p_ref) − c·H)
+
+w are the weights of the normalisation, H is the entropy of the learner's distribution. With
+``kl_penalty_type = "advantage"`` the KL stands in the advantages instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from vf.traces.errors import TrainingError
+from vf.trainer.learning.batch import MicroBatch
+from vf.trainer.learning.kl import (
+    BINS,
+    WIDEST,
+    histogram,
+    k1,
+    k2,
+    k3,
+    ratio_quantiles,
+    shaped_advantages,
+)
+from vf.trainer.learning.losses import LossArrays, TokenLosses, build_loss, masked
+from vf.trainer.settings.config import TrainerArgs
+
+# What is summed over trained tokens, in this order; the histogram of log ratios follows.
+_SUMS = ("loss", "k1", "k2", "k3", "entropy", "clipped", "dropped", "reference_k1", "reference_k3")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStats:
+    """What one optimizer step did; means are over its trained tokens.
+
+    Attributes:
+        loss: What was minimised: the mean loss per trained token with ``token`` normalisation.
+        grad_norm: L2 norm of the gradient before clipping.
+        kl_v1: mean(log q − log p), the k1 estimate of KL(sampler ‖ learner), in nats.
+        kl_v2: ½·mean((log q − log p)²), the k2 estimate, in nats.
+        kl_v3: mean(r − 1 − log r), the k3 estimate, in nats.
+        entropy: Mean entropy of the learner's distribution, in nats.
+        ratio_min: Smallest importance ratio r = p / q; this and the next are within 0.6 % of
+            their log.
+        ratio_p01: Ratio below which 1 % of the tokens lie.
+        ratio_p50: Median ratio.
+        ratio_p99: Ratio above which 1 % of the tokens lie.
+        ratio_max: Largest ratio.
+        clip_fraction: Share of the tokens whose loss or gradient a clip changed.
+        drop_fraction: Share of the tokens whose policy gradient was dropped.
+        kl_reference_v1: mean(log q − log p_ref), in nats; 0 without a reference.
+        kl_reference_v3: Mean k3 estimate of KL(learner ‖ reference), in nats; 0 without one.
+        tokens: Trained tokens.
+        processed_tokens: All tokens in the forward passes, without padding.
+    """
+
+    loss: float
+    grad_norm: float
+    kl_v1: float
+    kl_v2: float
+    kl_v3: float
+    entropy: float
+    ratio_min: float
+    ratio_p01: float
+    ratio_p50: float
+    ratio_p99: float
+    ratio_max: float
+    clip_fraction: float
+    drop_fraction: float
+    kl_reference_v1: float
+    kl_reference_v3: float
+    tokens: int
+    processed_tokens: int
+
+
+class Objective:
+    """The loss of a micro-batch.
+
+    Args:
+        args: ``[trainer.args]``.
+
+    Raises:
+        ConfigError: A custom loss cannot be found.
+    """
+
+    def __init__(self, args: TrainerArgs) -> None:
+        self._args = args
+        self._loss_fn = build_loss(args)
+
+    def empty_sums(self) -> torch.Tensor:
+        """Return the sums over no tokens, float64 ``[S]``, on the CPU."""
+        return torch.zeros(len(_SUMS) + BINS, dtype=torch.float64)
+
+    def __call__(
+        self,
+        batch: MicroBatch,
+        logprobs: torch.Tensor,
+        entropy: torch.Tensor,
+        reference: torch.Tensor | None = None,
+        mean_gap: float = 0.0,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return this micro-batch's part of the loss, and its part of the step's sums.
+
+        Args:
+            batch: B rows of L tokens, with N trained ones.
+            logprobs: log p of the trained tokens in row-major order, float32 ``[N]``.
+            entropy: H at these, in nats, float32 ``[N]``; with gradient if there is a bonus.
+            reference: log p_ref of these, float32 ``[N]``.
+            mean_gap: mean(log q − log p_ref) over the whole step, in nats.
+
+        Returns:
+            The loss, float32 ``[]`` with gradient; and float64 ``[S]`` on the CPU.
+
+        Raises:
+            TrainingError: A custom loss returned something that is not one loss per token.
+        """
+        args, mask = self._args, batch.loss_mask
+        advantages = batch.advantages
+        if reference is not None and args.kl_penalty_type == "advantage":
+            gaps = batch.sampler_logprobs - _spread(reference, mask)
+            coef, discount = args.kl_penalty_coef, args.kl_discount_factor
+            advantages = advantages + shaped_advantages(gaps, mask, mean_gap, coef, discount)
+        arrays = LossArrays(_spread(logprobs, mask), batch.sampler_logprobs, advantages, mask)
+        token_losses = self._token_losses(arrays)
+        values = token_losses.values
+        if reference is not None and args.kl_penalty_type == "loss":
+            values = values + args.kl_penalty_coef * _spread(k3(logprobs, reference), mask)
+        if args.entropy_coef:
+            values = values - args.entropy_coef * _spread(entropy, mask)
+        loss = (values * batch.weights).sum()
+        with torch.no_grad():
+            sums = self._sums(batch, token_losses, loss, logprobs, entropy, reference)
+        return loss, sums
+
+    def stats(self, sums: torch.Tensor, norm: float, tokens: int, processed: int) -> UpdateStats:
+        """Return what the sums over a whole optimizer step say.
+
+        Args:
+            sums: float64 ``[S]``, over all micro-batches and ranks.
+            norm: The gradient's, before clipping.
+            tokens: Trained tokens.
+            processed: All tokens.
+        """
+        named = dict(zip(_SUMS, sums.tolist(), strict=False))
+        mean = {name: value / tokens for name, value in named.items()}
+        least, low, middle, high, most = ratio_quantiles(
+            sums[len(_SUMS) :], (0.0, 0.01, 0.5, 0.99, 1.0)
+        )
+        return UpdateStats(
+            loss=named["loss"],
+            grad_norm=norm,
+            kl_v1=mean["k1"],
+            kl_v2=mean["k2"],
+            kl_v3=mean["k3"],
+            entropy=mean["entropy"],
+            ratio_min=least,
+            ratio_p01=low,
+            ratio_p50=middle,
+            ratio_p99=high,
+            ratio_max=most,
+            clip_fraction=mean["clipped"],
+            drop_fraction=mean["dropped"],
+            kl_reference_v1=mean["reference_k1"],
+            kl_reference_v3=mean["reference_k3"],
+            tokens=tokens,
+            processed_tokens=processed,
+        )
+
+    def _token_losses(self, arrays: LossArrays) -> TokenLosses:
+        name = self._args.import_path
+        try:
+            found = self._loss_fn(arrays)
+        except Exception as error:
+            if name is None:
+                raise
+            raise TrainingError(
+                f"the loss {name!r} raised {type(error).__name__}: {error}"
+            ) from error
+        values = found.values if isinstance(found, TokenLosses) else found
+        if not isinstance(values, torch.Tensor) or values.shape != arrays.loss_mask.shape:
+            what = (
+                f"a tensor of shape {tuple(values.shape)}"
+                if isinstance(values, torch.Tensor)
+                else type(values).__name__
+            )
+            raise TrainingError(
+                f"the loss {name!r} returned {what}; it must return one loss per token, here of "
+                f"shape {tuple(arrays.loss_mask.shape)}"
+            )
+        if not values.requires_grad:
+            raise TrainingError(
+                f"the loss {name!r} returned values without a gradient; compute them from "
+                "arrays.logprobs"
+            )
+        held = found if isinstance(found, TokenLosses) else TokenLosses(values)
+        # A user's loss may forget the mask; a token that is not trained has none all the same.
+        return TokenLosses(masked(values, arrays.loss_mask), held.clipped, held.dropped)
+
+    def _sums(
+        self,
+        batch: MicroBatch,
+        losses: TokenLosses,
+        loss: torch.Tensor,
+        logprobs: torch.Tensor,
+        entropy: torch.Tensor,
+        reference: torch.Tensor | None,
+    ) -> torch.Tensor:
+        p, q = logprobs.double(), batch.sampler_logprobs[batch.loss_mask].double()
+        # A single wild ratio must show in the monitors, and not overflow them.
+        near = q + (p - q).clamp(-WIDEST, WIDEST)
+        zero = loss.double() * 0.0
+        sums = [loss.double(), k1(q, p).sum(), k2(q, p).sum(), k3(q, near).sum(), entropy.sum()]
+        sums += [
+            zero if held is None else (held & batch.loss_mask).sum()
+            for held in (losses.clipped, losses.dropped)
+        ]
+        if reference is None:
+            sums += [zero, zero]
+        else:
+            ref = reference.double()
+            close = p + (ref - p).clamp(-WIDEST, WIDEST)
+            sums += [k1(q, ref).sum(), k3(p, close).sum()]
+        head = torch.stack([value.double() for value in sums]).cpu()
+        return torch.cat([head, histogram(p - q)])
+
+
+def is_finite(sums: torch.Tensor) -> bool:
+    """Return whether the sums of a step hold no infinity and no NaN."""
+    return bool(torch.isfinite(sums).all())
+
+
+def _spread(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Put ``[N]`` values of the trained tokens into ``[B, L]``, with 0 elsewhere."""
+    return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(
+        mask, values
+    )

@@ -1,0 +1,283 @@
+"""The model that learns: loading, LoRA, the optimizer, and one optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vf.inference.embedded.loading import load_module
+from vf.traces.errors import ConfigError, TrainingError
+from vf.traces.trace import Branch
+from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches, trained_tokens, weighted
+from vf.trainer.learning.learning_rate import peak_learning_rate
+from vf.trainer.learning.lora_targets import lora_targets
+from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
+from vf.trainer.learning.ranks import Ranks, Update, balance
+from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference
+from vf.trainer.settings.config import TrainerArgs
+
+
+def token_logprobs(
+    model: Any, batch: MicroBatch, temperature: float, *, entropy_gradient: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the learner's log-probability and entropy at every trained token.
+
+    This is the one place where predictions are shifted onto the tokens that they predict: the
+    logits at position t − 1 give the probability of token t.
+
+    Args:
+        model: A causal language model.
+        batch: B rows of L tokens.
+        temperature: The sampler's; logits are divided by it.
+        entropy_gradient: Whether the entropy carries a gradient.
+
+    Returns:
+        log p and entropy in nats, both float32 ``[N]`` for the N trained tokens in row-major order.
+    """
+    trained = batch.loss_mask[:, 1:]
+    columns = trained.any(0).nonzero()[:, 0]  # positions whose prediction any row needs
+    logits = model(
+        input_ids=batch.input_ids,
+        attention_mask=batch.attention_mask,
+        use_cache=False,
+        logits_to_keep=columns,
+    ).logits
+    logits = logits[trained[:, columns]].float() / temperature
+    logprobs = torch.log_softmax(logits, dim=-1)
+    targets = batch.input_ids[:, 1:][trained]
+    with nullcontext() if entropy_gradient else torch.no_grad():
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+    return logprobs.gather(1, targets[:, None])[:, 0], entropy
+
+
+class Policy:
+    """The trained module with its optimizer and schedule.
+
+    With several trainer processes each has one, and all stay alike: see
+    :mod:`vf.trainer.learning.ranks`. Rank 0 calls :meth:`update`, and the others take part.
+
+    Args:
+        model_name: A local folder or a hub name.
+        args: ``[trainer.args]``.
+
+    Raises:
+        ConfigError: The model or the reference cannot be loaded, a LoRA target module does not
+            exist, or a custom loss cannot be found.
+        TrainingError: Another trainer process is gone.
+    """
+
+    def __init__(self, model_name: str, args: TrainerArgs) -> None:
+        from transformers import get_scheduler
+
+        self.args = args
+        self.ranks = Ranks()
+        self.accelerator = self.ranks.accelerator
+        self.objective = Objective(args)
+        model = load_module(model_name, _dtype(args))
+        width = model.config.get_text_config().hidden_size
+        if args.use_lora:
+            model = _with_lora(model, args)
+        if args.gradient_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.enable_input_require_grads()
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(
+            trainable,
+            lr=peak_learning_rate(args, width),
+            betas=(args.betas[0], args.betas[1]),
+            eps=args.eps,
+            weight_decay=args.weight_decay,
+        )
+        name = (
+            "constant_with_warmup"
+            if args.lr_scheduler_type == "constant"
+            else args.lr_scheduler_type
+        )
+        scheduler = get_scheduler(
+            name,
+            optimizer,
+            num_warmup_steps=args.warmup_steps * args.num_substeps,
+            num_training_steps=args.max_steps * args.num_substeps,
+        )
+        # Only placed on the device, never wrapped: the ranks sum their gradients themselves.
+        self.model: Any = self.accelerator.prepare_model(model, evaluation_mode=True)
+        self.optimizer, self.scheduler = self.accelerator.prepare(optimizer, scheduler)
+        self.ranks.align(self._trained)
+        self.model.eval()
+        self.reference = self._build_reference() if args.kl_penalty_coef else None
+
+    def _build_reference(self) -> Reference:
+        args, mine = self.args, self.accelerator.unwrap_model(self.model)
+        if args.reference_model is None:
+            return AdapterReference(mine)
+        model = load_module(args.reference_model, _dtype(args), "trainer.args.reference_model")
+        follows = args.reference_update_steps is not None
+        return FrozenReference(model.to(self.accelerator.device), mine, follows=follows)
+
+    @property
+    def module(self) -> Any:
+        """The model as it was loaded, with the adapter inside its layers if there is one."""
+        model = self.accelerator.unwrap_model(self.model)
+        return model.get_base_model() if self.args.use_lora else model
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate that the next optimizer step will use."""
+        return float(self.scheduler.get_last_lr()[0])
+
+    def update(self, samples: Sequence[Sample]) -> UpdateStats:
+        """Take one optimizer step on the samples.
+
+        The loss is the weighted sum over trained tokens
+        (:func:`~vf.trainer.learning.batch.weighted`), whatever the split into micro-batches and over trainer processes.
+
+        Raises:
+            TrainingError: The loss or the gradient is not finite; no step was taken. Or another
+                trainer process is gone.
+        """
+        args, count = self.args, self.ranks.count
+        seeds = torch.randint(2**62, (count,)).tolist() if count > 1 else [0]
+        tokens, processed = trained_tokens(samples), sum(len(sample) for sample in samples)
+        updates = [
+            Update(
+                micro_batches(share, args.micro_batch_tokens, args.micro_batch_size),
+                tokens,
+                processed,
+                seed,
+            )
+            for share, seed in zip(balance(weighted(samples, args), count), seeds, strict=True)
+        ]
+        self.ranks.tell(updates)
+        return self.take_step(updates[0])
+
+    def take_step(self, update: Update) -> UpdateStats:
+        """Do this rank's part of an update; all ranks end with the same parameters and statistics.
+
+        Raises:
+            TrainingError: As in :meth:`update`, and on every rank alike.
+        """
+        args, sums = self.args, self.objective.empty_sums()
+        references, mean_gap = self._ask_reference(update)
+        with self._training():
+            for batch, reference in zip(update.batches, references, strict=True):
+                batch = batch.to(self.accelerator.device)
+                logprobs, entropy = token_logprobs(
+                    self.model, batch, args.temperature, entropy_gradient=args.entropy_coef > 0
+                )
+                loss, part = self.objective(batch, logprobs, entropy, reference, mean_gap)
+                self.accelerator.backward(loss)
+                sums += part
+            self.ranks.add_up(self._trained, sums)
+            norm = float(
+                self.accelerator.clip_grad_norm_(self.model.parameters(), args.max_grad_norm)
+            )
+            if not (is_finite(sums) and norm < float("inf")):
+                self.optimizer.zero_grad()
+                raise TrainingError(
+                    f"the loss ({float(sums[0])}) or its gradient norm ({norm}) is not finite; "
+                    "lower learning_rate, or look for rewards or logprobs gone wrong"
+                )
+            self.optimizer.step()
+            self.scheduler.step()
+            self.optimizer.zero_grad()
+        self._update_reference()
+        return self.objective.stats(sums, norm, update.tokens, update.processed_tokens)
+
+    def _ask_reference(self, update: Update) -> tuple[Sequence[torch.Tensor | None], float]:
+        """Return log p_ref of each micro-batch's trained tokens, and mean(log q − log p_ref)."""
+        if self.reference is None:
+            return [None] * len(update.batches), 0.0
+        found, gap = [], torch.zeros(1, dtype=torch.float64)
+        with torch.no_grad(), self.reference.active() as model:
+            for batch in update.batches:
+                batch = batch.to(self.accelerator.device)
+                logprobs, _ = token_logprobs(model, batch, self.args.temperature)
+                gap += (batch.sampler_logprobs[batch.loss_mask] - logprobs).double().sum().cpu()
+                found.append(logprobs)
+        if self.args.kl_penalty_type == "advantage":
+            self.ranks.total(gap)
+        return found, float(gap) / update.tokens
+
+    def _update_reference(self) -> None:
+        every = self.args.reference_update_steps
+        if self.reference is not None and every is not None:
+            steps: int = self.scheduler.state_dict()["last_epoch"]
+            if steps % every == 0:
+                self.reference.follow()
+
+    def logprobs(self, prompt_ids: list[int], token_ids: list[int]) -> list[float]:
+        """Return the log-probability of each token after the prompt, at the run's temperature."""
+        branch = Branch()
+        branch.add_context(prompt_ids, 0)
+        branch.add_sampled(token_ids, [0.0] * len(token_ids), [0] * len(token_ids), 0)
+        [batch] = micro_batches([Sample(branch, 0.0)], len(branch))
+        batch = batch.to(self.accelerator.device)
+        with torch.no_grad():
+            logprobs, _ = token_logprobs(self.model, batch, self.args.temperature)
+        return [float(logprob) for logprob in logprobs]
+
+    def save(self, folder: Path) -> None:
+        """Save the adapter or the model in Hugging Face's format."""
+        self.accelerator.unwrap_model(self.model).save_pretrained(folder)
+
+    def trainable_state(self) -> dict[str, torch.Tensor]:
+        """Return the trained parameters by name, on the CPU."""
+        model = self.accelerator.unwrap_model(self.model)
+        return {
+            name: parameter.detach().cpu().clone()
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def load_trainable_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Copy saved parameters back in place, so that an engine on this module sees them.
+
+        Raises:
+            ConfigError: The names or shapes are those of another model.
+        """
+        model = self.accelerator.unwrap_model(self.model)
+        mine = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if {name: p.shape for name, p in mine.items()} != {n: t.shape for n, t in state.items()}:
+            raise ConfigError(
+                "the checkpoint's trained parameters are those of another model or adapter"
+            )
+        with torch.no_grad():
+            for name, parameter in mine.items():
+                parameter.copy_(state[name])
+
+    @property
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Dropout is on while training, and off whenever the engine generates."""
+        self.model.train()
+        try:
+            yield
+        finally:
+            self.model.eval()
+
+
+def _dtype(args: TrainerArgs) -> torch.dtype:
+    return torch.bfloat16 if args.bf16 else torch.float32
+
+
+def _with_lora(model: Any, args: TrainerArgs) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=args.lora_rank,
+        lora_alpha=args.lora_alpha,
+        lora_dropout=args.lora_dropout,
+        target_modules=lora_targets(model, args),
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return get_peft_model(model, config)
+    except ValueError as error:
+        raise ConfigError(f"trainer.args.lora_target_modules: {error}") from error

@@ -1,0 +1,237 @@
+"""Several trainer processes that learn as one.
+
+Rank 0 runs the whole trainer; the others follow it and only hold the model and the optimizer.
+Rank 0 tells every rank what to do. In an update each computes the gradient of its own share of the
+samples, one sum over the ranks gives all of them the gradient of the whole batch, and each takes
+the same step: what one process would have done, up to the order of additions.
+
+Commands travel over a gloo group of their own, on which a follower may wait as long as rollouts
+take. Sums travel over the default group (NCCL on GPUs), where nobody has reason to be late. Where a
+process dies, the launcher ends the others (see :mod:`vf.trainer.launch`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from vf.traces.errors import TrainingError
+from vf.trainer.launch import world
+from vf.trainer.learning.batch import MicroBatch, Sample
+
+log = logging.getLogger(__name__)
+
+LATE = timedelta(minutes=30)  # in a sum, or in joining: then the process hangs
+IDLE = timedelta(days=30)  # between two commands
+BUCKET_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Take an optimizer step together.
+
+    Attributes:
+        batches: The receiving rank's share.
+        tokens: Trained tokens in the shares of all ranks.
+        processed_tokens: All tokens in the shares of all ranks, without padding.
+        seed: Of the follower's dropout. Rank 0, which saves its random state, goes on with that.
+    """
+
+    batches: list[MicroBatch]
+    tokens: int
+    processed_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load a checkpoint.
+
+    Attributes:
+        path: Its folder.
+    """
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """There is no more to do."""
+
+
+Command = Update | Load | Stop
+
+
+def balance(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:
+    """Split samples into one share per rank, nearly equal in tokens.
+
+    The longest go first, each to the rank that has the fewest tokens so far.
+    """
+    shares: list[list[Sample]] = [[] for _ in range(ranks)]
+    tokens = [0] * ranks
+    for sample in sorted(samples, key=len, reverse=True):
+        rank = min(range(ranks), key=tokens.__getitem__)
+        shares[rank].append(sample)
+        tokens[rank] += len(sample)
+    return shares
+
+
+class Ranks:
+    """All trainer processes, seen from one of them. With one process, nothing here costs anything.
+
+    Attributes:
+        accelerator: Accelerate's handle on this process and its device.
+        count: How many processes there are.
+        rank: Which one this is; 0 leads.
+    """
+
+    def __init__(self) -> None:
+        from accelerate import Accelerator
+        from accelerate.utils import InitProcessGroupKwargs
+
+        self.accelerator = Accelerator(
+            # Several processes on a machine without CUDA: Accelerate must be told.
+            cpu=True if world().size > 1 and not torch.cuda.is_available() else None,
+            # It would step the schedule once for every process.
+            step_scheduler_with_optimizer=False,
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=LATE)],
+        )
+        self.count: int = self.accelerator.num_processes
+        self.rank: int = self.accelerator.process_index
+        self._commands: Any = None
+        self._owed = False  # the followers are in a sum that this process has not joined
+        if self.count > 1:
+            self._commands = dist.new_group(backend="gloo", timeout=IDLE)
+
+    def tell(self, commands: Sequence[Command]) -> None:
+        """Send every rank its command; rank 0's own comes first and is not sent.
+
+        Raises:
+            TrainingError: A rank is gone.
+        """
+        if self.count == 1:
+            return
+        self._owed = any(isinstance(command, Update) for command in commands)
+        with _all_there():
+            dist.scatter_object_list([None], list(commands), src=0, group=self._commands)
+
+    def listen(self) -> Command:
+        """Wait for rank 0's next command.
+
+        Raises:
+            TrainingError: Rank 0 is gone.
+        """
+        received: list[Any] = [None]
+        with _all_there():
+            dist.scatter_object_list(received, None, src=0, group=self._commands)
+        command: Command = received[0]
+        return command
+
+    def align(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Give every rank the parameters of rank 0, in place.
+
+        Raises:
+            TrainingError: A rank is gone.
+        """
+        if self.count == 1:
+            return
+        with _all_there():
+            for parameter in parameters:
+                dist.broadcast(parameter.detach(), src=0)
+
+    def total(self, sums: torch.Tensor) -> None:
+        """Replace statistics by their sums over the ranks, before an update goes on.
+
+        Args:
+            sums: float64 ``[S]``, summed in place.
+
+        Raises:
+            TrainingError: A rank is gone or hangs.
+        """
+        if self.count == 1:
+            return
+        totals = sums.to(self.accelerator.device)
+        with _all_there():
+            dist.all_reduce(totals)
+        sums.copy_(totals)
+
+    def add_up(self, parameters: Sequence[torch.Tensor], sums: torch.Tensor) -> None:
+        """Replace gradients and statistics by their sums over the ranks.
+
+        Args:
+            parameters: The trained ones. What has a gradient on no rank is left without.
+            sums: float64 ``[S]``, summed in place.
+
+        Raises:
+            TrainingError: A rank is gone or hangs.
+        """
+        if self.count == 1:
+            return
+        touched = torch.tensor([p.grad is not None for p in parameters], dtype=sums.dtype)
+        totals = torch.cat([sums, touched]).to(self.accelerator.device)
+        with _all_there():
+            dist.all_reduce(totals)
+        sums.copy_(totals[: len(sums)])
+        flags = totals[len(sums) :].tolist()
+        used = [parameter for parameter, flag in zip(parameters, flags, strict=True) if flag]
+        for bucket in _buckets(used):
+            flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in bucket])
+            with _all_there():
+                dist.all_reduce(flat)
+            parts = torch.split(flat, [parameter.numel() for parameter in bucket])
+            for parameter, part in zip(bucket, parts, strict=True):
+                parameter.grad = part.view_as(parameter)
+        self._owed = False
+
+    def stop(self) -> None:
+        """Let the followers end, and disconnect. Safe to call twice.
+
+        If this process failed in the middle of an update, the followers wait for its sum and
+        cannot listen: then the launcher ends them, once this process has exited.
+        """
+        if self._commands is None or self._owed:
+            return
+        if self.rank == 0:
+            try:
+                self.tell([Stop()] * self.count)
+            except TrainingError as error:
+                log.warning("no need to stop the other trainer processes: %s", error)
+                self._commands = None
+                return
+        self._commands = None
+        dist.destroy_process_group()
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _buckets(parameters: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Yield runs of parameters that are summed at once, so that a large model is not held twice."""
+    bucket: list[torch.Tensor] = []
+    size = 0
+    for parameter in parameters:
+        if bucket and size + parameter.nbytes > BUCKET_BYTES:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(parameter)
+        size += parameter.nbytes
+    if bucket:
+        yield bucket
+
+
+@contextmanager
+def _all_there() -> Iterator[None]:
+    """Both backends raise a bare RuntimeError where a peer is gone or late."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise TrainingError(f"a trainer process is gone or hangs: {error}") from error

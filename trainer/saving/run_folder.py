@@ -1,0 +1,141 @@
+"""A run's folder: where everything that a run writes has its place."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+from pathlib import Path
+
+from vf.traces.errors import ConfigError
+from vf.traces.store import TraceStore
+from vf.trainer.settings.config import Config
+from vf.trainer.watching.metrics import Metrics
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def choose_folder(config: Config, stem: str) -> Path:
+    """Return the folder of a new run, without making it.
+
+    Raises:
+        ConfigError: ``run_name`` names a run that exists.
+    """
+    parent, name = Path(config.args.output_dir), config.args.run_name
+    if name is not None:
+        folder = parent / name
+        if folder.exists():
+            raise ConfigError(
+                f"trainer.args.run_name = {name!r}: {folder} exists and is never overwritten; "
+                f"choose another name, or continue it with --resume {folder}"
+            )
+        return folder
+    stem, number = re.sub(r"[^\w.-]", "-", stem), 1
+    while (parent / f"{stem}-{number}").exists():
+        number += 1
+    return parent / f"{stem}-{number}"
+
+
+class RunFolder:
+    """The files of one run.
+
+    Attributes:
+        path: ``runs/<name>``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.toml"
+        self.metrics = path / "metrics.jsonl"
+        self.traces = path / "traces"
+        self.checkpoints = path / "checkpoints"
+        self.report = path / "report.html"
+        self.trainer_log = path / "logs" / "trainer.log"
+        self.inference_log = path / "logs" / "inference.log"
+        self.environment_log = path / "logs" / "environment.log"
+
+    def create(self) -> None:
+        """Make the folder.
+
+        Raises:
+            ConfigError: It exists, or cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True)
+            self.open()
+        except OSError as error:
+            raise ConfigError(f"cannot make the run's folder {self.path}: {error}") from error
+
+    def open(self) -> None:
+        """Make the folders inside, and send logs to their files."""
+        for folder in (self.traces, self.checkpoints, self.trainer_log.parent):
+            folder.mkdir(exist_ok=True)
+        logging.captureWarnings(True)
+        _log_to(self.trainer_log, ["vf", "py.warnings"])
+        _log_to(self.inference_log, ["transformers", "uvicorn", "ContinuousBatchingLogger"])
+        # Failures of environments are in the trainer's log too: there they have a place in time.
+        _log_to(self.environment_log, ["vf.environments"], propagate=True)
+
+    def step_traces(self, step: int) -> TraceStore:
+        """Return the store of a training step's traces; the first step is 1."""
+        return TraceStore(self.traces / f"step-{step:06d}.jsonl")
+
+    def eval_traces(self, step: int) -> TraceStore:
+        """Return the store of the evaluation after ``step`` training steps."""
+        return TraceStore(self.traces / f"eval-{step:06d}.jsonl")
+
+    def append_metrics(self, metrics: Metrics) -> None:
+        """Write one line of metrics, flushed to disk. What is not finite becomes null."""
+        line = {k: v if math.isfinite(v) else None for k, v in metrics.items()}
+        with self.metrics.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read_metrics(self) -> list[Metrics]:
+        """Return the lines written so far; a torn last one is left out."""
+        if not self.metrics.exists():
+            return []
+        lines = []
+        for line in self.metrics.read_text().splitlines():
+            try:
+                lines.append(json.loads(line))
+            except ValueError:
+                break
+        return lines
+
+    def rewind(self, step: int) -> None:
+        """Go back to the state after ``step`` training steps, losing nothing.
+
+        Metrics of later steps are dropped, for they are written again. Traces of later steps are
+        moved to ``traces/superseded-N``, so none is lost and none is counted twice.
+        """
+        kept = [line for line in self.read_metrics() if line["step"] <= step]
+        temporary = self.metrics.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        temporary.replace(self.metrics)
+        later = [file for file in self.traces.glob("*.jsonl") if _step_of(file) > step]
+        if later:
+            number = len(list(self.traces.glob("superseded-*"))) + 1
+            attic = self.traces / f"superseded-{number}"
+            attic.mkdir()
+            for file in later:
+                file.rename(attic / file.name)
+
+
+def _step_of(traces: Path) -> int:
+    return int(traces.stem.rpartition("-")[2])
+
+
+def _log_to(path: Path, names: list[str], *, propagate: bool = False) -> None:
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    for name in names:
+        logger = logging.getLogger(name)
+        for old in [h for h in logger.handlers if not isinstance(h, logging.NullHandler)]:
+            logger.removeHandler(old)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = propagate

@@ -1,0 +1,1 @@
+"""The TOML: what can be set, read, checked and written."""

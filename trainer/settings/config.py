@@ -1,0 +1,322 @@
+"""What a run is made of: the models behind the TOML. Every field changes behaviour.
+
+Importing this module loads neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from vf.inference.settings import (
+    EmbeddedSettings,
+    EngineSettings,
+    Positive,
+    Seconds,
+    Strict,
+    VllmSettings,
+)
+from vf.trainer.settings.loss_args import LossArgs
+
+
+class EnvConfig(Strict):
+    """``[env]``: which environment, and its arguments."""
+
+    id: str = Field(description="Name of a registered or installed environment.")
+    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of its constructor.")
+
+
+def _engine(raw: Any) -> str:
+    """Return which engine a raw ``[inference]`` asks for."""
+    if isinstance(raw, EngineSettings):
+        return str(raw.engine)
+    named = raw.get("engine", "embedded") if isinstance(raw, dict) else "embedded"
+    return named if isinstance(named, str) else repr(named)
+
+
+ENGINES: dict[str, type[EngineSettings]] = {"embedded": EmbeddedSettings, "vllm": VllmSettings}
+InferenceConfig = Annotated[
+    Annotated[EmbeddedSettings, Tag("embedded")] | Annotated[VllmSettings, Tag("vllm")],
+    Discriminator(_engine),
+]
+
+
+# Which settings belong to which losses.
+_LOSS_SETTINGS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("clip_low", "clip_high"): ("ppo", "cispo"),
+    ("dual_clip",): ("ppo",),
+    ("sequence_clip_low", "sequence_clip_high"): ("gspo",),
+    ("dro_beta",): ("dro",),
+    ("drop_low", "drop_high", "dppo_tau"): ("dppo",),
+    ("import_path",): ("custom",),
+}
+
+
+class TrainerArgs(LossArgs):
+    """``[trainer.args]``: how the model learns."""
+
+    run_name: str | None = Field(
+        default=None,
+        pattern=r"^[\w.-]+$",
+        description="Folder of the run; by default the TOML's name and a number.",
+    )
+    output_dir: str = Field(default="runs", description="Where run folders are made.")
+    seed: int = Field(default=0, description="Seed of everything random.")
+
+    max_steps: Positive = Field(default=100, description="Training steps.")
+    batch_size: Positive = Field(default=64, description="Rollouts in one step.")
+    rollouts_per_example: Annotated[int, Field(ge=2)] = Field(
+        default=8, description="Rollouts of one task in a step; advantages are relative to them."
+    )
+    num_substeps: Positive = Field(
+        default=1, description="Optimizer steps that a batch is split into, by whole groups."
+    )
+    micro_batch_tokens: Positive = Field(
+        default=8192, description="Tokens, padding included, in one forward and backward pass."
+    )
+    micro_batch_size: Positive | None = Field(
+        default=None, description="Most sequences in one forward and backward pass."
+    )
+
+    max_tokens: Positive = Field(default=512, description="Tokens sampled in one turn at most.")
+    max_prompt_len: Positive = Field(
+        default=1024, description="Tokens in a task's first prompt at most."
+    )
+    max_seq_len: Positive = Field(default=2048, description="Tokens in one context at most.")
+    temperature: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="Sampling temperature."
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, description="Nucleus mass.")
+    top_k: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Likeliest tokens kept; 0 keeps all."
+    )
+    min_p: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.0,
+        description="Share of the likeliest token's probability below which tokens are dropped.",
+    )
+    repetition_penalty: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="Divides the logits of tokens already in the context."
+    )
+    max_concurrent: Positive = Field(default=64, description="Rollouts in flight at once.")
+    generation_timeout: Seconds = Field(
+        default=120.0, description="Seconds for one answer of the model."
+    )
+    max_error_rate: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.25, description="Share of a step's rollouts that may fail before the run stops."
+    )
+
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="Course of the learning rate after the warm-up."
+    )
+    warmup_steps: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Steps of linear warm-up."
+    )
+    max_grad_norm: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="Gradient norm is clipped to it."
+    )
+    bf16: bool = Field(
+        default=False, description="Keep the frozen weights in bfloat16 (with LoRA)."
+    )
+    gradient_checkpointing: bool = Field(
+        default=False,
+        description="Recompute activations in the backward pass: less memory, more time.",
+    )
+
+    use_lora: bool = Field(
+        default=True, description="Train a LoRA adapter rather than all weights."
+    )
+    lora_rank: Positive = Field(default=16, description="Rank of the adapter.")
+    lora_alpha: Annotated[float, Field(gt=0)] = Field(
+        default=32, description="Scale of the adapter, over its rank."
+    )
+    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="Dropout before the adapter."
+    )
+    lora_target_modules: list[str] | None = Field(
+        default=None,
+        description="Names of the adapted modules; by default what train_attn, train_mlp and "
+        "train_unembed say.",
+    )
+
+    eval_strategy: Literal["no", "steps"] = Field(
+        default="steps",
+        description="`steps`: before the first step, every `eval_steps`, and after the last.",
+    )
+    eval_steps: Positive = Field(default=50, description="Steps between evaluations.")
+    eval_examples: Positive = Field(default=64, description="Held-out tasks in an evaluation.")
+    save_steps: Positive = Field(
+        default=50, description="Steps between checkpoints; the last is always saved."
+    )
+    sample_steps: Positive = Field(
+        default=10, description="Steps between conversations shown on the terminal."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Refuse settings that contradict each other."""
+        groups, rest = divmod(self.batch_size, self.rollouts_per_example)
+        if rest:
+            near = max(1, round(self.batch_size / self.rollouts_per_example))
+            raise ValueError(
+                f"batch_size = {self.batch_size} is not a multiple of rollouts_per_example = "
+                f"{self.rollouts_per_example}; try batch_size = {near * self.rollouts_per_example}"
+            )
+        if groups % self.num_substeps:
+            raise ValueError(
+                f"num_substeps = {self.num_substeps} does not divide the {groups} groups of a "
+                "batch (batch_size / rollouts_per_example)"
+            )
+        if self.max_prompt_len >= self.max_seq_len:
+            raise ValueError(
+                f"max_prompt_len = {self.max_prompt_len} leaves no room for an answer in "
+                f"max_seq_len = {self.max_seq_len}; lower the first or raise the second"
+            )
+        if self.micro_batch_tokens < self.max_seq_len:
+            raise ValueError(
+                f"micro_batch_tokens = {self.micro_batch_tokens} is below max_seq_len = "
+                f"{self.max_seq_len}, so a full context fits in no micro-batch; raise it"
+            )
+        changed = {
+            name
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) != field.default
+        }
+        self._check_adapter(changed)
+        self._check_loss(changed)
+        self._check_credit(changed)
+        self._check_reference(changed)
+        return self
+
+    def _check_adapter(self, changed: set[str]) -> None:
+        parts = {"train_attn", "train_mlp", "train_unembed"}
+        lora = sorted(name for name in changed if name.startswith("lora_") or name in parts)
+        if lora and not self.use_lora:
+            raise ValueError(f"{', '.join(lora)} is set, but use_lora = false; remove one")
+        if self.bf16 and not self.use_lora:
+            raise ValueError(
+                "bf16 = true needs use_lora = true: weights trained in bfloat16 lose small updates"
+            )
+        if self.lora_target_modules is not None and (named := sorted(changed & parts)):
+            raise ValueError(
+                f"lora_target_modules and {', '.join(named)} both say what is adapted; remove one"
+            )
+        if not (self.train_attn or self.train_mlp or self.train_unembed):
+            raise ValueError(
+                "train_attn, train_mlp and train_unembed are all false, so nothing is trained; "
+                "set at least one"
+            )
+
+    def _check_loss(self, changed: set[str]) -> None:
+        """Refuse the settings of one loss beside another."""
+        token_clips = sorted(changed & {"clip_low", "clip_high", "dual_clip"})
+        if token_clips and self.loss_fn == "gspo":
+            raise ValueError(
+                f"{', '.join(token_clips)} bounds a token's ratio, but loss_fn = 'gspo' clips the "
+                "sequence's: set sequence_clip_low and sequence_clip_high, which are far smaller "
+                "(3e-4 and 4e-4 by default)"
+            )
+        for names, losses in _LOSS_SETTINGS.items():
+            set_here = sorted(changed & set(names))
+            if set_here and self.loss_fn not in losses:
+                known = " or ".join(map(repr, losses))
+                raise ValueError(
+                    f"{', '.join(set_here)} is set, but only loss_fn = {known} reads it; "
+                    f"here loss_fn = {self.loss_fn!r}"
+                )
+        if self.loss_fn == "custom" and self.import_path is None:
+            raise ValueError(
+                "loss_fn = 'custom' needs import_path = 'package.module:function' (or "
+                "'file.py:function')"
+            )
+        if self.fixed_length is not None and self.loss_normalisation != "fixed":
+            raise ValueError(
+                "fixed_length is set, but only loss_normalisation = 'fixed' reads it; remove one"
+            )
+
+    def _check_credit(self, changed: set[str]) -> None:
+        if self.overlong_buffer is None and "overlong_penalty" in changed:
+            raise ValueError("overlong_penalty is set without overlong_buffer; set both")
+        if self.overlong_buffer is not None and self.overlong_buffer >= self.max_tokens:
+            raise ValueError(
+                f"overlong_buffer = {self.overlong_buffer} leaves no turn free of cost, for "
+                f"max_tokens = {self.max_tokens}; lower the first"
+            )
+        if self.credit == "trace" and "credit_discount" in changed:
+            raise ValueError("credit_discount is set, but only credit = 'turn' discounts")
+        if self.advantage == "max_rl" and (self.credit == "turn" or self.overlong_buffer):
+            raise ValueError(
+                "advantage = 'max_rl' divides by the mean reward, which credit = 'turn' and "
+                "overlong_buffer can make negative; choose another advantage, or leave them out"
+            )
+
+    def _check_reference(self, changed: set[str]) -> None:
+        about = {"kl_penalty_type", "kl_discount_factor", "reference_model"}
+        unused = sorted(changed & (about | {"reference_update_steps"}))
+        if unused and not self.kl_penalty_coef:
+            raise ValueError(
+                f"{', '.join(unused)} is set, but kl_penalty_coef = 0 asks for no reference; "
+                "set it, or remove the rest"
+            )
+        if self.kl_discount_factor and self.kl_penalty_type != "advantage":
+            raise ValueError(
+                "kl_discount_factor is set, but only kl_penalty_type = 'advantage' discounts"
+            )
+        if self.reference_update_steps and self.use_lora and self.reference_model is not None:
+            raise ValueError(
+                "reference_update_steps makes the reference the model as it is, which "
+                f"reference_model = {self.reference_model!r} cannot become with use_lora = true; "
+                "remove one"
+            )
+        if self.kl_penalty_coef and not self.use_lora and self.reference_model is None:
+            raise ValueError(
+                f"kl_penalty_coef = {self.kl_penalty_coef:g} without a reference: with use_lora = "
+                "false nothing keeps the weights that training began with. Set reference_model "
+                "(mostly to the same as model; it is then held in memory a second time)"
+            )
+
+
+class TrainerConfig(Strict):
+    """``[trainer]``: who learns."""
+
+    gpus: int | list[int] | None = Field(
+        default=None,
+        description="CUDA devices to train on, or how many of the first; one process on each. "
+        "By default one process, on the first device that there is.",
+    )
+    args: TrainerArgs = Field(default_factory=TrainerArgs)
+
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _are_devices(cls, gpus: Any) -> Any:
+        if isinstance(gpus, list):
+            numbers = all(type(gpu) is int and gpu >= 0 for gpu in gpus)
+            fine = numbers and 0 < len(gpus) == len(set(gpus))
+        else:
+            fine = gpus is None or (type(gpus) is int and gpus > 0)
+        if not fine:
+            raise ValueError(
+                f"{gpus!r} is neither a number of devices nor a list of different ones"
+            )
+        return gpus
+
+    @property
+    def devices(self) -> list[int] | None:
+        """The devices that ``gpus`` means; None leaves the choice to torch."""
+        return list(range(self.gpus)) if isinstance(self.gpus, int) else self.gpus
+
+
+class Config(Strict):
+    """A whole run."""
+
+    model: str = Field(
+        description="A local folder or a hub name; `tiny` is the model that ships with the library."
+    )
+    env: EnvConfig
+    inference: InferenceConfig = Field(default_factory=EmbeddedSettings)
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+
+    @property
+    def args(self) -> TrainerArgs:
+        """``[trainer.args]``, for short."""
+        return self.trainer.args

@@ -1,0 +1,46 @@
+"""Writing a resolved config back as TOML, so that a run's folder says what it ran."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from vf.trainer.settings.config import Config
+
+
+def to_toml(config: Config) -> str:
+    """Return the config as TOML, defaults included; what is None is left out."""
+    lines: list[str] = []
+    _table(config.model_dump(mode="json", exclude_none=True), (), lines)
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _table(values: dict[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
+    plain = {key: value for key, value in values.items() if not isinstance(value, dict)}
+    if path and (plain or not values):
+        lines += ["", f"[{'.'.join(map(_key, path))}]"]
+    lines += [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
+    for key, value in values.items():
+        if isinstance(value, dict):
+            _table(value, (*path, key), lines)
+
+
+def _key(key: str) -> str:
+    return (
+        key
+        if key.replace("_", "").replace("-", "").isalnum() and key.isascii()
+        else json.dumps(key)
+    )
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON escapes are TOML escapes, but for DEL and lone surrogates, which no setting holds.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{_key(k)} = {_value(v)}' for k, v in value.items())} }}"
+    return repr(value)

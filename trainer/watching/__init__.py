@@ -1,0 +1,1 @@
+"""What a run tells: metrics, alarms, the terminal, the report."""

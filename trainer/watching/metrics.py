@@ -1,0 +1,149 @@
+"""The numbers of one step, as they stand in `metrics.jsonl`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+
+from vf.traces.trace import Score, Trace
+from vf.trainer.collecting.group import Group
+from vf.trainer.learning.batch import overlong
+from vf.trainer.learning.credit import was_cut
+from vf.trainer.learning.objective import UpdateStats
+from vf.trainer.settings.config import TrainerArgs
+
+Metrics = dict[str, float]
+
+
+def rollout_metrics(groups: Sequence[Group]) -> Metrics:
+    """Return what the rollouts of a step say.
+
+    Those that failed, and those that the rubric did not score, are counted, and in no mean.
+    """
+    traces = [trace for group in groups for trace in group.traces]
+    failed = sum(len(group.failed) for group in groups)
+    waits = [
+        trace.timing["sandbox"]
+        for group in groups
+        for trace in [*group.traces, *group.failed]
+        if "sandbox" in trace.timing
+    ]
+    out: Metrics = {
+        "rollouts/scored": len(traces),
+        "rollouts/failed": failed,
+        "rollouts/unscored": sum(len(group.unscored) for group in groups),
+        "groups/uniform_fraction": fmean(group.uniform for group in groups),
+    }
+    if waits:
+        out |= {"sandbox/wait_s_mean": fmean(waits), "sandbox/wait_s_max": max(waits)}
+    if not traces:
+        return out
+    calls = [event for trace in traces for event in trace.tool_events]
+    out |= trace_metrics(traces)
+    out |= {
+        "turns/mean": fmean(len(trace.turns) for trace in traces),
+        "tool_calls/mean": len(calls) / len(traces),
+        "tool_calls/error_rate": fmean(c.kind != "ok" for c in calls) if calls else 0.0,
+        "tokens/completion_mean": fmean(trace.completion_tokens for trace in traces),
+        "tokens/context_mean": fmean(sum(map(len, trace.branches)) for trace in traces),
+        "tokens/sampled": sum(trace.completion_tokens for trace in traces),
+        "truncated_fraction": fmean(trace.truncated for trace in traces),
+        "cut_turns_fraction": fmean(
+            turn.finish_reason == "length" for trace in traces for turn in trace.turns
+        ),
+        "forks_per_rollout": fmean(len(trace.forks) for trace in traces),
+    }
+    return out
+
+
+def shaping_metrics(groups: Sequence[Group], args: TrainerArgs) -> Metrics:
+    """Return how much ``mask_truncated`` and ``overlong_buffer`` changed of a step's rollouts.
+
+    ``masked_fraction`` is the share of the scored rollouts that train no token, and
+    ``overlong/cost_mean`` what length cost a rollout on average. Only what is on is there.
+    """
+    traces = [trace for group in groups for trace in group.traces]
+    out: Metrics = {}
+    if traces and args.mask_truncated:
+        out["masked_fraction"] = fmean(was_cut(trace) for trace in traces)
+    if traces and args.overlong_buffer is not None:
+        out["overlong/cost_mean"] = fmean(sum(overlong(trace, args)) for trace in traces)
+    return out
+
+
+def trace_metrics(traces: Sequence[Trace]) -> Metrics:
+    """Return reward, success and every component of the score, over scored traces.
+
+    A component's mean is over the traces that it applied to; where there was none, it is left
+    out. ``gate/x`` is the share of them that kept the gate.
+
+    Raises:
+        ValueError: No trace has a reward.
+    """
+    scores = [trace.score for trace in traces if trace.score is not None]
+    rewards = [score.reward for score in scores if score.reward is not None]
+    outcomes = [score.outcome for score in scores if score.outcome is not None]
+    if not rewards:
+        raise ValueError("no trace has a reward")
+    out: Metrics = {"reward/mean": fmean(rewards), "reward/std": pstdev(rewards)}
+    if outcomes:  # none where a violated gate is all that is known
+        out["success_rate"] = fmean(outcome >= 1.0 for outcome in outcomes)
+        out["reward/outcome"] = fmean(outcomes)
+    for kind in ("penalty", "gate", "part", "metric"):
+        for name, values in _components(scores, kind).items():
+            out[f"{kind}/{name}"] = fmean(values)
+    return out
+
+
+def _components(scores: Sequence[Score], kind: str) -> dict[str, list[float]]:
+    """Return the values of one kind of component by name, where it applied."""
+    found: dict[str, list[float]] = {}
+    for score in scores:
+        named: dict[str, Mapping[str, float | None]] = {
+            "penalty": score.penalties,
+            "gate": score.gates,
+            "part": score.parts,
+            "metric": score.metrics,
+        }
+        for name, value in named[kind].items():
+            if value is not None:
+                found.setdefault(name, []).append(value)
+    return found
+
+
+def update_metrics(updates: Sequence[UpdateStats], *, reference: bool = False) -> Metrics:
+    """Return the training side, token-weighted over a step's optimizer steps.
+
+    The outer quantiles of the importance ratio are those of the optimizer step where it is widest.
+
+    Args:
+        updates: What the optimizer steps did.
+        reference: Whether there is a reference model to tell the distance from.
+    """
+    tokens = sum(update.tokens for update in updates)
+    if not tokens:
+        return {"tokens/trained": 0}
+
+    def mean(values: Sequence[float]) -> float:
+        return sum(v * u.tokens for v, u in zip(values, updates, strict=True)) / tokens
+
+    out = {
+        "loss": mean([update.loss for update in updates]),
+        "grad_norm": mean([update.grad_norm for update in updates]),
+        "kl_sample_train_v1": mean([update.kl_v1 for update in updates]),
+        "kl_sample_train_v2": mean([update.kl_v2 for update in updates]),
+        "kl_sample_train_v3": mean([update.kl_v3 for update in updates]),
+        "entropy": mean([update.entropy for update in updates]),
+        "ratio/min": min(update.ratio_min for update in updates),
+        "ratio/p01": min(update.ratio_p01 for update in updates),
+        "ratio/p50": mean([update.ratio_p50 for update in updates]),
+        "ratio/p99": max(update.ratio_p99 for update in updates),
+        "ratio/max": max(update.ratio_max for update in updates),
+        "clip_fraction": mean([update.clip_fraction for update in updates]),
+        "drop_fraction": mean([update.drop_fraction for update in updates]),
+        "tokens/trained": tokens,
+    }
+    if reference:
+        out["kl_reference_v1"] = mean([update.kl_reference_v1 for update in updates])
+        out["kl_reference_v3"] = mean([update.kl_reference_v3 for update in updates])
+    return out
