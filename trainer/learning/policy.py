@@ -133,7 +133,8 @@ class Policy:
         """Take one optimizer step on the samples.
 
         The loss is the weighted sum over trained tokens
-        (:func:`~vf.trainer.learning.batch.weighted`), whatever the split into micro-batches and over trainer processes.
+        (:func:`~vf.trainer.learning.batch.weighted`), whatever the split into micro-batches and
+        over trainer processes.
 
         Raises:
             TrainingError: The loss or the gradient is not finite; no step was taken. Or another
