@@ -29,8 +29,7 @@ class Sample:
         branch: The tokens.
         advantage: A of all its tokens.
         turn_advantages: If not empty, A by the turn of a token, instead.
-        weight: What the loss of each trained token is multiplied with before all are summed; see
-            :func:`weighted`.
+        weight: What the loss of each trained token is multiplied with; see :func:`weighted`.
     """
 
     branch: Branch
@@ -124,41 +123,63 @@ def sequence_tokens(sample: Sample) -> int:
     return sum(sample.branch.loss_mask[1:])  # nothing predicts the first
 
 
-def trained_tokens(samples: Sequence[Sample]) -> int:
-    """Return how many tokens carry loss."""
-    return sum(map(sequence_tokens, samples))
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How much an optimizer step is made of, over all its samples.
+
+    Attributes:
+        tokens: Trained tokens N.
+        sequences: Branches S that have any.
+        processed: All tokens in the forward passes, without padding.
+    """
+
+    tokens: int = 0
+    sequences: int = 0
+    processed: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
+            self.tokens + other.tokens,
+            self.sequences + other.sequences,
+            self.processed + other.processed,
+        )
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> Totals:
+        """Count samples."""
+        counts = [sequence_tokens(sample) for sample in samples]
+        return cls(sum(counts), sum(count > 0 for count in counts), sum(map(len, samples)))
 
 
 def weighted(samples: Sequence[Sample], args: TrainerArgs) -> list[Sample]:
-    """Return the samples of one optimizer step with the weights of their token losses.
+    """Return samples with the weights of their token losses, up to the factor of :func:`scale`.
 
-    The loss of the step is the sum of weight · token loss over all its trained tokens. As the
-    weights are made from the whole step, it is the same sum however the samples are then split
-    over micro-batches and trainer processes. With N trained tokens in S sequences (branches that
-    have any), and n in the sequence at hand:
+    The loss of an optimizer step is scale · Σ weight · token loss over all its trained tokens. A
+    weight is made from the sequence alone, and the factor is known once the step's last sample
+    is: so the step is the same sum however its samples are split over micro-batches, passes and
+    trainer processes. With N trained tokens in S sequences (branches that have any), and n in the
+    sequence at hand, weight · scale is:
 
-    - ``token``: 1 / N (DAPO, arXiv:2503.14476, section 3.3).
-    - ``sequence``: 1 / (S·n) (GRPO, arXiv:2402.03300, eq. 3).
-    - ``fixed``: 1 / (S·F), F = ``fixed_length`` (Dr. GRPO, arXiv:2503.20783, section 3.2).
+    - ``token``: 1 · 1/N (DAPO, arXiv:2503.14476, section 3.3).
+    - ``sequence``: 1/n · 1/S (GRPO, arXiv:2402.03300, eq. 3).
+    - ``fixed``: 1/F · 1/S, F = ``fixed_length`` (Dr. GRPO, arXiv:2503.20783, section 3.2).
     """
-    counts = [sequence_tokens(sample) for sample in samples]
-    total, sequences = sum(counts), sum(count > 0 for count in counts)
-    fixed = args.fixed_length or args.max_seq_len
 
     def weight(count: int) -> float:
-        if not count:
-            return 0.0
         match args.loss_normalisation:
             case "token":
-                return 1.0 / total
+                return 1.0
             case "sequence":
-                return 1.0 / (sequences * count)
+                return 1.0 / count if count else 0.0
             case "fixed":
-                return 1.0 / (sequences * fixed)
+                return 1.0 / (args.fixed_length or args.max_seq_len)
 
-    return [
-        replace(sample, weight=weight(count)) for sample, count in zip(samples, counts, strict=True)
-    ]
+    return [replace(sample, weight=weight(sequence_tokens(sample))) for sample in samples]
+
+
+def scale(totals: Totals, args: TrainerArgs) -> float:
+    """Return what the summed, weighted loss of an optimizer step is multiplied with."""
+    return 1.0 / (totals.tokens if args.loss_normalisation == "token" else totals.sequences)
 
 
 def micro_batches(

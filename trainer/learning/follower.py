@@ -9,7 +9,7 @@ import torch
 
 from vf.traces.errors import TrainingError, VfError
 from vf.trainer.learning.policy import Policy
-from vf.trainer.learning.ranks import Load, Stop, Update
+from vf.trainer.learning.ranks import Accumulate, Finish, Load, Stop
 from vf.trainer.saving.checkpoint import load_checkpoint
 from vf.trainer.settings.config import Config
 
@@ -47,9 +47,11 @@ def _follow(policy: Policy) -> None:
                 return
             case Load(path):
                 load_checkpoint(path, policy)
-            case Update(seed=seed):
+            case Accumulate(seed=seed):
                 torch.manual_seed(seed)
+                policy.add_gradient(command)
+            case Finish():
                 # A loss that is not finite is so on every rank, and rank 0 decides what it means
                 # for the run: this one listens for what comes next.
                 with suppress(TrainingError):
-                    policy.take_step(command)
+                    policy.take_step()

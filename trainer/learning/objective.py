@@ -1,9 +1,10 @@
 """What an optimizer step minimises, one micro-batch at a time, and what is seen on the way.
 
-    Σ over trained tokens of w · (loss + β·k3(p ‖ p_ref) − c·H)
+    scale · Σ over trained tokens of w · (loss + β·k3(p ‖ p_ref) − c·H)
 
-w are the weights of the normalisation, H is the entropy of the learner's distribution. With
-``kl_penalty_type = "advantage"`` the KL stands in the advantages instead.
+scale and w are those of the normalisation (:func:`~vf.trainer.learning.batch.weighted`), H is the
+entropy of the learner's distribution. With ``kl_penalty_type = "advantage"`` the KL stands in the
+advantages instead.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from vf.traces.errors import TrainingError
-from vf.trainer.learning.batch import MicroBatch
+from vf.trainer.learning.batch import MicroBatch, Totals
 from vf.trainer.learning.kl import (
     BINS,
     WIDEST,
@@ -134,22 +135,23 @@ class Objective:
             sums = self._sums(batch, token_losses, loss, logprobs, entropy, reference)
         return loss, sums
 
-    def stats(self, sums: torch.Tensor, norm: float, tokens: int, processed: int) -> UpdateStats:
+    def stats(self, sums: torch.Tensor, factor: float, norm: float, totals: Totals) -> UpdateStats:
         """Return what the sums over a whole optimizer step say.
 
         Args:
             sums: float64 ``[S]``, over all micro-batches and ranks.
+            factor: What the summed loss is multiplied with.
             norm: The gradient's, before clipping.
-            tokens: Trained tokens.
-            processed: All tokens.
+            totals: What the step was made of.
         """
+        tokens = totals.tokens
         named = dict(zip(_SUMS, sums.tolist(), strict=False))
         mean = {name: value / tokens for name, value in named.items()}
         least, low, middle, high, most = ratio_quantiles(
             sums[len(_SUMS) :], (0.0, 0.01, 0.5, 0.99, 1.0)
         )
         return UpdateStats(
-            loss=named["loss"],
+            loss=factor * named["loss"],
             grad_norm=norm,
             kl_v1=mean["k1"],
             kl_v2=mean["k2"],
@@ -165,7 +167,7 @@ class Objective:
             kl_reference_v1=mean["reference_k1"],
             kl_reference_v3=mean["reference_k3"],
             tokens=tokens,
-            processed_tokens=processed,
+            processed_tokens=totals.processed,
         )
 
     def _token_losses(self, arrays: LossArrays) -> TokenLosses:

@@ -12,11 +12,11 @@ import torch
 from vf.inference.embedded.loading import load_module
 from vf.traces.errors import ConfigError, TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches, trained_tokens, weighted
+from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
 from vf.trainer.learning.learning_rate import peak_learning_rate
 from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
-from vf.trainer.learning.ranks import Ranks, Update, balance
+from vf.trainer.learning.ranks import Accumulate, Finish, Ranks, balance
 from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference
 from vf.trainer.settings.config import TrainerArgs
 
@@ -77,6 +77,7 @@ class Policy:
         self.ranks = Ranks()
         self.accelerator = self.ranks.accelerator
         self.objective = Objective(args)
+        self._sums, self._totals = self.objective.empty_sums(), Totals()
         model = load_module(model_name, _dtype(args))
         width = model.config.get_text_config().hidden_size
         if args.use_lora:
@@ -100,8 +101,8 @@ class Policy:
         scheduler = get_scheduler(
             name,
             optimizer,
-            num_warmup_steps=args.warmup_steps * args.num_substeps,
-            num_training_steps=args.max_steps * args.num_substeps,
+            num_warmup_steps=args.warmup_steps * args.updates_per_step,
+            num_training_steps=args.max_steps * args.updates_per_step,
         )
         # Only placed on the device, never wrapped: the ranks sum their gradients themselves.
         self.model: Any = self.accelerator.prepare_model(model, evaluation_mode=True)
@@ -132,76 +133,113 @@ class Policy:
     def update(self, samples: Sequence[Sample]) -> UpdateStats:
         """Take one optimizer step on the samples.
 
-        The loss is the weighted sum over trained tokens
-        (:func:`~vf.trainer.learning.batch.weighted`), whatever the split into micro-batches and
-        over trainer processes.
+        Raises:
+            TrainingError: As :meth:`accumulate` and :meth:`finish`.
+        """
+        self.accumulate(samples)
+        return self.finish()
+
+    def accumulate(self, samples: Sequence[Sample]) -> None:
+        """Add the gradient of samples to that of the optimizer step under way.
+
+        However a step's samples are handed over, in one call or in many, the gradient is that of
+        the same sum (:func:`~vf.trainer.learning.batch.weighted`). An exception: with
+        ``kl_penalty_type = "advantage"``, where samples depend on the mean over all, a step must
+        be one call.
+
+        Raises:
+            TrainingError: A custom loss is at fault, or another trainer process is gone.
+        """
+        args, count = self.args, self.ranks.count
+        seeds = torch.randint(2**62, (count,)).tolist() if count > 1 else [0]
+        totals = Totals.of(samples)
+        parts = [
+            Accumulate(
+                micro_batches(share, args.micro_batch_tokens, args.micro_batch_size), totals, seed
+            )
+            for share, seed in zip(balance(weighted(samples, args), count), seeds, strict=True)
+        ]
+        self.ranks.tell(parts)
+        self.add_gradient(parts[0])
+        self.ranks.joined()
+
+    def finish(self) -> UpdateStats:
+        """Take the optimizer step with the gradient of what was accumulated.
 
         Raises:
             TrainingError: The loss or the gradient is not finite; no step was taken. Or another
                 trainer process is gone.
         """
-        args, count = self.args, self.ranks.count
-        seeds = torch.randint(2**62, (count,)).tolist() if count > 1 else [0]
-        tokens, processed = trained_tokens(samples), sum(len(sample) for sample in samples)
-        updates = [
-            Update(
-                micro_batches(share, args.micro_batch_tokens, args.micro_batch_size),
-                tokens,
-                processed,
-                seed,
-            )
-            for share, seed in zip(balance(weighted(samples, args), count), seeds, strict=True)
-        ]
-        self.ranks.tell(updates)
-        return self.take_step(updates[0])
+        self.ranks.tell([Finish()] * self.ranks.count)
+        return self.take_step()
 
-    def take_step(self, update: Update) -> UpdateStats:
-        """Do this rank's part of an update; all ranks end with the same parameters and statistics.
+    @property
+    def accumulated(self) -> Totals:
+        """What the optimizer step under way is made of so far."""
+        return self._totals
+
+    def add_gradient(self, part: Accumulate) -> None:
+        """Do this rank's part of :meth:`accumulate`.
 
         Raises:
-            TrainingError: As in :meth:`update`, and on every rank alike.
+            TrainingError: A custom loss is at fault, or another trainer process is gone.
         """
-        args, sums = self.args, self.objective.empty_sums()
-        references, mean_gap = self._ask_reference(update)
+        args = self.args
+        self._totals += part.totals
+        references, mean_gap = self._ask_reference(part)
         with self._training():
-            for batch, reference in zip(update.batches, references, strict=True):
+            for batch, reference in zip(part.batches, references, strict=True):
                 batch = batch.to(self.accelerator.device)
                 logprobs, entropy = token_logprobs(
                     self.model, batch, args.temperature, entropy_gradient=args.entropy_coef > 0
                 )
-                loss, part = self.objective(batch, logprobs, entropy, reference, mean_gap)
+                loss, sums = self.objective(batch, logprobs, entropy, reference, mean_gap)
                 self.accelerator.backward(loss)
-                sums += part
-            self.ranks.add_up(self._trained, sums)
-            norm = float(
-                self.accelerator.clip_grad_norm_(self.model.parameters(), args.max_grad_norm)
-            )
-            if not (is_finite(sums) and norm < float("inf")):
-                self.optimizer.zero_grad()
-                raise TrainingError(
-                    f"the loss ({float(sums[0])}) or its gradient norm ({norm}) is not finite; "
-                    "lower learning_rate, or look for rewards or logprobs gone wrong"
-                )
-            self.optimizer.step()
-            self.scheduler.step()
-            self.optimizer.zero_grad()
-        self._update_reference()
-        return self.objective.stats(sums, norm, update.tokens, update.processed_tokens)
+                self._sums += sums
 
-    def _ask_reference(self, update: Update) -> tuple[Sequence[torch.Tensor | None], float]:
+    def take_step(self) -> UpdateStats:
+        """Do this rank's part of :meth:`finish`; all ranks end with the same parameters.
+
+        Raises:
+            TrainingError: As in :meth:`finish`, and on every rank alike.
+        """
+        sums, totals = self._sums, self._totals
+        self._sums, self._totals = self.objective.empty_sums(), Totals()
+        self.ranks.add_up(self._trained, sums)
+        factor = scale(totals, self.args)
+        for parameter in self._trained:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        norm = float(
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
+        )
+        stats = self.objective.stats(sums, factor, norm, totals)
+        if not (is_finite(sums) and norm < float("inf")):
+            self.optimizer.zero_grad()
+            raise TrainingError(
+                f"the loss ({stats.loss}) or its gradient norm ({norm}) is not finite; "
+                "lower learning_rate, or look for rewards or logprobs gone wrong"
+            )
+        self.optimizer.step()
+        self.scheduler.step()
+        self.optimizer.zero_grad()
+        self._update_reference()
+        return stats
+
+    def _ask_reference(self, part: Accumulate) -> tuple[Sequence[torch.Tensor | None], float]:
         """Return log p_ref of each micro-batch's trained tokens, and mean(log q − log p_ref)."""
         if self.reference is None:
-            return [None] * len(update.batches), 0.0
+            return [None] * len(part.batches), 0.0
         found, gap = [], torch.zeros(1, dtype=torch.float64)
         with torch.no_grad(), self.reference.active() as model:
-            for batch in update.batches:
+            for batch in part.batches:
                 batch = batch.to(self.accelerator.device)
                 logprobs, _ = token_logprobs(model, batch, self.args.temperature)
                 gap += (batch.sampler_logprobs[batch.loss_mask] - logprobs).double().sum().cpu()
                 found.append(logprobs)
         if self.args.kl_penalty_type == "advantage":
             self.ranks.total(gap)
-        return found, float(gap) / update.tokens
+        return found, float(gap) / part.totals.tokens
 
     def _update_reference(self) -> None:
         every = self.args.reference_update_steps

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from vf.traces.errors import TrainingError
 from vf.trainer.launch import world
-from vf.trainer.learning.batch import MicroBatch, Sample
+from vf.trainer.learning.batch import MicroBatch, Sample, Totals
 
 log = logging.getLogger(__name__)
 
@@ -35,20 +35,23 @@ BUCKET_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """Take an optimizer step together.
+class Accumulate:
+    """Add gradients to those of the optimizer step under way.
 
     Attributes:
         batches: The receiving rank's share.
-        tokens: Trained tokens in the shares of all ranks.
-        processed_tokens: All tokens in the shares of all ranks, without padding.
+        totals: What the shares of all ranks hold together.
         seed: Of the follower's dropout. Rank 0, which saves its random state, goes on with that.
     """
 
     batches: list[MicroBatch]
-    tokens: int
-    processed_tokens: int
+    totals: Totals
     seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Take the optimizer step together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Stop:
     """There is no more to do."""
 
 
-Command = Update | Load | Stop
+Command = Accumulate | Finish | Load | Stop
 
 
 def balance(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:
@@ -119,7 +122,7 @@ class Ranks:
         """
         if self.count == 1:
             return
-        self._owed = any(isinstance(command, Update) for command in commands)
+        self._owed = any(isinstance(command, Accumulate | Finish) for command in commands)
         with _all_there():
             dist.scatter_object_list([None], list(commands), src=0, group=self._commands)
 
@@ -189,6 +192,10 @@ class Ranks:
             parts = torch.split(flat, [parameter.numel() for parameter in bucket])
             for parameter, part in zip(bucket, parts, strict=True):
                 parameter.grad = part.view_as(parameter)
+        self.joined()
+
+    def joined(self) -> None:
+        """Note that this process has done its part in what it told the followers to do."""
         self._owed = False
 
     def stop(self) -> None:

@@ -17,6 +17,7 @@ from vf.inference.settings import (
     Strict,
     VllmSettings,
 )
+from vf.trainer.settings.loop_args import LoopArgs
 from vf.trainer.settings.loss_args import LossArgs
 
 
@@ -53,7 +54,7 @@ _LOSS_SETTINGS: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 
 
-class TrainerArgs(LossArgs):
+class TrainerArgs(LossArgs, LoopArgs):
     """``[trainer.args]``: how the model learns."""
 
     run_name: str | None = Field(
@@ -64,14 +65,6 @@ class TrainerArgs(LossArgs):
     output_dir: str = Field(default="runs", description="Where run folders are made.")
     seed: int = Field(default=0, description="Seed of everything random.")
 
-    max_steps: Positive = Field(default=100, description="Training steps.")
-    batch_size: Positive = Field(default=64, description="Rollouts in one step.")
-    rollouts_per_example: Annotated[int, Field(ge=2)] = Field(
-        default=8, description="Rollouts of one task in a step; advantages are relative to them."
-    )
-    num_substeps: Positive = Field(
-        default=1, description="Optimizer steps that a batch is split into, by whole groups."
-    )
     micro_batch_tokens: Positive = Field(
         default=8192, description="Tokens, padding included, in one forward and backward pass."
     )
@@ -98,14 +91,9 @@ class TrainerArgs(LossArgs):
     repetition_penalty: Annotated[float, Field(gt=0)] = Field(
         default=1.0, description="Divides the logits of tokens already in the context."
     )
-    max_concurrent: Positive = Field(default=64, description="Rollouts in flight at once.")
     generation_timeout: Seconds = Field(
         default=120.0, description="Seconds for one answer of the model."
     )
-    max_error_rate: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.25, description="Share of a step's rollouts that may fail before the run stops."
-    )
-
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(
         default="constant", description="Course of the learning rate after the warm-up."
     )
@@ -139,34 +127,9 @@ class TrainerArgs(LossArgs):
         "train_unembed say.",
     )
 
-    eval_strategy: Literal["no", "steps"] = Field(
-        default="steps",
-        description="`steps`: before the first step, every `eval_steps`, and after the last.",
-    )
-    eval_steps: Positive = Field(default=50, description="Steps between evaluations.")
-    eval_examples: Positive = Field(default=64, description="Held-out tasks in an evaluation.")
-    save_steps: Positive = Field(
-        default=50, description="Steps between checkpoints; the last is always saved."
-    )
-    sample_steps: Positive = Field(
-        default=10, description="Steps between conversations shown on the terminal."
-    )
-
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Refuse settings that contradict each other."""
-        groups, rest = divmod(self.batch_size, self.rollouts_per_example)
-        if rest:
-            near = max(1, round(self.batch_size / self.rollouts_per_example))
-            raise ValueError(
-                f"batch_size = {self.batch_size} is not a multiple of rollouts_per_example = "
-                f"{self.rollouts_per_example}; try batch_size = {near * self.rollouts_per_example}"
-            )
-        if groups % self.num_substeps:
-            raise ValueError(
-                f"num_substeps = {self.num_substeps} does not divide the {groups} groups of a "
-                "batch (batch_size / rollouts_per_example)"
-            )
         if self.max_prompt_len >= self.max_seq_len:
             raise ValueError(
                 f"max_prompt_len = {self.max_prompt_len} leaves no room for an answer in "
@@ -182,6 +145,7 @@ class TrainerArgs(LossArgs):
             for name, field in type(self).model_fields.items()
             if getattr(self, name) != field.default
         }
+        self.check_loop(changed)
         self._check_adapter(changed)
         self._check_loss(changed)
         self._check_credit(changed)
@@ -228,6 +192,11 @@ class TrainerArgs(LossArgs):
             raise ValueError(
                 "loss_fn = 'custom' needs import_path = 'package.module:function' (or "
                 "'file.py:function')"
+            )
+        if self.stream_minibatches and self.kl_penalty_type == "advantage":
+            raise ValueError(
+                "stream_minibatches = true trains on groups before the last is there, but "
+                "kl_penalty_type = 'advantage' needs the mean over all of them; remove one"
             )
         if self.fixed_length is not None and self.loss_normalisation != "fixed":
             raise ValueError(

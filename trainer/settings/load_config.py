@@ -22,6 +22,7 @@ SYNONYMS = {
     "group_size": "rollouts_per_example",
     "kl_coef": "kl_penalty_coef",
     "mask_truncated_completions": "mask_truncated",
+    "num_batches_ahead": "max_steps_off_policy",
     "num_generations": "rollouts_per_example",
     "per_device_train_batch_size": "micro_batch_size",
     "rank": "lora_rank",

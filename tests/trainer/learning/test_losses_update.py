@@ -13,7 +13,7 @@ from tests.trainer.learning.test_policy import samples
 from vf.inference.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
 from vf.traces.errors import ConfigError, TrainingError
-from vf.trainer.learning.batch import Sample, micro_batches, weighted
+from vf.trainer.learning.batch import Sample, Totals, micro_batches, scale, weighted
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.learning_rate import advice, auto_learning_rate
 from vf.trainer.learning.policy import Policy
@@ -116,6 +116,7 @@ def test_weights_are_those_of_the_whole_step(kind: Any) -> None:
     )
     tokens = sum(sum(sample.branch.loss_mask) for sample in batch)
     expected = tokens / (9 * args.max_seq_len) if kind == "fixed" else 1.0
+    total *= scale(Totals.of(batch), args)
     assert total == pytest.approx(expected, rel=1e-5)
 
 

@@ -200,7 +200,7 @@ def test_no_setting_is_dead() -> None:
         node.attr
         for room in ("trainer", "inference")
         for path in (REPOSITORY / room).rglob("*.py")
-        if path.name not in ("config.py", "settings.py")
+        if path.name not in ("config.py", "settings.py", "loop_args.py", "loss_args.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
     }

@@ -1,0 +1,149 @@
+"""The settings of `[trainer.args]` that say how rollouts, training and evaluation take turns.
+
+docs/loop.md explains them. Importing this module loads no torch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from vf.inference.settings import STRICT, Positive, Seconds
+
+Count = Annotated[int, Field(ge=0)]
+Outcome = Annotated[float, Field(ge=0, le=1)]
+
+
+class LoopArgs(BaseModel):
+    """Batches, staleness, signal, evaluation and checkpoints: a base of ``TrainerArgs``."""
+
+    model_config = STRICT
+
+    max_steps: Positive = Field(default=100, description="Training steps.")
+    batch_size: Positive = Field(default=64, description="Rollouts in one step.")
+    rollouts_per_example: Annotated[int, Field(ge=2)] = Field(
+        default=8, description="Rollouts of one task in a step; advantages are relative to them."
+    )
+    num_substeps: Positive = Field(
+        default=1, description="Optimizer steps that a batch is split into, by whole groups."
+    )
+    num_iterations: Positive = Field(
+        default=1,
+        description="How often a batch is trained on; more than once asks for a loss that clips.",
+    )
+    stream_minibatches: bool | None = Field(
+        default=None,
+        description="Train on groups as they finish, while others are still under way; the "
+        "gradient is the same. By default where the engine is a server of its own.",
+    )
+    max_steps_off_policy: Count = Field(
+        default=1,
+        description="Steps that generation may run ahead of training: the most optimizer versions "
+        "that a trained token is behind. 0 is exactly on-policy.",
+    )
+    max_concurrent: Positive = Field(default=64, description="Rollouts in flight at once.")
+    max_error_rate: Outcome = Field(
+        default=0.25, description="Share of a step's rollouts that may fail before the run stops."
+    )
+
+    max_refill: Annotated[float, Field(ge=0)] = Field(
+        default=0.0,
+        description="Groups whose rewards are all equal are replaced by groups of fresh tasks, at "
+        "most this share of a batch's groups in a step; 0 replaces none.",
+    )
+    oversample: Annotated[float, Field(ge=1)] = Field(
+        default=1.0,
+        description="Rollouts started of a task, over rollouts_per_example; once that many have "
+        "ended, the slowest are stopped. More than 1 prefers short rollouts.",
+    )
+    min_group_size: Annotated[int, Field(ge=2)] = Field(
+        default=2, description="Scored rollouts below which a group is not trained on."
+    )
+    rest_easy: Count = Field(
+        default=0, description="Epochs that a task rests after its group's outcomes were all high."
+    )
+    rest_hard: Count = Field(
+        default=0, description="Epochs that a task rests after its group's outcomes were all low."
+    )
+    easy_outcome: Outcome = Field(
+        default=1.0, description="A group is easy if each of its outcomes is at least this."
+    )
+    hard_outcome: Outcome = Field(
+        default=0.0, description="A group is hard if each of its outcomes is at most this."
+    )
+
+    eval_strategy: Literal["no", "steps"] = Field(
+        default="steps",
+        description="`steps`: before the first step, every `eval_steps`, and after the last.",
+    )
+    eval_steps: Positive = Field(default=50, description="Steps between evaluations.")
+    eval_examples: Positive = Field(default=64, description="Held-out tasks in an evaluation.")
+    eval_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.25,
+        description="Share of max_concurrent that an evaluation may take from training rollouts; "
+        "what these leave free it has too.",
+    )
+    save_steps: Positive = Field(
+        default=50, description="Steps between checkpoints; the last is always saved."
+    )
+    save_total_limit: Positive | None = Field(
+        default=None,
+        description="Newest checkpoints that are kept, beside the best by held-out reward; by "
+        "default all.",
+    )
+    sample_steps: Positive = Field(
+        default=10, description="Steps between conversations shown on the terminal."
+    )
+    stall_timeout: Seconds = Field(
+        default=300.0,
+        description="Seconds without any progress after which the run says who waits for what.",
+    )
+    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
+        default=[], description="Where metrics go beside metrics.jsonl."
+    )
+
+    @property
+    def groups_per_step(self) -> int:
+        """Groups in a batch."""
+        return self.batch_size // self.rollouts_per_example
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer steps in a training step."""
+        return self.num_substeps * self.num_iterations
+
+    def check_loop(self, changed: set[str]) -> None:
+        """Refuse settings that contradict each other.
+
+        Args:
+            changed: Names of the settings that are not at their default.
+
+        Raises:
+            ValueError: Some do.
+        """
+        groups, rest = divmod(self.batch_size, self.rollouts_per_example)
+        if rest:
+            near = max(1, round(self.batch_size / self.rollouts_per_example))
+            raise ValueError(
+                f"batch_size = {self.batch_size} is not a multiple of rollouts_per_example = "
+                f"{self.rollouts_per_example}; try batch_size = {near * self.rollouts_per_example}"
+            )
+        if groups % self.num_substeps:
+            raise ValueError(
+                f"num_substeps = {self.num_substeps} does not divide the {groups} groups of a "
+                "batch (batch_size / rollouts_per_example)"
+            )
+        if self.min_group_size > self.rollouts_per_example:
+            raise ValueError(
+                f"min_group_size = {self.min_group_size} is more than rollouts_per_example = "
+                f"{self.rollouts_per_example}, so no group would ever be trained on; lower it"
+            )
+        if self.easy_outcome <= self.hard_outcome:
+            raise ValueError(
+                f"easy_outcome = {self.easy_outcome:g} must be above hard_outcome = "
+                f"{self.hard_outcome:g}"
+            )
+        for threshold, rest_name in (("easy_outcome", "rest_easy"), ("hard_outcome", "rest_hard")):
+            if threshold in changed and not getattr(self, rest_name):
+                raise ValueError(f"{threshold} is set, but only {rest_name} reads it; set both")
