@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from vf.environments.activity import Activity
 from vf.environments.environment import Environment, Observation, Step
 from vf.inference.model import Conversation, LimitReached, Model, Sampling
 from vf.traces.calling import call
@@ -38,6 +39,7 @@ async def rollout(
     *,
     sampling: Sampling | None = None,
     seed: int = 0,
+    activity: Activity | None = None,
 ) -> Trace:
     """Run one episode and score it.
 
@@ -50,6 +52,7 @@ async def rollout(
         model: Who answers.
         sampling: How to sample each turn. Its ``seed`` is replaced by one per turn.
         seed: Seed of the episode: the environment's ``rng`` and every turn derive from it.
+        activity: Kept up to date with what the rollout does.
 
     Returns:
         The trace, also where something failed.
@@ -58,14 +61,21 @@ async def rollout(
         ConfigError: The environment or its tools are set up wrongly.
         asyncio.CancelledError: The caller gave up; the environment is closed first.
     """
-    return await _Rollout(environment, task, model, sampling or Sampling(), seed).run()
+    activity = activity or Activity(task)
+    return await _Rollout(environment, task, model, sampling or Sampling(), seed, activity).run()
 
 
 class _Rollout:
     """The state of one rollout while it runs."""
 
     def __init__(
-        self, environment: Environment, task: Task, model: Model, sampling: Sampling, seed: int
+        self,
+        environment: Environment,
+        task: Task,
+        model: Model,
+        sampling: Sampling,
+        seed: int,
+        activity: Activity,
     ) -> None:
         self.environment = environment.episode(derive_seed(seed, "environment"))
         self.task = task
@@ -81,7 +91,7 @@ class _Rollout:
         self.trace.forks = self.conversation.forks
         self.trace.tool_events = self.environment.tool_events
         self.trace.timing = self.environment.timing
-        self.doing = "starting"
+        self.activity = activity
 
     async def run(self) -> Trace:
         trace, started = self.trace, time.perf_counter()
@@ -96,8 +106,8 @@ class _Rollout:
             if not deadline.expired():
                 raise
             limit = f"the rollout took longer than its {self.environment.timeout:g} s"
-            failure = _BOUNDARY.get(self.doing, EnvironmentFailure)(
-                f"{limit}, and was waiting for {self.doing}"
+            failure = _BOUNDARY.get(self.activity.doing, EnvironmentFailure)(
+                f"{limit}, and was waiting for {self.activity.doing}"
             )
             failure.__cause__ = error
             self._fail(failure)
@@ -158,6 +168,7 @@ class _Rollout:
         )
         conversation.messages.append(reply.message)
         conversation.turn += 1
+        self.activity.turn = conversation.turn
 
     async def _ask(self, name: str, *args: Any) -> Any:
         """Call the environment, and put its name on whatever it raises."""
@@ -175,7 +186,7 @@ class _Rollout:
             await self._end("release")
 
     async def _end(self, name: str) -> None:
-        self.doing = name
+        self.activity.enter(name)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._ask(name)
@@ -188,14 +199,17 @@ class _Rollout:
         """Record the first failure; a later one (say, in close) never hides its cause."""
         if self.trace.error is None:
             self.trace.error = Failure.of(error)
-            if self.doing != "score":  # else the episode has ended, and can be scored again
+            if (
+                self.activity.doing != "score"
+            ):  # else the episode has ended, and can be scored again
                 self.trace.stop_reason = StopReason.ERROR
             self.trace.score = None
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[Any]:
         """Time a phase, and remember it for the message of a deadline that passes in it."""
-        self.doing, started = name, time.perf_counter()
+        self.activity.enter(name)
+        started = time.perf_counter()
         try:
             yield lambda: time.perf_counter() - started
         finally:

@@ -89,3 +89,7 @@ class TrainingError(InfrastructureError):
     """The training loop cannot go on; the message names the cause."""
 
     boundary = "trainer"
+
+
+class CheckpointError(TrainingError):
+    """A checkpoint could not be written; those before it are whole."""

@@ -60,6 +60,9 @@ class ToolEvent:
     seconds: float = 0.0
 
 
+NOT_SAMPLED = -1  # the weight version of a token that no model sampled
+
+
 @dataclass(slots=True)
 class Branch:
     """One growing token sequence: exactly what the engine saw and sampled.
@@ -93,7 +96,7 @@ class Branch:
         self.loss_mask += [0] * count
         self.logprobs += [0.0] * count
         self.turn_index += [turn] * count
-        self.weight_version += [-1] * count
+        self.weight_version += [NOT_SAMPLED] * count
 
     def add_sampled(
         self, token_ids: list[int], logprobs: list[float], versions: list[int], turn: int

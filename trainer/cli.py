@@ -66,6 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="continue a run's folder from its last checkpoint",
     )
     parser.add_argument(
+        "--allow-changes",
+        action="store_true",
+        help="--resume even if settings or the model differ from the checkpoint's; what --set "
+        "changes is allowed anyway",
+    )
+    parser.add_argument(
         "--tmux",
         action="store_true",
         help="run in a tmux session of its own, with panes for the trainer, the inference log and "
@@ -75,6 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if (args.config is None) == (args.resume is None):
         parser.error("name either a config to run or a run to --resume")
+    if args.allow_changes and args.resume is None:
+        parser.error("--allow-changes goes with --resume")
     if args.resume is not None and args.dry_run:
         parser.error("--dry-run starts nothing, so there is nothing to --resume")
     if args.tmux and args.dry_run:
@@ -138,7 +146,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         console.print(f"[bold]{name:>12}[/bold]  {text}", soft_wrap=True)
     if args.dry_run:
         return _dry_run(plan, console)
-    return _train(plan, folder, console, resuming=args.resume is not None)
+    return _train(plan, folder, console, args)
 
 
 def _open_tmux(folder: RunFolder, args: argparse.Namespace) -> int:
@@ -146,6 +154,7 @@ def _open_tmux(folder: RunFolder, args: argparse.Namespace) -> int:
     command += [part for override in args.set for part in ("--set", override)]
     if args.resume is not None:
         command += ["--resume", str(args.resume)]
+        command += ["--allow-changes"] if args.allow_changes else []
     else:
         command += [str(args.config), "--set", f"run_name={json.dumps(folder.path.name)}"]
     return attach(open_session(folder, command))
@@ -171,23 +180,26 @@ def _follow(config: Config) -> int:
     return DONE
 
 
-def _train(plan: Plan, folder: RunFolder, console: Console, *, resuming: bool) -> int:
+def _train(plan: Plan, folder: RunFolder, console: Console, args: argparse.Namespace) -> int:
     from vf.trainer.rl_trainer import RLTrainer
+    from vf.trainer.settings.load_config import overridden
     from vf.trainer.settings.write_config import to_toml
     from vf.trainer.watching.display import TerminalDisplay
 
+    resuming = args.resume is not None
     if resuming:
         folder.open()
     else:
         folder.create()
-    # Followers may be reading it.
-    written = folder.config.with_suffix(".tmp")
-    written.write_text(to_toml(plan.config))
-    written.replace(folder.config)
     console.print(f"[bold]{'run':>12}[/bold]  {folder.path}")
     with RLTrainer(plan, folder, TerminalDisplay(console)) as trainer:
         if resuming:
-            console.print(f"resumed after step {trainer.resume()}")
+            step = trainer.resume(overridden(args.set), allow_changes=args.allow_changes)
+            console.print(f"resumed after step {step}")
+        # Followers may be reading it.
+        written = folder.config.with_suffix(".tmp")
+        written.write_text(to_toml(plan.config))
+        written.replace(folder.config)
         summary = trainer.train()
     _summarise(summary, folder, console)
     return DONE
@@ -206,7 +218,7 @@ def _dry_run(plan: Plan, console: Console) -> int:
         folder = RunFolder(Path(scratch) / "dry-run")
         folder.create()
         with RLTrainer(plan, folder) as trainer:
-            trace = trainer.try_one()
+            trace = trainer.collector.try_one()
     if trace.error is not None:
         _complain(f"a rollout failed, in the {trace.error.boundary}: {trace.error.message}")
         return FAILED
@@ -247,12 +259,20 @@ def _cautions(config: Config) -> list[str]:
         )
         if getattr(args, name) != neutral
     ]
-    if not filters:
-        return []
-    return [
-        f"{', '.join(filters)} changes the distribution that is sampled from, but not the one "
-        "that is trained: the importance ratio will be biased, and kl_sample_train_v1 will show it"
-    ]
+    cautions = []
+    if args.num_iterations > 1 and args.loss_fn == "importance_sampling":
+        cautions.append(
+            f"num_iterations = {args.num_iterations} trains on each batch again with weights that "
+            "have moved, and loss_fn = 'importance_sampling' does not bound the ratio: ppo, cispo, "
+            "gspo and dppo do"
+        )
+    if filters:
+        cautions.append(
+            f"{', '.join(filters)} changes the distribution that is sampled from, but not the one "
+            "that is trained: the importance ratio will be biased, and kl_sample_train_v1 will "
+            "show it"
+        )
+    return cautions
 
 
 def _quiet() -> None:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from vf.inference.token_model import TokenModel
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError, TrainingError
-from vf.traces.trace import Trace
-from vf.trainer.collecting.background import BackgroundLoop
+from vf.trainer.collecting.collector import Collector
 from vf.trainer.collecting.group import Group
-from vf.trainer.collecting.orchestrator import Orchestrator
-from vf.trainer.engines import build_engine, check_gap, probe
+from vf.trainer.engines import build_engine, check_gap, probe, streams
 from vf.trainer.launch import leave_world
 from vf.trainer.learning.batch import Sample, build_samples
 from vf.trainer.learning.objective import UpdateStats
@@ -26,10 +20,8 @@ from vf.trainer.learning.policy import Policy
 from vf.trainer.preflight import Plan
 from vf.trainer.saving.checkpoint import (
     Progress,
-    latest_checkpoint,
-    load_checkpoint,
-    save_checkpoint,
 )
+from vf.trainer.saving.keeper import Keeper
 from vf.trainer.saving.run_folder import RunFolder
 from vf.trainer.watching.alarms import Alarms
 from vf.trainer.watching.display import Display, SilentDisplay
@@ -38,14 +30,14 @@ from vf.trainer.watching.metrics import (
     Metrics,
     rollout_metrics,
     shaping_metrics,
-    trace_metrics,
+    signal_metrics,
     update_metrics,
 )
+from vf.trainer.watching.notes import baseline_note, step_notes
 from vf.trainer.watching.report import write_report
+from vf.trainer.watching.step_clock import StepClock
 
 log = logging.getLogger(__name__)
-
-WAIT_SHARE = 0.2  # of the time that a step's rollouts took: waits above it are worth a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,8 @@ class Summary:
 class RLTrainer:
     """Trains a model in an environment.
 
-    Use it as a context manager: leaving it stops the engine and everything in flight.
+    Rollouts run in a thread of their own, ahead of training by ``max_steps_off_policy`` steps.
+    Use the trainer as a context manager: leaving it stops the engine and everything in flight.
 
     Example::
 
@@ -95,8 +88,11 @@ class RLTrainer:
         self.display = display or SilentDisplay()
         self.step_count = 0
         self._alarms = Alarms()
+        self._clock = StepClock(self._begin_part)
         self._earlier_seconds = 0.0
         self._started = time.perf_counter()
+        self._streams = streams(plan.config)
+        self._unwritten: Metrics | None = None  # the last step's, until its evaluation is there
         self._closers: list[Callable[[], Any]] = []
         try:
             self._start()
@@ -108,29 +104,19 @@ class RLTrainer:
         from accelerate.utils import set_seed
 
         set_seed(self.args.seed)
-        plan, inference = self.plan, self.plan.config.inference
+        plan, folder = self.plan, self.folder
         self.policy = Policy(plan.config.model, self.args)
         self._closers.append(self.policy.ranks.stop)
         leave_world()
-        self.engine = build_engine(plan, self.policy, self.folder)
+        self._keeper = Keeper(folder.checkpoints, self.policy, plan, self._note)
+        self.engine = build_engine(plan, self.policy, folder)
         self._closers.append(self.engine.stop)
         self.engine.start(self.display.waiting)
-        log.info("engine %s at %s", inference.engine, self.engine.base_url)
-        self._loop = BackgroundLoop()
-        self._closers.append(self._loop.stop)
-        self._loop.call(call(plan.environment.start), self._watch)
-        self._sampler = self.engine.sampler(self.args.generation_timeout)
-        self._closers.append(lambda: self._loop.call(self._sampler.close(), watch=lambda: None))
-        model = TokenModel(
-            self._sampler,
-            plan.renderer,
-            max_seq_len=self.args.max_seq_len,
-            max_prompt_len=self.args.max_prompt_len,
-            thinking_history=inference.thinking_history,
+        log.info("engine %s at %s", plan.config.inference.engine, self.engine.base_url)
+        self.collector = Collector(
+            *(plan, self.engine, folder, self.display, self._clock, self._note)
         )
-        self.orchestrator = Orchestrator(
-            plan.environment, model, plan.tasks, plan.eval_tasks, self.args, self.engine.serving
-        )
+        self._closers.append(self.collector.stop)
         self.publish()
 
     def train(self) -> Summary:
@@ -139,82 +125,75 @@ class RLTrainer:
         Raises:
             TrainingError: Too many rollouts failed, or the loss is not finite.
             EngineError: The engine died.
+            CheckpointError: The last checkpoint could not be written.
         """
-        args = self.args
-        self.display.start(self.step_count, args.max_steps)
+        self.display.start(self.step_count, self.args.max_steps)
+        if self.step_count < self.args.max_steps:
+            self.collector.open(self.step_count + 1, version=self.step_count)
         if self.step_count == 0 and self._evaluates:
-            self.folder.append_metrics({"step": 0, **self.evaluate()})
-        while self.step_count < args.max_steps:
-            metrics = self.step()
-            last = self.step_count == args.max_steps
-            if self._evaluates and (last or self.step_count % args.eval_steps == 0):
-                metrics |= self.evaluate()
-            self.folder.append_metrics(metrics)
-            self.display.step(metrics)
-            if last or self.step_count % args.save_steps == 0:
-                self.save()
-            write_report(self.folder, self.plan)
+            self._conclude({"step": 0})
+        while self.step_count < self.args.max_steps:
+            self._conclude(self.step())
+        self.settle()
+        if self._keeper.unsaved is not None:
+            raise self._keeper.unsaved
         return self.summary()
 
     def step(self) -> Metrics:
         """Do one training step: roll out, score, learn, publish. Returns its metrics."""
+        self.settle()
+        self.collector.open(self.step_count + 1, version=self.step_count)
         self.step_count += 1
-        times: dict[str, float] = {}
-        with _timed(times, "generate"):
-            groups = self.collect()
-        with _timed(times, "train"):
-            updates = self.learn(build_samples(groups, self.args, self.plan.environment.rubric))
-        with _timed(times, "publish"):
+        groups, updates = self._collect_and_learn()
+        with self._clock.part("publish"):
             gap = self.publish()
-        metrics: Metrics = {
-            "step": self.step_count,
-            **rollout_metrics(groups),
-            **shaping_metrics(groups, self.args),
-            **update_metrics(updates, reference=self.policy.reference is not None),
-            "learning_rate": self.policy.learning_rate,
-            "logprob_gap": gap,
-            **{f"time/{name}": seconds for name, seconds in times.items()},
-            "time/total": sum(times.values()),
-        }
-        metrics["tokens_per_s/generate"] = metrics.get("tokens/sampled", 0.0) / times["generate"]
-        metrics["tokens_per_s/train"] = (
-            sum(update.processed_tokens for update in updates) / times["train"]
-        )
-        self._report_signal(groups)
-        self._report_waits(metrics)
-        alarms, notes = self._alarms.observe(groups)
-        kl_alarm, kl_notes = observe_kl(self._alarms.ringing, metrics, self.args)
-        for note in [*notes, *kl_notes]:
-            log.warning("step %d: %s", self.step_count, note)
-            self.display.note(f"step {self.step_count}: {note}")
-        return metrics | alarms | kl_alarm
+        if self.step_count < self.args.max_steps:
+            self.collector.open(self.step_count + 1, version=self.step_count)
+        return self._measure(groups, updates, gap)
 
-    def collect(self) -> list[Group]:
-        """Run this step's rollouts and write their traces."""
-        done = 0
-        with self.folder.step_traces(self.step_count) as store:
+    def _collect_and_learn(self) -> tuple[list[Group], list[UpdateStats]]:
+        """Wait for the step's groups, and train; on the first as they come, if these stream."""
+        groups: list[Group] = []
+        streamed: dict[int, list[Sample]] = {}
+        most = self.args.groups_per_step // self.args.num_substeps
+        for group in self.collector.arriving(self.step_count):
+            groups.append(group)
+            if self._streams and len(streamed) < most and (new := self._build(group)):
+                with self._clock.part("train"), self.engine.training():
+                    self.policy.accumulate(new)
+                streamed[group.number] = new
+        groups.sort(key=lambda group: group.number)
+        others = (self._build(group) for group in groups if group.number not in streamed)
+        with self._clock.part("train"):
+            teaching = [*streamed.values(), *(new for new in others if new)]
+            return groups, self.learn(teaching, len(streamed))
 
-            def on_trace(trace: Trace) -> None:
-                nonlocal done
-                store.append(trace)
-                done += trace.error is None
-                self.display.rollouts(done, self.args.batch_size)
-                _log_failure(trace)
+    def learn(self, groups: list[list[Sample]], streamed: int = 0) -> list[UpdateStats]:
+        """Take the step's optimizer steps: ``num_iterations`` times ``num_substeps``.
 
-            groups = self._loop.call(
-                self.orchestrator.collect(self.step_count, on_trace), self._watch
-            )
-        shown = groups[0].traces
-        if shown and (self.step_count - 1) % self.args.sample_steps == 0:
-            self.display.sample(shown[0])
-        return groups
-
-    def learn(self, groups: list[list[Sample]]) -> list[UpdateStats]:
-        """Take ``num_substeps`` optimizer steps, each on its share of the groups."""
-        shares = [groups[i :: self.args.num_substeps] for i in range(self.args.num_substeps)]
-        batches = [[sample for group in share for sample in group] for share in shares]
+        Args:
+            groups: Samples, by group.
+            streamed: How many of the first have been accumulated: they are the first substep's.
+        """
+        count, updates = self.args.num_substeps, []
+        if streamed and count > 1:
+            rest = groups[streamed:]
+            shares = [groups[:streamed], *(rest[i :: count - 1] for i in range(count - 1))]
+        else:
+            shares = [groups[i::count] for i in range(count)]
         with self.engine.training():
-            return [self.policy.update(batch) for batch in batches if batch]
+            for _ in range(self.args.num_iterations):
+                for share in filter(None, shares):
+                    if samples := [sample for group in share[streamed:] for sample in group]:
+                        self.policy.accumulate(samples)
+                    streamed = 0
+                    updates.append(self.policy.finish())
+        return updates
+
+    def _build(self, group: Group) -> list[Sample]:
+        """Return the samples of a group; none if it has nothing to teach."""
+        built = build_samples([group], self.args, self.plan.environment.rubric)
+        return built[0] if built else []
 
     def publish(self) -> float:
         """Have the engine sample from the weights as they are, and see that it does.
@@ -228,62 +207,115 @@ class RLTrainer:
         """
         self.engine.publish(self.step_count)
         stops = self.plan.renderer.stop_token_ids
-        probing = probe(self._sampler, self.policy, self.engine, self.plan.probe_ids, stops)
-        gap = self._loop.call(probing, self._watch)
+        sampler, prompt_ids = self.collector.sampler, self.plan.probe_ids
+        gap = self.collector.call(probe(sampler, self.policy, self.engine, prompt_ids, stops))
         check_gap(gap, self.plan.config.inference.logprob_tolerance, self.step_count)
         return gap
 
+    def _measure(self, groups: list[Group], updates: list[UpdateStats], gap: float) -> Metrics:
+        """Return the step's metrics, and say what is remarkable about them."""
+        times = self._clock.lap()
+        seconds = times["total"]
+        metrics: Metrics = {
+            "step": self.step_count,
+            **rollout_metrics(groups),
+            **signal_metrics(groups, self.step_count - 1, seconds),
+            **shaping_metrics(groups, self.args),
+            **update_metrics(updates, reference=self.policy.reference is not None),
+            "learning_rate": self.policy.learning_rate,
+            "logprob_gap": gap,
+            **{f"time/{name}": value for name, value in times.items()},
+        }
+        metrics["tasks/resting"] = self.collector.orchestrator.cursor.resting
+        metrics["tokens_per_s/generate"] = metrics.get("tokens/sampled", 0.0) / seconds
+        processed = sum(update.processed_tokens for update in updates)
+        metrics["tokens_per_s/train"] = processed / times["train"]
+        alarms, notes = self._alarms.observe(groups)
+        kl_alarm, kl_notes = observe_kl(self._alarms.ringing, metrics, self.args)
+        for note in [*notes, *kl_notes]:
+            self._note(f"step {self.step_count}: {note}")
+        for note in step_notes(self.step_count, groups, metrics):
+            self._note(note)
+        shown = groups[0].traces
+        if shown and (self.step_count - 1) % self.args.sample_steps == 0:
+            self.display.sample(shown[0])
+        return metrics | alarms | kl_alarm
+
+    def _conclude(self, metrics: Metrics) -> None:
+        """Begin the evaluation that is due after a step, and write down what is known."""
+        self._unwritten = metrics
+        if self.step_count:
+            self.display.step(metrics)
+        last = self.step_count == self.args.max_steps
+        if self._evaluates and (last or self.step_count % self.args.eval_steps == 0):
+            self.collector.begin_evaluation(self.step_count)
+        else:
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait for the evaluation under way, write the last step's metrics, and save if it is due.
+
+        The next step's rollouts go on meanwhile; only its training waits, for it would change
+        the weights that are evaluated.
+        """
+        if self._unwritten is None:
+            return
+        metrics, self._unwritten = self._unwritten, None
+        metrics |= self.collector.end_evaluation()
+        best = False
+        if "eval/reward/mean" in metrics:
+            self.display.evaluation(self.step_count, metrics)
+            best = self.step_count > 0 and self._keeper.is_best(metrics["eval/reward/mean"])
+        self._look_at_baseline(metrics)
+        self.folder.append_metrics(metrics)
+        last = self.step_count == self.args.max_steps
+        if self.step_count and (best or last or self.step_count % self.args.save_steps == 0):
+            with self._clock.part("save"):
+                self._keeper.try_save(self._progress(), best=best)
+        write_report(self.folder, self.plan)
+
     def evaluate(self) -> Metrics:
         """Measure the model on the held-out tasks, and write the traces."""
-        done, total = 0, len(self.plan.eval_tasks)
-        with self.folder.eval_traces(self.step_count) as store:
-
-            def on_trace(trace: Trace) -> None:
-                nonlocal done
-                done += 1
-                store.append(trace)
-                _log_failure(trace)
-                self.display.rollouts(done, total, evaluating=True)
-
-            result = self._loop.call(self.orchestrator.evaluate(on_trace), self._watch)
-        scored = [trace for trace in result.traces if trace.reward is not None]
-        if not scored:
-            raise TrainingError("not one rollout of the held-out evaluation could be scored")
-        metrics = {f"eval/{name}": value for name, value in trace_metrics(scored).items()}
-        metrics["eval/rollouts/failed"] = result.errors
-        metrics["eval/rollouts/unscored"] = result.unscored
-        self.display.evaluation(self.step_count, metrics)
-        return metrics
-
-    def try_one(self) -> Trace:
-        """Run one rollout of the first train task, to see that everything works together."""
-        return self._loop.call(self.orchestrator.try_one(), self._watch)
+        self.collector.begin_evaluation(self.step_count)
+        return self.collector.end_evaluation()
 
     def save(self) -> Path:
-        """Write a checkpoint of where the run stands."""
-        cursor, alarms = self.orchestrator.cursor.position, self._alarms.state()
-        progress = Progress(self.step_count, cursor, self.seconds, alarms)
-        tokenizer = self.plan.renderer.tokenizer
-        return save_checkpoint(self.folder.checkpoints, self.policy, tokenizer, progress)
-
-    def resume(self) -> int:
-        """Go back to the run's newest checkpoint, and return its step.
+        """Write a checkpoint of where the run stands.
 
         Raises:
-            ConfigError: There is none, or it does not fit.
+            CheckpointError: It could not be written.
         """
-        checkpoint = latest_checkpoint(self.folder.checkpoints)
-        if checkpoint is None:
-            raise ConfigError(f"{self.folder.path} has no checkpoint to resume from")
+        return self._keeper.save(self._progress())
+
+    def resume(self, told: Collection[str] = (), *, allow_changes: bool = False) -> int:
+        """Go back to the run's newest checkpoint, and return its step.
+
+        Args:
+            told: Dotted names of settings that were changed on purpose.
+            allow_changes: Go on even if the checkpoint is of other settings or another model.
+
+        Raises:
+            ConfigError: There is none, or it does not fit; the differences are listed.
+        """
         with self.engine.training():
-            progress = load_checkpoint(checkpoint, self.policy)
+            progress = self._keeper.load(told, allow_changes=allow_changes)
         self.step_count = progress.step
-        self.orchestrator.cursor.position = progress.cursor
         self._earlier_seconds = progress.seconds
         self._alarms = Alarms(**progress.alarms)
         self.publish()
         self.folder.rewind(self.step_count)
+        self.collector.restore(progress.queue)
         return self.step_count
+
+    def _progress(self) -> Progress:
+        return Progress(
+            self.step_count,
+            self.seconds,
+            self._alarms.state(),
+            self._keeper.best_reward,
+            self._keeper.base,
+            self.collector.queue(),
+        )
 
     def summary(self) -> Summary:
         """Return how the run went, from its own metrics."""
@@ -297,7 +329,7 @@ class RLTrainer:
             eval_before=evals[0] if evals else None,
             eval_after=evals[-1] if evals else None,
             seconds=self.seconds,
-            checkpoint=latest_checkpoint(self.folder.checkpoints) or self.folder.checkpoints,
+            checkpoint=self._keeper.latest or self.folder.checkpoints,
         )
 
     @property
@@ -309,37 +341,20 @@ class RLTrainer:
     def _evaluates(self) -> bool:
         return self.args.eval_strategy == "steps"
 
-    def _watch(self) -> None:
-        """Raise if anything that rollouts depend on has died."""
-        self.engine.check()
+    def _look_at_baseline(self, metrics: Metrics) -> None:
+        """Warn where the model never or mostly succeeds before it is trained."""
+        kind = "eval/" if self._evaluates else ""
+        if self.step_count == (0 if self._evaluates else 1) and f"{kind}success_rate" in metrics:
+            rollouts = int(metrics[f"{kind}rollouts/scored"])
+            if (note := baseline_note(metrics[f"{kind}success_rate"], rollouts)) is not None:
+                self._note(note)
 
-    def _report_signal(self, groups: list[Group]) -> None:
-        uniform = [group for group in groups if group.uniform]
-        if not any(group.traces for group in groups):
-            self.display.note(
-                f"step {self.step_count} taught nothing: the rubric left every rollout without a "
-                "reward. See what its outcome returns None for."
-            )
-        elif len(uniform) == len(groups):
-            rewards = sorted({reward for group in groups for reward in group.rewards})
-            self.display.note(
-                f"step {self.step_count} taught nothing: within each of the {len(groups)} groups "
-                f"all rewards are equal ({', '.join(f'{r:g}' for r in rewards[:5])}). The task is "
-                "too easy or too hard for the model, or the temperature too low."
-            )
-        elif uniform:
-            log.info(
-                "%d of %d groups had equal rewards and were skipped", len(uniform), len(groups)
-            )
+    def _begin_part(self, name: str) -> None:
+        self.collector.watchdog.phase(name)
 
-    def _report_waits(self, metrics: Metrics) -> None:
-        wait = metrics.get("sandbox/wait_s_mean", 0.0)
-        if wait > max(1.0, WAIT_SHARE * metrics["time/generate"]):
-            self.display.note(
-                f"in step {self.step_count}, rollouts waited for their sandboxes: {wait:.1f} s on "
-                f"average, {metrics['sandbox/wait_s_max']:.1f} s at most. If the machine has room, "
-                "raise env.args.sandbox.pool"
-            )
+    def _note(self, text: str) -> None:
+        log.warning("%s", text)
+        self.display.note(text)
 
     def close(self) -> None:
         """Stop the engine and all that is in flight. Safe to call twice."""
@@ -361,20 +376,3 @@ class RLTrainer:
         tb: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _log_failure(trace: Trace) -> None:
-    if (error := trace.error) is not None:
-        logging.getLogger("vf.environments").warning(
-            "task %s failed, in the %s: %s\n%s",
-            *(trace.task.id, error.boundary, error.message, error.traceback.rstrip()),
-        )
-
-
-@contextmanager
-def _timed(times: dict[str, float], name: str) -> Iterator[None]:
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        times[name] = time.perf_counter() - started

@@ -64,6 +64,7 @@ def make_trainer(tmp_path: Path) -> Iterator[TrainerFactory]:
                 "micro_batch_tokens": 4096,
                 "learning_rate": 5e-3,
                 "eval_strategy": "no",
+                "max_steps_off_policy": 0,  # also with a server of its own: reproducible
                 **settings,
             }
             raw = {

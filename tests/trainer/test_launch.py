@@ -49,7 +49,7 @@ save_steps = 1
 output_dir = {output!r}
 """
 LAUNCH = "import sys; from vf.trainer.launch import launch; sys.exit(launch(2, sys.argv[1:]))"
-CLOCK = ("time/", "tokens_per_s/")
+CLOCK = ("time/", "tokens_per_s/", "groups_per_s/")
 
 
 @pytest.fixture

@@ -140,18 +140,16 @@ def test_all_weights_are_learned_through_vllm_and_published_in_flight(
     running = threading.Event()
     traces: list[vf.Trace] = []
 
+    crew = trainer.collector.orchestrator.crew
+
     async def roll() -> None:
         running.set()
         for seed in range(6):
             traces.append(
-                await vf.rollout(
-                    environment, task, trainer.orchestrator.model, sampling=sampling, seed=seed
-                )
+                await vf.rollout(environment, task, crew.model, sampling=sampling, seed=seed)
             )
 
-    worker = threading.Thread(
-        target=lambda: trainer._loop.call(roll(), watch=lambda: None), daemon=True
-    )
+    worker = threading.Thread(target=lambda: trainer.collector.call(roll()), daemon=True)
     worker.start()
     running.wait()
     while worker.is_alive():

@@ -34,7 +34,18 @@ class BackgroundLoop:
         Raises:
             Exception: What the work or the watch raised.
         """
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return self.wait(self.submit(work), watch)
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin a coroutine, and return without waiting for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, future: concurrent.futures.Future[T], watch: Callable[[], None]) -> T:
+        """Wait for what was submitted, as :meth:`call` does.
+
+        Raises:
+            Exception: What the work or the watch raised.
+        """
         try:
             while True:
                 try:

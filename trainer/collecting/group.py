@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vf.traces.task import Task
-from vf.traces.trace import Trace
+from vf.traces.trace import NOT_SAMPLED, Trace
 from vf.trainer.learning.advantages import is_uniform
 
 
@@ -18,12 +18,20 @@ class Group:
         traces: The scored rollouts; advantages are relative to these.
         unscored: Rollouts that the rubric left without a reward; nothing is learned from them.
         failed: Rollouts that an infrastructure error left without a reward.
+        stopped: How many rollouts were stopped because the others were enough.
+        number: Its place in the sequence of all draws of tasks.
+        epoch: How often all tasks had had their turn before.
+        min_size: Fewest scored rollouts that it can teach with.
     """
 
     task: Task
     traces: list[Trace] = field(default_factory=list)
     unscored: list[Trace] = field(default_factory=list)
     failed: list[Trace] = field(default_factory=list)
+    stopped: int = 0
+    number: int = 0
+    epoch: int = 0
+    min_size: int = 2
 
     @property
     def rewards(self) -> list[float]:
@@ -31,6 +39,30 @@ class Group:
         return [trace.reward for trace in self.traces if trace.reward is not None]
 
     @property
+    def outcomes(self) -> list[float]:
+        """The outcomes of the scored rollouts, or their rewards where a rubric has no outcome."""
+        found = [trace.score.outcome for trace in self.traces if trace.score is not None]
+        known = [outcome for outcome in found if outcome is not None]
+        return known if len(known) == len(self.traces) else self.rewards
+
+    @property
     def uniform(self) -> bool:
         """Whether the group teaches nothing because its rewards have no spread."""
-        return len(self.rewards) < 2 or is_uniform(self.rewards)
+        return len(self.rewards) < self.min_size or is_uniform(self.rewards)
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Version of the oldest weights that any of its tokens was sampled with."""
+        versions = {
+            version
+            for trace in self.traces
+            for branch in trace.branches
+            for version in set(branch.weight_version)
+        }
+        return min(versions - {NOT_SAMPLED}, default=None)
+
+    def take(self, traces: list[Trace]) -> None:
+        """Sort finished rollouts into those that teach and those that do not."""
+        self.traces = [trace for trace in traces if trace.reward is not None]
+        self.unscored = [t for t in traces if t.error is None and t.reward is None]
+        self.failed += [trace for trace in traces if trace.error is not None]

@@ -1,12 +1,9 @@
-"""Collecting the rollouts of a step: independent coroutines, replaced where they fail."""
+"""Rollouts beside the trainer: the steps that are open, and evaluation."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import random
-from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from vf.environments.environment import Environment
@@ -14,55 +11,44 @@ from vf.environments.evaluate import Evaluation, evaluate
 from vf.environments.runner import rollout
 from vf.inference.model import Model, Sampling
 from vf.inference.serving import Serving
-from vf.rubrics.group import score_group
-from vf.traces.errors import ServerDown, TrainingError
+from vf.traces.errors import ConfigError
 from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
+from vf.trainer.collecting.crew import EVALUATION, Crew
 from vf.trainer.collecting.group import Group
+from vf.trainer.collecting.places import Places
+from vf.trainer.collecting.step_rollouts import StepRollouts, check_failures
+from vf.trainer.collecting.task_cursor import TaskCursor
 from vf.trainer.settings.config import TrainerArgs
 
-log = logging.getLogger(__name__)
-
-ATTEMPTS = 3  # of one rollout, before its group does without it
-
-OnTrace = Callable[[Trace], None]
+OnStepTrace = Callable[[int, Trace], None]
 
 
-class TaskCursor:
-    """Walks through the tasks, in an order that is shuffled anew for every epoch.
+@dataclass(slots=True)
+class Queue:
+    """What a checkpoint keeps of the rollouts that were ahead of training.
 
     Attributes:
-        position: How many tasks were drawn so far; all there is to save and restore.
+        cursor: The task cursor's state.
+        steps: The state of every open step.
+        traces: The rollouts of these that have ended.
     """
 
-    def __init__(self, tasks: Sequence[Task], seed: int) -> None:
-        self._tasks = tasks
-        self._seed = seed
-        self.position = 0
-
-    @property
-    def first(self) -> Task:
-        """The first task of the split."""
-        return self._tasks[0]
-
-    def draw(self, count: int) -> list[Task]:
-        """Return the next tasks."""
-        drawn = []
-        for position in range(self.position, self.position + count):
-            epoch, place = divmod(position, len(self._tasks))
-            drawn.append(self._tasks[self._order(epoch)[place]])
-        self.position += count
-        return drawn
-
-    def _order(self, epoch: int) -> list[int]:
-        order = list(range(len(self._tasks)))
-        random.Random(derive_seed(self._seed, "epoch", epoch)).shuffle(order)
-        return order
+    cursor: dict[str, Any]
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
 
 
 class Orchestrator:
     """Runs rollouts against a model, for training and for evaluation.
+
+    Coroutines belong to the event loop of the rollouts; what is no coroutine may be called from
+    any thread.
+
+    Training step s begins with weights of version s - 1. Its rollouts start once the served
+    version is at least s - 1 - ``ahead``, and are trained on in step s: so no
+    token is older than that.
 
     Args:
         environment: Where the model acts.
@@ -71,6 +57,9 @@ class Orchestrator:
         eval_tasks: What to evaluate on.
         args: ``[trainer.args]``.
         serving: The model's server, whose outages are waited out.
+        ahead: Steps that generation may run ahead of training.
+        on_trace: Called with every finished training rollout and its step.
+        beat: Called whenever any rollout gets on.
     """
 
     def __init__(
@@ -81,14 +70,16 @@ class Orchestrator:
         eval_tasks: Sequence[Task],
         args: TrainerArgs,
         serving: Serving,
+        *,
+        ahead: int,
+        on_trace: OnStepTrace = lambda step, trace: None,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
-        self._environment = environment
-        self.model = model
-        self._eval_tasks = eval_tasks
         self._args = args
-        self._serving = serving
-        self.cursor = TaskCursor(tasks, args.seed)
-        self.sampling = Sampling(
+        self._ahead = ahead
+        self._eval_tasks = eval_tasks
+        self._on_trace = on_trace
+        sampling = Sampling(
             max_tokens=args.max_tokens,
             temperature=args.temperature,
             top_p=args.top_p,
@@ -96,126 +87,136 @@ class Orchestrator:
             min_p=args.min_p,
             repetition_penalty=args.repetition_penalty,
         )
+        self.crew = Crew(environment, model, sampling, serving, beat)
+        self.cursor = TaskCursor(tasks, args)
+        self._places = Places(args.max_concurrent, args.eval_share)
+        self._open: dict[int, StepRollouts] = {}
 
-    async def collect(self, step: int, on_trace: OnTrace) -> list[Group]:
-        """Run a step's rollouts.
-
-        A rollout that fails is replaced by a fresh one of the same task. A group that ends with
-        fewer than two scored rollouts stays in the result, with nothing to teach. One that the
-        rubric leaves without a reward is not replaced: it was no failure, and a rubric that
-        cannot score this task would be asked for ever.
+    async def open(self, first: int, version: int) -> None:
+        """Start the rollouts of every step that may start.
 
         Args:
-            step: Number of the step; seeds derive from it.
-            on_trace: Called with every trace as it finishes, failed ones included; where the
-                rubric has group rewards, with those of a group once they are scored.
+            first: The step to be trained next.
+            version: Of the weights that are served.
+        """
+        last = min(self._args.max_steps, version + 1 + self._ahead)
+        for step in range(first, max(first, last) + 1):
+            if step not in self._open:
+                self._open[step] = self._step(step)
+                self._open[step].start()
+
+    async def next_group(self, step: int) -> Group | None:
+        """Wait for a group of an open step to finish; None once all have been returned.
+
+        A group that is too old is not returned: its task is done over.
 
         Raises:
             TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
         """
-        args = self._args
-        groups = [
-            Group(task) for task in self.cursor.draw(args.batch_size // args.rollouts_per_example)
-        ]
-        places = asyncio.Semaphore(args.max_concurrent)
-        failures: list[Trace] = []
-        environment = self._environment
-        in_groups = bool(environment.rubric.group_rewards)
+        rollouts = self._open[step]
+        while (group := await rollouts.next_group()) is not None and self._too_old(group, step):
+            rollouts.do_over(group)
+        if group is None:
+            del self._open[step]
+        return group
 
-        async def one(group: Group, index: int) -> Trace | None:
-            for attempt in range(ATTEMPTS):
-                seed = derive_seed(args.seed, "train", step, group.task.id, index, attempt)
-                async with places:
-                    trace = await self._rollout(
-                        self._environment,
-                        group.task,
-                        self.model,
-                        sampling=self.sampling,
-                        seed=seed,
-                    )
-                trace.info["step"] = step
-                if not in_groups or trace.error is not None:
-                    on_trace(trace)
-                if trace.error is None:
-                    return trace
-                group.failed.append(trace)
-                failures.append(trace)
-                self._check_failures(failures)
-            return None
+    def check(self) -> None:
+        """Raise what broke the rollouts of a step ahead.
 
-        async def whole(group: Group, runs: Sequence[asyncio.Task[Trace | None]]) -> None:
-            # In the order of the seeds, not of arrival: a resumed run sums in the same order.
-            traces = [trace for run in runs if (trace := await run) is not None]
-            if in_groups:
-                await score_group(environment.rubric, traces, environment.timeout)
-                for trace in traces:
-                    on_trace(trace)
-            failed = [trace for trace in traces if trace.error is not None]
-            group.traces = [trace for trace in traces if trace.reward is not None]
-            group.unscored = [t for t in traces if t.error is None and t.reward is None]
-            group.failed += failed
-            failures.extend(failed)
-            self._check_failures(failures)
+        Raises:
+            TrainingError: More rollouts failed than ``max_error_rate`` allows.
+        """
+        for rollouts in list(self._open.values()):
+            if rollouts.error is not None:
+                raise rollouts.error
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for group in groups:
-                    runs = [
-                        tasks.create_task(one(group, i)) for i in range(args.rollouts_per_example)
-                    ]
-                    tasks.create_task(whole(group, runs))
-        except BaseExceptionGroup as error:
-            raise error.exceptions[0] from None
-        return groups
-
-    async def evaluate(self, on_trace: OnTrace) -> Evaluation:
+    async def evaluate(self, on_trace: Callable[[Trace], None]) -> Evaluation:
         """Run one rollout of each evaluation task, always with the same seeds.
 
         Raises:
             TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
         """
+        args, crew = self._args, self.crew
+
+        async def run(
+            environment: Environment, task: Task, model: Model, *, sampling: Sampling, seed: int
+        ) -> Trace:
+            return await crew.run(task, seed, EVALUATION, self._places.evaluating())
+
         result = await evaluate(
-            self._environment,
-            self.model,
+            crew.environment,
+            crew.model,
             tasks=self._eval_tasks,
-            max_concurrent=self._args.max_concurrent,
-            sampling=self.sampling,
-            seed=derive_seed(self._args.seed, "eval"),
+            max_concurrent=args.max_concurrent,
+            sampling=crew.sampling,
+            seed=derive_seed(args.seed, "eval"),
             on_trace=on_trace,
             check=False,
-            run=self._rollout,
+            run=run,
         )
         failed = [trace for trace in result.traces if trace.error is not None]
-        if failed:
-            self._check_failures(failed, len(result.traces))
+        check_failures(failed, len(result.traces), args.max_error_rate)
         return result
-
-    async def _rollout(self, *args: Any, **kwargs: Any) -> Trace:
-        """Run a rollout; one that was lost because the server went down is done over."""
-        while True:
-            await self._serving.available()
-            trace = await rollout(*args, **kwargs)
-            if trace.error is None or trace.error.boundary != ServerDown.boundary:
-                return trace
-            log.warning("rollout of %s is done over: %s", trace.task.id, trace.error.message)
 
     async def try_one(self) -> Trace:
         """Run one rollout of the first train task."""
+        crew = self.crew
         return await rollout(
-            self._environment, self.cursor.first, self.model, sampling=self.sampling
+            crew.environment, self.cursor.first, crew.model, sampling=crew.sampling
         )
 
-    def _check_failures(self, failures: Sequence[Trace], total: int | None = None) -> None:
-        total = total or self._args.batch_size
-        if len(failures) <= self._args.max_error_rate * total:
-            return
-        errors = [trace.error for trace in failures if trace.error is not None]
-        (boundary, message), count = Counter((e.boundary, e.message) for e in errors).most_common(
-            1
-        )[0]
-        first = next(e for e in errors if e.message == message)
-        raise TrainingError(
-            f"{len(failures)} of {total} rollouts failed, over max_error_rate = "
-            f"{self._args.max_error_rate:g}. Most often ({count}×), in the {boundary}: {message}\n"
-            f"{first.traceback}"
+    async def queue(self) -> Queue:
+        """Return what is ahead of training, to be saved."""
+        queue = Queue(self.cursor.state())
+        for rollouts in self._open.values():
+            state, traces = rollouts.state()
+            queue.steps.append(state)
+            queue.traces += traces
+        return queue
+
+    async def restore(self, queue: Queue) -> None:
+        """Go on where a saved queue was, instead of what is under way.
+
+        Raises:
+            ConfigError: It holds a task that the environment does not have.
+        """
+        for rollouts in self._open.values():
+            await rollouts.stop()
+        self._open.clear()
+        self.cursor.load(queue.cursor)
+        by_group: dict[int, list[Trace]] = {}
+        for trace in queue.traces:
+            by_group.setdefault(trace.info["group"], []).append(trace)
+        for state in queue.steps:
+            step = int(state["step"])
+            self._open[step] = self._step(step)
+            groups = []
+            for saved in state["groups"]:
+                group, traces = self._group(saved), by_group.get(saved["number"], [])
+                group.traces = traces
+                stale = self._too_old(group, step)
+                groups.append((group, saved["done"] and not stale, [] if stale else traces))
+            self._open[step].restore(state, groups)
+
+    def _group(self, saved: dict[str, Any]) -> Group:
+        task = self.cursor.task(saved["task"])
+        if task is None:
+            raise ConfigError(
+                f"the checkpoint has rollouts of the task {saved['task']!r}, which the environment "
+                "does not have: it has changed since"
+            )
+        return Group(task, number=saved["number"], epoch=saved["epoch"], stopped=saved["stopped"])
+
+    def _too_old(self, group: Group, step: int) -> bool:
+        oldest = group.oldest_version
+        return oldest is not None and oldest < step - 1 - self._ahead
+
+    def _step(self, step: int) -> StepRollouts:
+        return StepRollouts(
+            step,
+            self.crew,
+            self._places,
+            self.cursor,
+            self._args,
+            lambda trace: self._on_trace(step, trace),
         )

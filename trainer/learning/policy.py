@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -258,6 +259,19 @@ class Policy:
         with torch.no_grad():
             logprobs, _ = token_logprobs(self.model, batch, self.args.temperature)
         return [float(logprob) for logprob in logprobs]
+
+    def fingerprint(self) -> str:
+        """Return a short hash of what is not trained: another base model has another.
+
+        It is made of each frozen parameter's name, shape and first values.
+        """
+        digest = hashlib.sha256()
+        for name, parameter in self.accelerator.unwrap_model(self.model).named_parameters():
+            if not parameter.requires_grad:
+                head = parameter.detach().reshape(-1)[:64].float().cpu()
+                digest.update(f"{name} {tuple(parameter.shape)}".encode())
+                digest.update(head.numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def save(self, folder: Path) -> None:
         """Save the adapter or the model in Hugging Face's format."""

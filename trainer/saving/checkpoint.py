@@ -6,15 +6,24 @@ import json
 import os
 import random
 import shutil
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
-from vf.traces.errors import ConfigError
+from vf.traces.errors import CheckpointError, ConfigError
+from vf.traces.store import TraceStore
+from vf.trainer.collecting.orchestrator import Queue
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.ranks import Load
+from vf.trainer.settings.config import Config
+from vf.trainer.settings.write_config import to_toml
+
+BEST = "best"  # a link to the checkpoint with the highest held-out reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,74 +32,114 @@ class Progress:
 
     Attributes:
         step: Training steps done.
-        cursor: Tasks drawn.
         seconds: Wall time spent so far.
         alarms: What the alarms remember (:meth:`~vf.trainer.watching.alarms.Alarms.state`).
+        best_reward: Highest held-out mean reward of any checkpoint so far.
+        base: Fingerprint of the weights that are not trained
+            (:meth:`~vf.trainer.learning.policy.Policy.fingerprint`).
+        queue: Rollouts that were ahead of training; their traces stand in a file of their own.
     """
 
     step: int
-    cursor: int
     seconds: float
     alarms: dict[str, Any] = field(default_factory=dict)
+    best_reward: float | None = None
+    base: str = ""
+    queue: Queue = field(default_factory=lambda: Queue({"position": 0, "rests_through": {}}))
 
 
-def save_checkpoint(folder: Path, policy: Policy, tokenizer: Any, progress: Progress) -> Path:
+def save_checkpoint(
+    folder: Path, policy: Policy, tokenizer: Any, progress: Progress, config: Config | None = None
+) -> Path:
     """Write ``folder/step-N`` and return it; a kill on the way leaves no half checkpoint.
 
-    It holds the adapter or model with the tokenizer in Hugging Face's format (``model/``), and the
-    exact trained parameters, optimizer, schedule and random states (``state.pt``).
+    It holds the adapter or model with the tokenizer in Hugging Face's format (``model/``), the
+    exact trained parameters, optimizer, schedule and random states (``state.pt``), the run's
+    settings (``config.toml``) and the rollouts that are ahead (``rollouts.jsonl``).
+
+    Raises:
+        CheckpointError: It could not be written, as on a full disk; nothing of it is left.
     """
     target = folder / f"step-{progress.step}"
     if target.exists():
         return target
     temporary = folder / f".writing-{progress.step}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    policy.save(temporary / "model")
-    tokenizer.save_pretrained(temporary / "model")
-    state = {
-        "parameters": policy.trainable_state(),
-        "optimizer": policy.optimizer.state_dict(),
-        "scheduler": policy.scheduler.state_dict(),
-        "reference": policy.reference.state() if policy.reference is not None else None,
-        "rng": {
-            "torch": torch.get_rng_state(),
-            "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
-            "python": random.getstate(),
-        },
-    }
-    torch.save(state, temporary / "state.pt")
-    (temporary / "progress.json").write_text(json.dumps(asdict(progress)))
-    for file in temporary.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
-    temporary.rename(target)
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        policy.save(temporary / "model")
+        tokenizer.save_pretrained(temporary / "model")
+        torch.save(_state(policy), temporary / "state.pt")
+        if config is not None:
+            (temporary / "config.toml").write_text(to_toml(config))
+        with TraceStore(temporary / "rollouts.jsonl") as store:
+            for trace in progress.queue.traces:
+                store.append(trace)
+        saved = {entry.name: getattr(progress, entry.name) for entry in fields(progress)}
+        saved["queue"] = {"cursor": progress.queue.cursor, "steps": progress.queue.steps}
+        (temporary / "progress.json").write_text(json.dumps(saved))
+        for file in temporary.rglob("*"):
+            _sync(file)
+        temporary.rename(target)
+        _sync(folder)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(f"the checkpoint {target} could not be written: {error}") from error
     return target
+
+
+def mark_best(checkpoint: Path) -> None:
+    """Let the link ``best`` beside a checkpoint lead to it."""
+    link, temporary = checkpoint.parent / BEST, checkpoint.parent / ".best"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(checkpoint.name)
+    temporary.replace(link)
+
+
+def remove_old(folder: Path, limit: int) -> None:
+    """Remove all but the newest checkpoints and the best."""
+    best = (folder / BEST).resolve()
+    for path in _complete(folder)[:-limit]:
+        if path.resolve() != best:
+            doomed = folder / f".removing-{path.name}"
+            path.rename(doomed)  # so that a kill leaves no half checkpoint
+            shutil.rmtree(doomed, ignore_errors=True)
+    for left in folder.glob(".removing-*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
     """Return the newest complete checkpoint of a run, or None."""
-    found = [path for path in folder.glob("step-*") if (path / "progress.json").is_file()]
-    return max(found, key=lambda path: int(path.name.removeprefix("step-")), default=None)
+    found = _complete(folder)
+    return found[-1] if found else None
 
 
-def load_checkpoint(path: Path, policy: Policy) -> Progress:
-    """Put a checkpoint's state into a policy, in place, and return where the run stood.
+def read_progress(path: Path) -> Progress:
+    """Return where the run stood at a checkpoint.
+
+    Raises:
+        ConfigError: It is unreadable.
+    """
+    with _readable(path):
+        saved = json.loads((path / "progress.json").read_text())
+        rollouts = path / "rollouts.jsonl"
+        traces = list(TraceStore(rollouts)) if rollouts.exists() else []
+        return Progress(**saved | {"queue": Queue(**saved["queue"], traces=traces)})
+
+
+def load_checkpoint(path: Path, policy: Policy) -> None:
+    """Put a checkpoint's state into a policy, in place.
 
     On rank 0 it goes into the policies of all trainer processes.
 
     Raises:
         ConfigError: The checkpoint is unreadable, or of another model or adapter.
     """
-    try:
+    with _readable(path):
         # Onto the CPU: on a device that this process does not train on it would only take memory.
         state: dict[str, Any] = torch.load(
             path / "state.pt", map_location="cpu", weights_only=False
         )
-        progress = Progress(**json.loads((path / "progress.json").read_text()))
-    except (OSError, ValueError, TypeError, RuntimeError, EOFError) as error:
-        raise ConfigError(f"cannot read the checkpoint {path}: {error}") from error
     policy.load_trainable_state(state["parameters"])
     policy.optimizer.load_state_dict(state["optimizer"])
     policy.scheduler.load_state_dict(state["scheduler"])
@@ -102,4 +151,40 @@ def load_checkpoint(path: Path, policy: Policy) -> Progress:
     random.setstate(state["rng"]["python"])
     if policy.ranks.rank == 0:
         policy.ranks.tell([Load(path)] * policy.ranks.count)
-    return progress
+        policy.ranks.joined()
+
+
+def _state(policy: Policy) -> dict[str, Any]:
+    return {
+        "parameters": policy.trainable_state(),
+        "optimizer": policy.optimizer.state_dict(),
+        "scheduler": policy.scheduler.state_dict(),
+        "reference": policy.reference.state() if policy.reference is not None else None,
+        "rng": {
+            "torch": torch.get_rng_state(),
+            "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
+            "python": random.getstate(),
+        },
+    }
+
+
+def _complete(folder: Path) -> list[Path]:
+    """Return the complete checkpoints of a run, the oldest first."""
+    found = [path for path in folder.glob("step-*") if (path / "progress.json").is_file()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError) as error:
+        raise ConfigError(f"cannot read the checkpoint {path}: {error}") from error

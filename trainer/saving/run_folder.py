@@ -54,6 +54,7 @@ class RunFolder:
         self.report = path / "report.html"
         self.trainer_log = path / "logs" / "trainer.log"
         self.inference_log = path / "logs" / "inference.log"
+        self.stalls = path / "logs" / "stalls.log"
         self.environment_log = path / "logs" / "environment.log"
 
     def create(self) -> None:

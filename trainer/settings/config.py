@@ -289,3 +289,20 @@ class Config(Strict):
     def args(self) -> TrainerArgs:
         """``[trainer.args]``, for short."""
         return self.trainer.args
+
+    @model_validator(mode="after")
+    def _sleeps_alone(self) -> Self:
+        """Refuse what would ask a sleeping server."""
+        args, inference = self.args, self.inference
+        if isinstance(inference, VllmSettings) and inference.sleep:
+            if args.max_steps_off_policy:
+                raise ValueError(
+                    "inference.sleep = true lets the server sleep while the model is trained, so "
+                    "nothing can be generated ahead: set trainer.args.max_steps_off_policy = 0"
+                )
+            if args.stream_minibatches:
+                raise ValueError(
+                    "inference.sleep = true lets the server sleep while the model is trained, but "
+                    "stream_minibatches = true trains while it generates; remove one"
+                )
+        return self

@@ -69,6 +69,22 @@ def parse_config(raw: dict[str, Any]) -> tuple[Config, list[str]]:
         raise ConfigError("\n".join(lines)) from None
 
 
+def overridden(overrides: Sequence[str]) -> set[str]:
+    """Return the dotted names of the settings that overrides set, by our names for them."""
+    names = set()
+    for override in overrides:
+        *table, key = _path(override.partition("=")[0])
+        names.add(".".join([*table, SYNONYMS.get(key, key)]))
+    return names
+
+
+def _path(key: str) -> list[str]:
+    path = key.strip().split(".")
+    if len(path) == 1 and path[0] in {*DEFAULTS, *SYNONYMS, *PRODUCTS}:
+        return ["trainer", "args", path[0]]
+    return path
+
+
 def _override(raw: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
@@ -77,9 +93,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
-    path = key.strip().split(".")
-    if len(path) == 1 and path[0] in {*DEFAULTS, *SYNONYMS, *PRODUCTS}:
-        path = ["trainer", "args", path[0]]
+    path = _path(key)
     table = raw
     for part in path[:-1]:
         table = table.setdefault(part, {})

@@ -37,10 +37,11 @@ class LoopArgs(BaseModel):
         description="Train on groups as they finish, while others are still under way; the "
         "gradient is the same. By default where the engine is a server of its own.",
     )
-    max_steps_off_policy: Count = Field(
-        default=1,
-        description="Steps that generation may run ahead of training: the most optimizer versions "
-        "that a trained token is behind. 0 is exactly on-policy.",
+    max_steps_off_policy: Count | None = Field(
+        default=None,
+        description="Steps that generation may run ahead of training: the most training steps "
+        "that a token's weights are behind. 0 is exactly on-policy. By default 1 where the engine "
+        "is a server of its own, and 0 where it cannot generate while the model is trained.",
     )
     max_concurrent: Positive = Field(default=64, description="Rollouts in flight at once.")
     max_error_rate: Outcome = Field(

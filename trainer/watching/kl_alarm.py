@@ -50,6 +50,17 @@ def _checks(metrics: Mapping[str, float], args: TrainerArgs) -> list[str]:
         checks.append(
             f"{', '.join(used)} changes what is sampled and not what is trained: set it neutral"
         )
+    stale = metrics.get("staleness/mean", 0.0)
+    if stale > 0:
+        checks.append(
+            f"tokens were {stale:.2g} versions old on average: max_steps_off_policy = 0 makes "
+            "them new, a lower learning_rate or a clipped loss bears it better"
+        )
+    if args.num_iterations > 1:
+        checks.append(
+            f"num_iterations = {args.num_iterations} trains on a batch again with weights that "
+            "have moved: use a clipped loss, or lower it"
+        )
     if args.num_substeps > 1:
         checks.append(
             f"num_substeps = {args.num_substeps} trains on tokens of older weights: lower it or "

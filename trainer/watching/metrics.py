@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
@@ -53,6 +54,39 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
         ),
         "forks_per_rollout": fmean(len(trace.forks) for trace in traces),
     }
+    return out
+
+
+def signal_metrics(groups: Sequence[Group], version: int, seconds: float) -> Metrics:
+    """Return how much of a step teaches, and how old it is.
+
+    ``staleness`` is how many optimizer versions behind a trained token was sampled; effective
+    groups are those whose rewards have spread.
+
+    Args:
+        groups: The step's.
+        version: Of the weights that are trained.
+        seconds: Wall time of the step.
+    """
+    effective = sum(not group.uniform for group in groups)
+    out: Metrics = {
+        "groups/count": len(groups),
+        "groups/effective": effective,
+        "groups_per_s/effective": effective / seconds,
+        "rollouts/stopped": sum(group.stopped for group in groups),
+    }
+    ages = Counter(
+        version - sampled
+        for group in groups
+        if not group.uniform
+        for trace in group.traces
+        for branch in trace.branches
+        for sampled in branch.weight_version
+        if sampled >= 0
+    )
+    if ages:
+        out["staleness/mean"] = sum(age * n for age, n in ages.items()) / ages.total()
+        out["staleness/max"] = max(ages)
     return out
 
 

@@ -16,6 +16,7 @@ from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.serving import Serving
 from vf.traces.errors import ModelError, ServerDown, TrainingError
 from vf.traces.messages import Message
+from vf.trainer.collecting.group import Group
 from vf.trainer.collecting.orchestrator import Orchestrator
 from vf.trainer.settings.config import TrainerArgs
 
@@ -65,23 +66,39 @@ class Server:
         return Reply(Message("assistant", f"{sampling.seed}"))
 
 
-def orchestrator(server: Any, serving: Serving, **args: Any) -> Orchestrator:
+def orchestrator(
+    server: Any,
+    serving: Serving,
+    on_trace: Callable[[int, vf.Trace], None] = lambda step, trace: None,
+    **args: Any,
+) -> Orchestrator:
     environment = TwoTurns()
+    usual = {"batch_size": 8, "rollouts_per_example": 4, "max_error_rate": 0.0, "max_steps": 1}
     return Orchestrator(
         environment,
         server,
         list(environment.tasks("train")),
         list(environment.tasks("eval")),
-        TrainerArgs(**{"batch_size": 8, "rollouts_per_example": 4, "max_error_rate": 0.0} | args),
+        TrainerArgs(**usual | args),
         serving,
+        ahead=0,
+        on_trace=on_trace,
     )
+
+
+async def first_step(work: Orchestrator) -> list[Group]:
+    await work.open(1, version=0)
+    groups = []
+    while (group := await work.next_group(1)) is not None:
+        groups.append(group)
+    return sorted(groups, key=lambda group: group.number)
 
 
 def collect(server: Server, **args: Any) -> tuple[list[Any], list[vf.Trace]]:
     """Collect one step; return its groups, and the traces as they finished."""
     finished: list[vf.Trace] = []
-    work = orchestrator(server, server.serving, **args).collect(1, finished.append)
-    groups = asyncio.run(asyncio.wait_for(work, 30.0))
+    work = orchestrator(server, server.serving, lambda step, trace: finished.append(trace), **args)
+    groups = asyncio.run(asyncio.wait_for(first_step(work), 30.0))
     return groups, finished
 
 
@@ -153,10 +170,10 @@ def test_a_failure_that_is_no_outage_counts(act: str) -> None:
         async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
             raise ModelError("the prompt is poisoned")
 
-    broken = orchestrator(Broken(), Serving("m"))
     finished: list[vf.Trace] = []
+    broken = orchestrator(Broken(), Serving("m"), lambda step, trace: finished.append(trace))
     works: dict[str, Callable[[], Any]] = {
-        "collect": lambda: broken.collect(1, finished.append),
+        "collect": lambda: first_step(broken),
         "evaluate": lambda: broken.evaluate(finished.append),
     }
     with pytest.raises(TrainingError, match="the prompt is poisoned"):

@@ -210,7 +210,7 @@ def test_the_reference_follows_and_a_resumed_one_is_the_same(
     assert stats[1].kl_reference_v3 > 1e-6
     assert stats[2].kl_reference_v3 == pytest.approx(0.0, abs=1e-9)  # followed after the second
     tokenizer = Renderer.from_pretrained(resolve_model("tiny")).tokenizer
-    saved = save_checkpoint(tmp_path, made, tokenizer, Progress(3, 0, 0.0))
+    saved = save_checkpoint(tmp_path, made, tokenizer, Progress(3, 0.0))
     resumed = policy(**args)
     load_checkpoint(saved, resumed)
     ours, theirs = (asdict(each.update(samples(7))) for each in (made, resumed))

@@ -22,7 +22,7 @@ SETTINGS = {
     "eval_strategy": "steps",
     "eval_examples": 4,
 }
-CLOCK = ("time/", "tokens_per_s/")
+CLOCK = ("time/", "tokens_per_s/", "groups_per_s/")
 NOISE = "logprob_gap"  # itself a difference that should be 0: only what rounding leaves
 
 
@@ -47,12 +47,13 @@ def test_resumed_run_equals_the_unbroken_one(make_trainer: Any, tmp_path: Path) 
     stopped.args.max_steps = 3
     stopped.train()
     stopped.step_count += 1
-    stopped.collect()
+    stopped.collector.open(4, version=3)
+    list(stopped.collector.arriving(4))
     stopped.close()
     shutil.rmtree(stopped.folder.checkpoints / "step-3")
 
     resumed: RLTrainer = make_trainer("stopped", **SETTINGS)
-    assert resumed.resume() == 2
+    assert resumed.resume({"trainer.args.max_steps"}) == 2
     resumed.train()
 
     expected, got = comparable(unbroken.folder), comparable(resumed.folder)
@@ -89,8 +90,11 @@ def test_a_checkpoint_of_another_adapter_is_refused(make_trainer: Any) -> None:
     first: RLTrainer = make_trainer(lora_rank=4)
     first.save()
     first.close()
+    other: RLTrainer = make_trainer(lora_rank=8)
+    with pytest.raises(ConfigError, match=r"lora_rank: 4 then, 8 now\nPut them back"):
+        other.resume()
     with pytest.raises(ConfigError, match="another model or adapter"):
-        make_trainer(lora_rank=8).resume()
+        other.resume(allow_changes=True)
 
 
 def test_traces_of_a_run_can_be_read_back(make_trainer: Any) -> None:

@@ -1,0 +1,203 @@
+"""The rollouts of a run, as the trainer's thread sees them."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from vf.environments.evaluate import Evaluation
+from vf.inference.completions import TokenClient
+from vf.inference.engine import Engine
+from vf.inference.token_model import TokenModel
+from vf.traces.calling import call
+from vf.traces.errors import TrainingError
+from vf.traces.store import TraceStore
+from vf.traces.trace import Trace
+from vf.trainer.collecting.background import BackgroundLoop
+from vf.trainer.collecting.group import Group
+from vf.trainer.collecting.orchestrator import Orchestrator, Queue
+from vf.trainer.engines import steps_ahead
+from vf.trainer.preflight import Plan
+from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.watching.display import Display
+from vf.trainer.watching.metrics import Metrics, trace_metrics
+from vf.trainer.watching.step_clock import StepClock
+from vf.trainer.watching.watchdog import Watchdog
+
+T = TypeVar("T")
+log = logging.getLogger("vf.environments")
+
+
+class Collector:
+    """Runs rollouts in a thread of its own, and writes every trace.
+
+    While the trainer waits here, it notices at once if something that it waits for has died.
+
+    Args:
+        plan: The run.
+        engine: Whom the rollouts ask; it has been started.
+        folder: Where traces go.
+        display: Shows them.
+        clock: Told what the rollouts do that are waited for.
+        note: Told of stalls.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        engine: Engine,
+        folder: RunFolder,
+        display: Display,
+        clock: StepClock,
+        note: Callable[[str], None],
+    ) -> None:
+        args = plan.config.args
+        self._plan = plan
+        self._engine = engine
+        self._folder = folder
+        self._display = display
+        self._clock = clock
+        self._step = 0  # the step that is waited for
+        self._stores: dict[int, TraceStore] = {}
+        self._ended: Counter[int] = Counter()  # rollouts of a step
+        self._evaluation: tuple[Future[Evaluation], TraceStore] | None = None
+        self.sampler: TokenClient = engine.sampler(args.generation_timeout)
+        model = TokenModel(
+            self.sampler,
+            plan.renderer,
+            max_seq_len=args.max_seq_len,
+            max_prompt_len=args.max_prompt_len,
+            thinking_history=plan.config.inference.thinking_history,
+        )
+        self.orchestrator = Orchestrator(
+            *(plan.environment, model, plan.tasks, plan.eval_tasks, args, engine.serving),
+            ahead=steps_ahead(plan.config),
+            on_trace=self._on_trace,
+            beat=self.beat,
+        )
+        self._crew = self.orchestrator.crew
+        self._loop = BackgroundLoop()
+        self.watchdog = Watchdog(args.stall_timeout, self._crew.activities, note, folder.stalls)
+        self.call(call(plan.environment.start))
+
+    def beat(self) -> None:
+        """Note that a rollout got on."""
+        self.watchdog.beat()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine beside the rollouts, and wait for its end.
+
+        Raises:
+            EngineError: The engine died meanwhile.
+            TrainingError: Too many rollouts of a step ahead have failed.
+        """
+        return self._loop.call(work, self._watch)
+
+    def open(self, first: int, version: int) -> None:
+        """Start the rollouts that may; see :meth:`Orchestrator.open`."""
+        self.call(self.orchestrator.open(first, version))
+
+    def arriving(self, step: int) -> Iterator[Group]:
+        """Yield the groups of an open step as they finish.
+
+        Raises:
+            TrainingError: Too many rollouts failed.
+            EngineError: The engine died.
+        """
+        self._step = step
+        while True:
+            with self._clock.waiting(lambda: self._crew.activities(step)):
+                group = self.call(self.orchestrator.next_group(step))
+            if group is None:
+                break
+            yield group
+        if (store := self._stores.pop(step, None)) is not None:
+            store.close()
+
+    def begin_evaluation(self, step: int) -> None:
+        """Start the rollouts of the held-out tasks, after ``step`` training steps."""
+        done, total = 0, len(self._plan.eval_tasks)
+        store = self._folder.eval_traces(step)
+
+        def on_trace(trace: Trace) -> None:
+            nonlocal done
+            done += 1
+            store.append(trace)
+            _log_failure(trace)
+            self._display.rollouts(done, total, evaluating=True)
+
+        self._evaluation = self._loop.submit(self.orchestrator.evaluate(on_trace)), store
+
+    def end_evaluation(self) -> Metrics:
+        """Wait for the evaluation under way, and return what it says; nothing if there is none.
+
+        Raises:
+            TrainingError: Too many of its rollouts failed, or none could be scored.
+        """
+        if self._evaluation is None:
+            return {}
+        (future, store), self._evaluation = self._evaluation, None
+        with self._clock.part("evaluate"):
+            result = self._loop.wait(future, self._watch)
+        store.close()
+        scored = [trace for trace in result.traces if trace.reward is not None]
+        if not scored:
+            raise TrainingError("not one rollout of the held-out evaluation could be scored")
+        metrics = {f"eval/{name}": value for name, value in trace_metrics(scored).items()}
+        metrics["eval/rollouts/scored"] = len(scored)
+        metrics["eval/rollouts/failed"] = result.errors
+        metrics["eval/rollouts/unscored"] = result.unscored
+        return metrics
+
+    def try_one(self) -> Trace:
+        """Run one rollout of the first train task."""
+        return self.call(self.orchestrator.try_one())
+
+    def queue(self) -> Queue:
+        """Return what is ahead of training, to be saved."""
+        return self.call(self.orchestrator.queue())
+
+    def restore(self, queue: Queue) -> None:
+        """Go on where a saved queue was; see :meth:`Orchestrator.restore`."""
+        self.call(self.orchestrator.restore(queue))
+
+    def stop(self) -> None:
+        """End everything in flight. Safe to call twice."""
+        self.watchdog.stop()
+        try:
+            self._loop.call(self.sampler.close(), watch=lambda: None)
+        finally:
+            self._loop.stop()
+            for store in self._stores.values():
+                store.close()
+
+    def _watch(self) -> None:
+        self._engine.check()
+        self.orchestrator.check()
+        self._clock.sample(self._crew.activities(self._step))
+
+    def _on_trace(self, step: int, trace: Trace) -> None:
+        """Keep a finished training rollout. Called by the rollouts' thread."""
+        if step not in self._stores:
+            self._stores[step] = self._folder.step_traces(step)
+        try:
+            self._stores[step].append(trace)
+        except OSError as error:
+            raise TrainingError(
+                f"a trace could not be written to {self._stores[step].path}: {error}; make room "
+                "and --resume"
+            ) from error
+        self._ended[step] += trace.error is None
+        self._display.rollouts(self._ended[self._step], self._plan.config.args.batch_size)
+        _log_failure(trace)
+
+
+def _log_failure(trace: Trace) -> None:
+    if (error := trace.error) is not None:
+        log.warning(
+            "task %s failed, in the %s: %s\n%s",
+            *(trace.task.id, error.boundary, error.message, error.traceback.rstrip()),
+        )

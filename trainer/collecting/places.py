@@ -1,0 +1,93 @@
+"""Who may run a rollout now: training in the order of the steps, evaluation within its share."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+Rank = tuple[int, ...]
+
+
+class Places:
+    """A number of places, given first to the earliest step.
+
+    Evaluation rollouts have at most their share while training rollouts wait, and whatever
+    these leave free. A place that is held is never taken away.
+
+    Args:
+        total: How many places there are.
+        eval_share: The share, over 0 and at most 1.
+    """
+
+    def __init__(self, total: int, eval_share: float) -> None:
+        self._free = total
+        self._eval_most = max(1, math.floor(total * eval_share))
+        self._eval_held = 0
+        self._order = itertools.count()
+        self._training: list[tuple[Rank, int, asyncio.Future[None]]] = []
+        self._evaluating: deque[asyncio.Future[None]] = deque()
+
+    @asynccontextmanager
+    async def training(self, rank: Rank) -> AsyncIterator[None]:
+        """Hold a place for a training rollout.
+
+        Args:
+            rank: The smaller, the sooner it gets one.
+        """
+        turn = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._training, (rank, next(self._order), turn))
+        await self._wait(turn, evaluating=False)
+        try:
+            yield
+        finally:
+            self._give_back(evaluating=False)
+
+    @asynccontextmanager
+    async def evaluating(self) -> AsyncIterator[None]:
+        """Hold a place for an evaluation rollout."""
+        turn = asyncio.get_running_loop().create_future()
+        self._evaluating.append(turn)
+        await self._wait(turn, evaluating=True)
+        try:
+            yield
+        finally:
+            self._give_back(evaluating=True)
+
+    async def _wait(self, turn: asyncio.Future[None], *, evaluating: bool) -> None:
+        self._grant()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it came together with the cancellation
+                self._give_back(evaluating=evaluating)
+            raise
+
+    def _give_back(self, *, evaluating: bool) -> None:
+        self._free += 1
+        self._eval_held -= evaluating
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._free:
+            self._forget_cancelled()
+            within = self._eval_held < self._eval_most
+            if self._evaluating and (within or not self._training):
+                turn = self._evaluating.popleft()
+                self._eval_held += 1
+            elif self._training:
+                _, _, turn = heapq.heappop(self._training)
+            else:
+                return
+            self._free -= 1
+            turn.set_result(None)
+
+    def _forget_cancelled(self) -> None:
+        while self._evaluating and self._evaluating[0].done():
+            self._evaluating.popleft()
+        while self._training and self._training[0][2].done():
+            heapq.heappop(self._training)

@@ -1,0 +1,249 @@
+"""The rollouts of one training step: groups that start together, and finish one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vf.rubrics.group import score_group
+from vf.traces.errors import TrainingError
+from vf.traces.seeding import derive_seed
+from vf.traces.trace import Trace
+from vf.trainer.collecting.crew import Crew
+from vf.trainer.collecting.group import Group
+from vf.trainer.collecting.places import Places
+from vf.trainer.collecting.task_cursor import Draw, TaskCursor
+from vf.trainer.settings.config import TrainerArgs
+
+ATTEMPTS = 3  # of one rollout, before its group does without it
+
+OnTrace = Callable[[Trace], None]
+
+
+class StepRollouts:
+    """All rollouts of one step.
+
+    A rollout that fails is replaced by a fresh one of the same task. A group that ends with too
+    few scored rollouts stays, with nothing to teach. One that the rubric leaves without a reward
+    is not replaced: it was no failure, and a rubric that cannot score this task would be asked for
+    ever. A group without spread is followed by one of a fresh task, within ``max_refill``.
+
+    Args:
+        step: Number of the step.
+        crew: Runs rollouts.
+        places: Where they wait for their turn.
+        cursor: Where tasks come from.
+        args: ``[trainer.args]``.
+        on_trace: Called with every trace as it finishes, failed ones included; where the rubric
+            has group rewards, with those of a group once they are scored.
+    """
+
+    def __init__(
+        self,
+        step: int,
+        crew: Crew,
+        places: Places,
+        cursor: TaskCursor,
+        args: TrainerArgs,
+        on_trace: OnTrace,
+    ) -> None:
+        self.step = step
+        self._crew = crew
+        self._places = places
+        self._cursor = cursor
+        self._args = args
+        self._on_trace = on_trace
+        self._rubric = crew.environment.rubric
+        self._refills = round(args.groups_per_step * args.max_refill)
+        self._groups: dict[int, Group] = {}  # by their number
+        self._ended: dict[int, dict[int, Trace]] = {}  # rollouts of unfinished groups, by index
+        self._failures: list[Trace] = []
+        self._finished: deque[Group] = deque()
+        self._changed = asyncio.Event()
+        self._work: set[asyncio.Task[None]] = set()
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        """Draw the step's tasks and start their rollouts."""
+        for _ in range(self._args.groups_per_step):
+            self._launch(self._draw())
+
+    async def next_group(self) -> Group | None:
+        """Wait for a group to finish; None once all have been returned.
+
+        Raises:
+            TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
+        """
+        while self.error is None:
+            if self._finished:
+                return self._finished.popleft()
+            if not self._work:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        raise self.error
+
+    def do_over(self, group: Group) -> None:
+        """Run a group anew, with its task."""
+        self._launch(Group(group.task, number=group.number, epoch=group.epoch))
+
+    async def stop(self) -> None:
+        """Cancel what is under way."""
+        work = [*self._work]
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+
+    def state(self) -> tuple[dict[str, Any], list[Trace]]:
+        """Return what there is to save: the step's groups as JSON has them, and their traces."""
+        traces: list[Trace] = []
+        groups = []
+        for number, group in self._groups.items():
+            done = number not in self._ended
+            held = [*group.traces, *group.unscored] if done else self._ended[number].values()
+            traces += [*held, *group.failed]
+            groups.append(
+                {
+                    "number": number,
+                    "task": group.task.id,
+                    "epoch": group.epoch,
+                    "stopped": group.stopped,
+                    "done": done,
+                }
+            )
+        return {"step": self.step, "refills": self._refills, "groups": groups}, traces
+
+    def restore(
+        self, state: dict[str, Any], groups: Sequence[tuple[Group, bool, list[Trace]]]
+    ) -> None:
+        """Go on where a saved step was: what had ended is kept, what had not starts anew.
+
+        Args:
+            state: As :meth:`state` returned it.
+            groups: Each with whether it was done, and its traces.
+        """
+        self._refills = state["refills"]
+        for group, done, traces in groups:
+            group.min_size = self._args.min_group_size
+            if done:
+                self._groups[group.number] = group
+                group.take(traces)
+                self._failures += group.failed
+                self._finished.append(group)
+            else:
+                group.failed = [trace for trace in traces if trace.error is not None]
+                self._failures += group.failed
+                ended = {t.info["rollout"]: t for t in traces if t.error is None}
+                self._launch(group, ended)
+            for trace in traces:
+                if done or trace.error is not None or not self._rubric.group_rewards:
+                    self._on_trace(trace)
+
+    def _draw(self) -> Group:
+        task, number, epoch = self._cursor.draw()
+        return Group(task, number=number, epoch=epoch, min_size=self._args.min_group_size)
+
+    def _launch(self, group: Group, ended: dict[int, Trace] | None = None) -> None:
+        self._groups[group.number] = group
+        self._ended[group.number] = ended or {}
+        task = asyncio.get_running_loop().create_task(self._whole(group))
+        self._work.add(task)
+        task.add_done_callback(self._end_of)
+
+    def _end_of(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.error = self.error or error
+            for other in self._work:
+                other.cancel()
+        self._changed.set()
+
+    async def _whole(self, group: Group) -> None:
+        traces = await self._enough(group)
+        if self._rubric.group_rewards:
+            scoring = self._crew.begin(group.task, self.step, "score")
+            try:
+                await score_group(self._rubric, traces, self._crew.environment.timeout)
+            finally:
+                self._crew.end(scoring)
+            for trace in traces:
+                self._on_trace(trace)
+        self._failures += [trace for trace in traces if trace.error is not None]
+        group.take(traces)
+        del self._ended[group.number]
+        self._check_failures()
+        self._cursor.observe(Draw(group.task, group.number, group.epoch), group.outcomes)
+        if group.uniform and self._refills:
+            self._refills -= 1
+            self._launch(self._draw())
+        self._finished.append(group)
+
+    async def _enough(self, group: Group) -> list[Trace]:
+        """Run the group's rollouts, and return as many as it shall have.
+
+        In the order of the seeds, not of arrival: a resumed run sums in the same order.
+        """
+        args, ended = self._args, self._ended[group.number]
+        started = math.ceil(args.rollouts_per_example * args.oversample)
+        runs = {
+            asyncio.create_task(self._one(group, index))
+            for index in range(started)
+            if index not in ended
+        }
+        try:
+            while runs and len(ended) < args.rollouts_per_example:
+                done, runs = await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+                for run in done:
+                    run.result()
+        finally:
+            group.stopped += len(runs)
+            for run in runs:
+                run.cancel()
+            await asyncio.gather(*runs, return_exceptions=True)
+        return [ended[index] for index in sorted(ended)]
+
+    async def _one(self, group: Group, index: int) -> None:
+        tried = sum(trace.info["rollout"] == index for trace in group.failed)
+        for attempt in range(tried, ATTEMPTS):
+            trace = await self._crew.run(
+                group.task,
+                derive_seed(self._args.seed, "train", group.number, index, attempt),
+                self.step,
+                self._places.training((self.step, group.number)),
+            )
+            trace.info |= {"step": self.step, "group": group.number, "rollout": index}
+            if trace.error is None:
+                self._ended[group.number][index] = trace
+            if trace.error is not None or not self._rubric.group_rewards:
+                self._on_trace(trace)
+            if trace.error is None:
+                return
+            group.failed.append(trace)
+            self._failures.append(trace)
+            self._check_failures()
+
+    def _check_failures(self) -> None:
+        check_failures(self._failures, self._args.batch_size, self._args.max_error_rate)
+
+
+def check_failures(failures: Sequence[Trace], total: int, most: float) -> None:
+    """Raise TrainingError if too many rollouts failed; it names the most frequent cause.
+
+    Args:
+        failures: The traces of those that did.
+        total: How many rollouts there were to be.
+        most: ``max_error_rate``.
+    """
+    if len(failures) <= most * total:
+        return
+    errors = [trace.error for trace in failures if trace.error is not None]
+    causes = Counter((error.boundary, error.message) for error in errors)
+    (boundary, message), count = causes.most_common(1)[0]
+    first = next(error for error in errors if error.message == message)
+    raise TrainingError(
+        f"{len(failures)} of {total} rollouts failed, over max_error_rate = {most:g}. "
+        f"Most often ({count}×), in the {boundary}: {message}\n{first.traceback}"
+    )

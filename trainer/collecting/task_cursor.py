@@ -1,0 +1,100 @@
+"""Which task comes next: shuffled epochs, in which solved or hopeless tasks may rest."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from vf.traces.seeding import derive_seed
+from vf.traces.task import Task
+from vf.trainer.settings.config import TrainerArgs
+
+
+class Draw(NamedTuple):
+    """A task in its turn.
+
+    Attributes:
+        task: The problem.
+        number: Its place in the sequence of all draws, which no other has; seeds derive from it.
+        epoch: How often all tasks had had their turn before.
+    """
+
+    task: Task
+    number: int
+    epoch: int
+
+
+class TaskCursor:
+    """Walks through the tasks, in an order that is shuffled anew for every epoch.
+
+    Args:
+        tasks: The train split.
+        args: ``[trainer.args]``: the seed, and how long easy and hard tasks rest.
+    """
+
+    def __init__(self, tasks: Sequence[Task], args: TrainerArgs) -> None:
+        self._tasks = tasks
+        self._args = args
+        self._by_id = {task.id: task for task in tasks}
+        self._position = 0
+        self._rests_through: dict[str, int] = {}  # the last epoch without it, by a task's id
+        self._shuffled: tuple[int, list[int]] = (-1, [])
+
+    @property
+    def first(self) -> Task:
+        """The first task of the split."""
+        return self._tasks[0]
+
+    @property
+    def resting(self) -> int:
+        """How many tasks rest in the epoch under way."""
+        epoch = self._position // len(self._tasks)
+        return sum(through >= epoch for through in self._rests_through.values())
+
+    def draw(self) -> Draw:
+        """Return the next task that does not rest."""
+        while True:
+            number = self._position
+            epoch, place = divmod(number, len(self._tasks))
+            self._position += 1
+            task = self._tasks[self._order(epoch)[place]]
+            if self._rests_through.get(task.id, -1) < epoch:
+                return Draw(task, number, epoch)
+
+    def task(self, task_id: str) -> Task | None:
+        """Return a task of the split by its id."""
+        return self._by_id.get(task_id)
+
+    def observe(self, draw: Draw, outcomes: Sequence[float]) -> None:
+        """Let a task rest if its group says that it is easy, or hard.
+
+        Args:
+            draw: The task's turn.
+            outcomes: Those of the group's rollouts, each in [0, 1].
+        """
+        args, rest = self._args, 0
+        if not outcomes:
+            return
+        if args.rest_easy and min(outcomes) >= args.easy_outcome:
+            rest = args.rest_easy
+        elif args.rest_hard and max(outcomes) <= args.hard_outcome:
+            rest = args.rest_hard
+        if rest:
+            self._rests_through[draw.task.id] = draw.epoch + rest
+
+    def state(self) -> dict[str, Any]:
+        """Return all there is to save, as JSON has it."""
+        return {"position": self._position, "rests_through": dict(self._rests_through)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on where a saved cursor was."""
+        self._position = int(state["position"])
+        self._rests_through = dict(state["rests_through"])
+
+    def _order(self, epoch: int) -> list[int]:
+        if self._shuffled[0] != epoch:
+            order = list(range(len(self._tasks)))
+            random.Random(derive_seed(self._args.seed, "epoch", epoch)).shuffle(order)
+            self._shuffled = epoch, order
+        return self._shuffled[1]

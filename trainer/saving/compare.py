@@ -1,0 +1,83 @@
+"""Whether a checkpoint belongs to the run that wants to go on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from vf.traces.errors import ConfigError
+from vf.trainer.settings.config import Config
+from vf.trainer.settings.load_config import load_config
+
+# What may differ between the parts of one run, for it changes no step.
+_FREE = ("trainer.args.run_name", "trainer.args.output_dir")
+
+
+def check_fits(
+    checkpoint: Path,
+    base_then: str,
+    base_now: str,
+    config: Config,
+    told: Collection[str],
+    *,
+    allow_changes: bool,
+) -> list[str]:
+    """Compare a checkpoint with what is to go on from it.
+
+    Args:
+        checkpoint: Its folder.
+        base_then: Fingerprint of the weights that were not trained then; empty if not known.
+        base_now: The same of the model as it was loaded now.
+        config: The settings now.
+        told: Dotted names of settings that the user changed on purpose.
+        allow_changes: Go on whatever differs.
+
+    Returns:
+        A note for each difference.
+
+    Raises:
+        ConfigError: Something differs that the user did not ask for; all of it is listed.
+    """
+    notes: list[str] = []
+    refused: list[str] = []
+    for name, text in _differences(checkpoint, config).items():
+        (notes if allow_changes or name in told else refused).append(text)
+    if base_then not in ("", base_now):
+        text = f"the weights of model = {config.model!r} are not those that the run began with"
+        (notes if allow_changes else refused).append(text)
+    if refused:
+        lines = "\n".join(f"  {text}" for text in refused)
+        raise ConfigError(
+            f"{checkpoint} was made with other settings:\n{lines}\nPut them back, name what you "
+            "mean to change with --set, or go on regardless with --allow-changes"
+        )
+    return notes
+
+
+def _differences(checkpoint: Path, config: Config) -> dict[str, str]:
+    path = checkpoint / "config.toml"
+    if not path.exists():
+        return {}
+    try:
+        saved, _ = load_config(path)
+    except ConfigError as error:
+        return {"": f"its own config.toml is not understood any more: {error}"}
+    then, now = _flat(saved.model_dump(mode="json")), _flat(config.model_dump(mode="json"))
+    return {
+        name: f"{name}: {then.get(name)!r} then, {now.get(name)!r} now"
+        for name in sorted(then.keys() | now.keys())
+        if then.get(name) != now.get(name) and name not in _FREE
+    }
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as one, with dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat

@@ -1,0 +1,109 @@
+"""Keeps a run's checkpoints: the newest, the best, and what a full disk leaves of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from vf.traces.errors import CheckpointError, ConfigError
+from vf.trainer.learning.policy import Policy
+from vf.trainer.preflight import Plan
+from vf.trainer.saving.checkpoint import (
+    Progress,
+    latest_checkpoint,
+    load_checkpoint,
+    mark_best,
+    read_progress,
+    remove_old,
+    save_checkpoint,
+)
+from vf.trainer.saving.compare import check_fits
+
+
+class Keeper:
+    """Writes and reads the checkpoints of one run.
+
+    Args:
+        folder: Where they are.
+        policy: What is saved.
+        plan: The run.
+        note: Told what the user should know.
+
+    Attributes:
+        best_reward: Highest held-out mean reward after a training step so far.
+        unsaved: Why the last checkpoint could not be written; None if it was.
+    """
+
+    def __init__(
+        self, folder: Path, policy: Policy, plan: Plan, note: Callable[[str], None]
+    ) -> None:
+        self._folder = folder
+        self._policy = policy
+        self._plan = plan
+        self._note = note
+        self.base = policy.fingerprint()
+        self.best_reward: float | None = None
+        self.unsaved: CheckpointError | None = None
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest checkpoint."""
+        return latest_checkpoint(self._folder)
+
+    def is_best(self, reward: float) -> bool:
+        """Return whether a held-out reward is the highest so far, and remember it if it is."""
+        if self.best_reward is not None and reward <= self.best_reward:
+            return False
+        self.best_reward = reward
+        return True
+
+    def save(self, progress: Progress) -> Path:
+        """Write a checkpoint.
+
+        Raises:
+            CheckpointError: It could not be written.
+        """
+        tokenizer, config = self._plan.renderer.tokenizer, self._plan.config
+        return save_checkpoint(self._folder, self._policy, tokenizer, progress, config)
+
+    def try_save(self, progress: Progress, *, best: bool) -> None:
+        """Write a checkpoint; if that fails, say so: the last good one stays.
+
+        Args:
+            progress: Where the run stands.
+            best: Whether it is the best by held-out reward.
+        """
+        try:
+            checkpoint = self.save(progress)
+        except CheckpointError as error:
+            self.unsaved = error
+            self._note(f"{error}. The run goes on; its last good checkpoint: {self.latest}")
+            return
+        self.unsaved = None
+        if best:
+            mark_best(checkpoint)
+        if (limit := self._plan.config.args.save_total_limit) is not None:
+            remove_old(self._folder, limit)
+
+    def load(self, told: Collection[str], *, allow_changes: bool) -> Progress:
+        """Put the newest checkpoint into the policy, and return where the run stood.
+
+        Args:
+            told: Dotted names of settings that were changed on purpose.
+            allow_changes: Go on even if the checkpoint is of other settings or another model.
+
+        Raises:
+            ConfigError: There is none, or it does not fit; the differences are listed.
+        """
+        checkpoint = self.latest
+        if checkpoint is None:
+            raise ConfigError(f"{self._folder.parent} has no checkpoint to resume from")
+        progress = read_progress(checkpoint)
+        for note in check_fits(
+            *(checkpoint, progress.base, self.base, self._plan.config, told),
+            allow_changes=allow_changes,
+        ):
+            self._note(note)
+        load_checkpoint(checkpoint, self._policy)
+        self.best_reward = progress.best_reward
+        return progress

@@ -1,0 +1,82 @@
+"""What a step's numbers mean, said in words: signal, waits, the baseline, where the limit is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vf.trainer.collecting.group import Group
+from vf.trainer.watching.metrics import Metrics
+
+WAIT_SHARE = 0.2  # of the step's time: waits for sandboxes above it are worth a note
+TOO_EASY = 0.8
+
+
+def step_notes(step: int, groups: Sequence[Group], metrics: Metrics) -> list[str]:
+    """Return what a user should know about a step."""
+    return [*_signal(step, groups), *_waits(step, metrics)]
+
+
+def baseline_note(success_rate: float, rollouts: int) -> str | None:
+    """Return a warning if the model, before any training, never or mostly succeeds.
+
+    Args:
+        success_rate: Share of the rollouts with an outcome of 1.
+        rollouts: How many there were.
+    """
+    if success_rate == 0.0:
+        return (
+            f"before training, not one of {rollouts} rollouts succeeded. Where no rollout of a "
+            "group is better than the others, there is nothing to learn from: begin with easier "
+            "tasks, give partial credit in the outcome, or warm the model up on good examples"
+        )
+    if success_rate > TOO_EASY:
+        return (
+            f"before training, {success_rate:.0%} of {rollouts} rollouts succeeded: little is left "
+            "to learn, and most groups will have no spread. Take harder tasks, or set max_refill "
+            "and rest_easy"
+        )
+    return None
+
+
+def _signal(step: int, groups: Sequence[Group]) -> list[str]:
+    if not any(group.traces for group in groups):
+        return [
+            f"step {step} taught nothing: the rubric left every rollout without a reward. See what "
+            "its outcome returns None for."
+        ]
+    if not all(group.uniform for group in groups):
+        return []
+    if all(len(group.rewards) < group.min_size for group in groups):
+        return [
+            f"step {step} taught nothing: no group has {groups[0].min_size} scored rollouts. "
+            "See logs/environment.log for what failed, or lower min_group_size"
+        ]
+    rewards = sorted({reward for group in groups for reward in group.rewards})
+    shown = ", ".join(f"{reward:g}" for reward in rewards[:5])
+    if rewards[0] >= 1.0:
+        reason = "All is solved: take harder tasks"
+    elif rewards[-1] <= 0.0:
+        reason = (
+            "Nothing is solved: take easier tasks, give partial credit, or look at the traces for "
+            "a tool, parser or limit (max_tokens, max_turns) that no rollout gets past"
+        )
+    else:
+        reason = (
+            "The task is too easy or too hard for the model, its rubric too coarse, or the "
+            "temperature too low"
+        )
+    return [
+        f"step {step} taught nothing: within each of the {len(groups)} groups all rewards are "
+        f"equal ({shown}). {reason}; max_refill draws fresh tasks for such groups."
+    ]
+
+
+def _waits(step: int, metrics: Metrics) -> list[str]:
+    wait = metrics.get("sandbox/wait_s_mean", 0.0)
+    if wait <= max(1.0, WAIT_SHARE * metrics["time/total"]):
+        return []
+    return [
+        f"in step {step}, rollouts waited for their sandboxes: {wait:.1f} s on average, "
+        f"{metrics['sandbox/wait_s_max']:.1f} s at most. If the machine has room, raise "
+        "env.args.sandbox.pool"
+    ]

@@ -1,0 +1,97 @@
+"""Where a step's wall time goes: every second of it is put down to one part."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from vf.environments.activity import Activity
+
+PARTS = ("generate", "environment", "reward", "train", "publish", "evaluate", "save", "wait")
+# What the trainer waits for while rollouts are under way, by what these do.
+_PART_OF = {
+    "model": "generate",
+    "reset": "environment",
+    "step": "environment",
+    "close": "environment",
+    "release": "environment",
+    "score": "reward",
+}
+
+
+class StepClock:
+    """Times training steps, one lap each.
+
+    While the trainer waits for rollouts, each moment is shared among the parts in proportion to
+    what the rollouts that it waits for do then. So where a single straggler holds up the step,
+    all of the wait counts for what that one does. What belongs to no part is ``wait``: rollouts
+    without a place, a server that is down, and the trainer's own bookkeeping.
+
+    Args:
+        tell: Told the part that begins.
+    """
+
+    def __init__(self, tell: Callable[[str], None] = lambda part: None) -> None:
+        self._tell = tell
+        self._started = time.perf_counter()
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._sampled: float | None = None
+        self._shares: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Put the time until the block ends down to a part."""
+        self._tell(name)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[name] += time.perf_counter() - started
+
+    @contextmanager
+    def waiting(self, look: Callable[[], Sequence[Activity]]) -> Iterator[None]:
+        """Share the time until the block ends among what rollouts do; see :meth:`sample`.
+
+        Args:
+            look: Returns what the rollouts do that are waited for.
+        """
+        self._tell("generate")
+        self._sampled, self._shares = time.perf_counter(), _shares(look())
+        try:
+            yield
+        finally:
+            self._count()
+            self._sampled = None
+
+    def sample(self, activities: Sequence[Activity]) -> None:
+        """Note what rollouts do now; call it several times a second while waiting for them."""
+        if self._sampled is not None:
+            self._count()
+            self._shares = _shares(activities)
+
+    def lap(self) -> dict[str, float]:
+        """Return seconds by part, and their ``total``, since the last lap, and begin anew."""
+        now = time.perf_counter()
+        found, self._seconds = self._seconds, dict.fromkeys(PARTS, 0.0)
+        found["wait"] += max(0.0, now - self._started - sum(found.values()))
+        self._started = now
+        return {**found, "total": sum(found.values())}
+
+    def _count(self) -> None:
+        if self._sampled is None:
+            return
+        now = time.perf_counter()
+        for name, share in self._shares.items():
+            self._seconds[name] += share * (now - self._sampled)
+        self._sampled = now
+
+
+def _shares(activities: Sequence[Activity]) -> dict[str, float]:
+    """Return what each part has of the rollouts' attention; they sum up to 1."""
+    counts = Counter(_PART_OF.get(activity.doing, "wait") for activity in activities)
+    # While a rollout is at work, those without a place wait for that, and not for a place.
+    busy = {name: count for name, count in counts.items() if name != "wait"} or counts
+    total = sum(busy.values())
+    return {name: count / total for name, count in busy.items()} if total else {"wait": 1.0}

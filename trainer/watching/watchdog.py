@@ -1,0 +1,109 @@
+"""A thread that notices when nothing gets on, and writes down who waits for what."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from vf.environments.activity import Activity
+
+log = logging.getLogger(__name__)
+
+LISTED = 8  # rollouts in a message; the file has them all
+
+
+class Watchdog:
+    """Tells of stalls; it ends nothing, for what waits has a deadline of its own.
+
+    Args:
+        timeout: Seconds without a :meth:`beat` that are a stall.
+        look: Returns what all rollouts do.
+        tell: Told of a stall, once, and again each time that it has lasted as long once more.
+        path: Where the whole picture is appended: every rollout, and the stack of every thread.
+    """
+
+    def __init__(
+        self,
+        timeout: float,
+        look: Callable[[], Sequence[Activity]],
+        tell: Callable[[str], None],
+        path: Path,
+    ) -> None:
+        self._timeout = timeout
+        self._look = look
+        self._tell = tell
+        self._path = path
+        self._phase = "starting"
+        self._beaten = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="vf-watchdog", daemon=True)
+        self._thread.start()
+
+    def beat(self) -> None:
+        """Note that something got on. For any thread."""
+        self._beaten = time.monotonic()
+
+    def phase(self, name: str) -> None:
+        """Note what the trainer's thread begins to do."""
+        self._phase = name
+        self.beat()
+
+    def stop(self) -> None:
+        """End the thread. Safe to call twice."""
+        self._ended.set()
+        self._thread.join(timeout=10.0)
+
+    def _run(self) -> None:
+        told, deadline = self._beaten, self._timeout
+        while not self._ended.wait(min(1.0, self._timeout / 4)):
+            if self._beaten != told:
+                told, deadline = self._beaten, self._timeout
+            still = time.monotonic() - told
+            if still > deadline:
+                deadline += self._timeout
+                try:
+                    self._report(still)
+                except Exception:
+                    log.exception("while writing down a stall")
+
+    def _report(self, still: float) -> None:
+        activities = self._look()
+        with self._path.open("a") as file:
+            file.write(f"{datetime.now().isoformat(timespec='seconds')}  ")
+            file.write(describe(self._phase, still, activities, len(activities)) + "\n")
+            file.flush()
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.write("\n")
+        text = describe(self._phase, still, activities, LISTED)
+        text += f"\nThe stack of every thread is in {self._path}."
+        log.warning("%s", text)
+        self._tell(text)
+
+
+def describe(phase: str, still: float, activities: Sequence[Activity], most: int) -> str:
+    """Return who waits for what.
+
+    Args:
+        phase: What the trainer's thread does.
+        still: Seconds without progress.
+        activities: What the rollouts do.
+        most: How many of these are listed one by one, those first that wait longest.
+    """
+    counts = Counter(activity.doing for activity in activities)
+    lines = [
+        f"no progress for {still:.0f} s. The trainer is in {phase!r}; rollouts under way: "
+        + (", ".join(f"{n} in {doing!r}" for doing, n in counts.most_common()) or "none")
+    ]
+    now = time.monotonic()
+    for activity in sorted(activities, key=lambda each: each.since)[:most]:
+        lines.append(
+            f"  task {activity.task.id}, turn {activity.turn + 1}: {now - activity.since:.0f} s "
+            f"in {activity.doing!r}"
+        )
+    return "\n".join(lines)
