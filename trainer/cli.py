@@ -191,15 +191,13 @@ def _train(plan: Plan, folder: RunFolder, console: Console, args: argparse.Names
         folder.open()
     else:
         folder.create()
+        folder.write_config(to_toml(plan.config))
     console.print(f"[bold]{'run':>12}[/bold]  {folder.path}")
     with RLTrainer(plan, folder, TerminalDisplay(console)) as trainer:
         if resuming:
             step = trainer.resume(overridden(args.set), allow_changes=args.allow_changes)
-            console.print(f"resumed after step {step}")
-        # Followers may be reading it.
-        written = folder.config.with_suffix(".tmp")
-        written.write_text(to_toml(plan.config))
-        written.replace(folder.config)
+            console.print(f"resumed after step {step}" if step else "begun anew: no checkpoint yet")
+            folder.write_config(to_toml(plan.config))
         summary = trainer.train()
     _summarise(summary, folder, console)
     return DONE

@@ -290,15 +290,21 @@ class RLTrainer:
     def resume(self, told: Collection[str] = (), *, allow_changes: bool = False) -> int:
         """Go back to the run's newest checkpoint, and return its step.
 
+        A run that ended before its first checkpoint begins anew, with step 0. Traces of what is
+        done over are kept apart (:meth:`RunFolder.rewind`).
+
         Args:
             told: Dotted names of settings that were changed on purpose.
             allow_changes: Go on even if the checkpoint is of other settings or another model.
 
         Raises:
-            ConfigError: There is none, or it does not fit; the differences are listed.
+            ConfigError: It does not fit; the differences are listed.
         """
         with self.engine.training():
             progress = self._keeper.load(told, allow_changes=allow_changes)
+        if progress is None:
+            self.folder.rewind(-1)
+            return 0
         self.step_count = progress.step
         self._earlier_seconds = progress.seconds
         self._alarms = Alarms(**progress.alarms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from vf.traces.errors import CheckpointError, ConfigError
+from vf.traces.errors import CheckpointError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.preflight import Plan
 from vf.trainer.saving.checkpoint import (
@@ -85,19 +85,21 @@ class Keeper:
         if (limit := self._plan.config.args.save_total_limit) is not None:
             remove_old(self._folder, limit)
 
-    def load(self, told: Collection[str], *, allow_changes: bool) -> Progress:
+    def load(self, told: Collection[str], *, allow_changes: bool) -> Progress | None:
         """Put the newest checkpoint into the policy, and return where the run stood.
+
+        None if there is no checkpoint: then nothing was changed.
 
         Args:
             told: Dotted names of settings that were changed on purpose.
             allow_changes: Go on even if the checkpoint is of other settings or another model.
 
         Raises:
-            ConfigError: There is none, or it does not fit; the differences are listed.
+            ConfigError: It does not fit; the differences are listed.
         """
         checkpoint = self.latest
         if checkpoint is None:
-            raise ConfigError(f"{self._folder.parent} has no checkpoint to resume from")
+            return None
         progress = read_progress(checkpoint)
         for note in check_fits(
             *(checkpoint, progress.base, self.base, self._plan.config, told),

@@ -79,6 +79,12 @@ class RunFolder:
         # Failures of environments are in the trainer's log too: there they have a place in time.
         _log_to(self.environment_log, ["vf.environments"], propagate=True)
 
+    def write_config(self, text: str) -> None:
+        """Write the resolved settings, whole or not at all: other processes may be reading."""
+        temporary = self.config.with_suffix(".tmp")
+        temporary.write_text(text)
+        temporary.replace(self.config)
+
     def step_traces(self, step: int) -> TraceStore:
         """Return the store of a training step's traces; the first step is 1."""
         return TraceStore(self.traces / f"step-{step:06d}.jsonl")

@@ -81,9 +81,16 @@ def test_an_unfinished_checkpoint_is_not_used(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path) is None
 
 
-def test_resuming_without_a_checkpoint_says_so(make_trainer: Any) -> None:
-    with pytest.raises(ConfigError, match="no checkpoint"):
-        make_trainer().resume()
+def test_a_run_without_a_checkpoint_begins_anew(make_trainer: Any) -> None:
+    first: RLTrainer = make_trainer(max_steps=2)
+    first.step()
+    first.close()
+    again: RLTrainer = make_trainer(max_steps=2)
+    assert again.resume() == 0
+    again.train()
+    assert [line["step"] for line in again.folder.read_metrics()] == [1, 2]
+    assert len(list(again.folder.step_traces(1))) == 16
+    assert (again.folder.traces / "superseded-1" / "step-000001.jsonl").exists()
 
 
 def test_a_checkpoint_of_another_adapter_is_refused(make_trainer: Any) -> None:

@@ -1,0 +1,113 @@
+"""Who gets a place: the earliest step first, evaluation within its share."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from vf.trainer.collecting.places import Places
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class Holder:
+    """Takes a place and keeps it until told."""
+
+    def __init__(self, name: str, place: AbstractAsyncContextManager[Any], log: list[str]) -> None:
+        self._name, self._log = name, log
+        self._done = asyncio.Event()
+        self.task = asyncio.create_task(self._hold(place))
+
+    async def _hold(self, place: AbstractAsyncContextManager[Any]) -> None:
+        async with place:
+            self._log.append(self._name)
+            await self._done.wait()
+
+    async def leave(self) -> None:
+        self._done.set()
+        await self.task
+
+
+def test_the_earliest_step_comes_first_whoever_asked_first() -> None:
+    async def scene() -> list[str]:
+        places, log = Places(1, 0.5), list[str]()
+        holder = Holder("first", places.training((1, 0)), log)
+        await settle()
+        others = {
+            name: Holder(name, places.training(rank), log)
+            for name, rank in (("late", (3, 0)), ("early", (1, 7)), ("middle", (2, 1)))
+        }
+        await settle()
+        await holder.leave()
+        for name in ("early", "middle", "late"):
+            await settle()
+            await others[name].leave()
+        return log
+
+    assert asyncio.run(scene()) == ["first", "early", "middle", "late"]
+
+
+def test_evaluation_takes_its_share_and_what_is_free() -> None:
+    async def scene() -> tuple[list[str], list[str]]:
+        places, log = Places(4, 0.25), list[str]()
+        evaluating = [Holder(f"e{n}", places.evaluating(), log) for n in range(6)]
+        await settle()
+        alone = list(log)  # nobody else wants a place
+        training = [Holder(f"t{n}", places.training((1, n)), log) for n in range(6)]
+        await settle()
+        for holder in evaluating[:4]:
+            await holder.leave()
+            await settle()
+        for holder in [*evaluating[4:], *training]:
+            holder.task.cancel()
+        return alone, log[4:]
+
+    alone, after = asyncio.run(scene())
+    assert alone == ["e0", "e1", "e2", "e3"]
+    # Evaluation still holds more than its one place while the first three of its own leave.
+    assert after == ["t0", "t1", "t2", "e4"]
+
+
+def test_training_never_starves_evaluation() -> None:
+    async def scene() -> list[str]:
+        places, log = Places(2, 0.5), list[str]()
+        training = [Holder(f"t{n}", places.training((1, n)), log) for n in range(5)]
+        await settle()
+        Holder("e", places.evaluating(), log)
+        await settle()
+        await training[0].leave()
+        await settle()
+        return log
+
+    assert asyncio.run(scene()) == ["t0", "t1", "e"]
+
+
+def test_a_cancelled_wait_costs_no_place() -> None:
+    async def scene() -> list[str]:
+        places, log = Places(1, 1.0), list[str]()
+        holder = Holder("held", places.training((1, 0)), log)
+        await settle()
+        waiting = Holder("cancelled", places.training((1, 1)), log)
+        also = Holder("cancelled too", places.evaluating(), log)
+        at_once = Holder("cancelled when it got it", places.training((0, 0)), log)
+        await settle()
+        waiting.task.cancel()
+        also.task.cancel()
+        await settle()
+        holder._done.set()
+        for _ in range(3):  # until the place is granted, before the waiter wakes up
+            await asyncio.sleep(0)
+            if holder.task.done():
+                break
+        at_once.task.cancel()
+        await settle()
+        last = Holder("last", places.training((9, 9)), log)
+        await settle()
+        await last.leave()
+        return log
+
+    assert asyncio.run(scene()) == ["held", "last"]

@@ -1,0 +1,206 @@
+"""Rollouts beside training: streamed, ahead by so many steps, trained on again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import vf
+from vf.traces.trace import Branch
+from vf.trainer.cli import main
+from vf.trainer.learning.batch import Sample, scale
+from vf.trainer.learning.policy import Policy
+from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.settings.load_config import parse_config
+from vf.trainer.settings.loss_args import LossArgs
+
+LOSSES = LossArgs.model_fields["loss_fn"].annotation
+
+
+def versions(trainer: RLTrainer, step: int) -> set[int]:
+    """Return the versions of the weights that a step's tokens were sampled with."""
+    found = {
+        version
+        for trace in trainer.folder.step_traces(step)
+        for branch in trace.branches
+        for version in branch.weight_version
+    }
+    return found - {-1}
+
+
+def test_zero_steps_off_policy_is_exactly_on_policy(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer(max_steps=3)
+    trainer.train()
+    lines = trainer.folder.read_metrics()
+    assert [versions(trainer, step) for step in (1, 2, 3)] == [{0}, {1}, {2}]
+    assert all(line["staleness/max"] == 0 for line in lines)
+    assert all(abs(line["kl_sample_train_v1"]) < 1e-5 for line in lines)
+    assert all(line["ratio/max"] == pytest.approx(1.0, abs=0.01) for line in lines)
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_no_token_is_older_than_allowed_and_none_of_a_step_is_lost(
+    make_trainer: Any, ahead: int
+) -> None:
+    trainer: RLTrainer = make_trainer(max_steps=6, max_steps_off_policy=ahead, eval_examples=4)
+    trainer.train()
+    lines = trainer.folder.read_metrics()
+    assert [line["rollouts/scored"] for line in lines] == [16] * 6
+    assert max(line["staleness/max"] for line in lines) == ahead
+    for step in range(1, 7):
+        assert min(versions(trainer, step)) >= step - 1 - ahead
+        assert max(versions(trainer, step)) <= step - 1
+    trained = [t.info["group"] for s in range(1, 7) for t in trainer.folder.step_traces(s)]
+    assert sorted(trained) == sorted([*range(12)] * 8), "each draw once, eight rollouts of each"
+
+
+def samples(seed: int, groups: int = 4) -> list[list[Sample]]:
+    """Return the samples of groups, of different lengths."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def sample() -> Sample:
+        length = int(torch.randint(6, 40, (1,), generator=generator))
+        ids = torch.randint(500, (length,), generator=generator).tolist()
+        mask = [0, 0, *torch.randint(2, (length - 3,), generator=generator).tolist(), 1]
+        zeros = [0] * length
+        advantage = float(torch.randn(1, generator=generator))
+        return Sample(Branch(ids, mask, [-6.0 * m for m in mask], zeros, zeros), advantage)
+
+    return [[sample() for _ in range(3)] for _ in range(groups)]
+
+
+def policy(**args: Any) -> Policy:
+    usual = {"max_seq_len": 64, "max_prompt_len": 16, "micro_batch_tokens": 96}
+    raw = {"model": "tiny", "env": {"id": "x"}, "trainer": {"args": usual | args}}
+    torch.manual_seed(0)
+    return Policy("tiny", parse_config(raw)[0].args)
+
+
+@pytest.mark.parametrize("normalisation", ["token", "sequence", "fixed"])
+@pytest.mark.parametrize("loss_fn", ["importance_sampling", "gspo", "dro"])
+@pytest.mark.parametrize("use_lora", [True, False])
+def test_a_streamed_gradient_is_the_whole_steps(
+    normalisation: str, loss_fn: str, use_lora: bool
+) -> None:
+    args = {"loss_normalisation": normalisation, "loss_fn": loss_fn, "use_lora": use_lora}
+    found = []
+    for parts in ([[0, 1, 2, 3]], [[2], [0], [3], [1]], [[3, 1], [0, 2]]):
+        made, groups = policy(**args), samples(1)
+        for part in parts:
+            made.accumulate([sample for group in part for sample in groups[group]])
+        factor = scale(made.accumulated, made.args)
+        named = made.model.named_parameters()
+        gradients = {name: p.grad * factor for name, p in named if p.grad is not None}
+        found.append((made.finish(), gradients))
+    (whole, gradient), *others = found
+    assert gradient
+    for stats, other in others:
+        assert stats.loss == pytest.approx(whole.loss, rel=1e-5)
+        assert stats.grad_norm == pytest.approx(whole.grad_norm, rel=1e-4)
+        assert stats.tokens == whole.tokens
+        assert other.keys() == gradient.keys()
+        largest = max(float(g.abs().max()) for g in gradient.values())
+        for name, expected in gradient.items():
+            assert torch.allclose(other[name], expected, rtol=1e-4, atol=1e-5 * largest), name
+
+
+@pytest.mark.parametrize("num_substeps", [1, 2])
+def test_streaming_trains_what_the_step_would_have(make_trainer: Any, num_substeps: int) -> None:
+    lines = []
+    for stream in (False, True):
+        settings = {"batch_size": 32, "max_steps": 1, "num_substeps": num_substeps}
+        trainer: RLTrainer = make_trainer(f"{stream}", stream_minibatches=stream, **settings)
+        accumulated: list[int] = []
+        accumulate = trainer.policy.accumulate
+
+        def counted(samples: Any, accumulate: Any = accumulate, counts: Any = accumulated) -> None:
+            counts.append(len(samples))
+            accumulate(samples)
+
+        trainer.policy.accumulate = counted  # type: ignore[method-assign]
+        lines.append(trainer.step())
+        trainer.close()
+        assert sum(accumulated) == 8 * lines[-1]["groups/effective"]
+        assert (len(accumulated) > num_substeps) is stream, "groups are trained on one by one"
+    plain, streamed = lines
+    same = ["reward/mean", "tokens/trained", *(["loss", "grad_norm"] if num_substeps == 1 else [])]
+    for name in same:
+        assert streamed[name] == pytest.approx(plain[name], rel=1e-4)
+
+
+def test_a_batch_can_be_trained_on_several_times(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer(
+        num_iterations=3, num_substeps=2, loss_fn="ppo", max_steps=2, lr_scheduler_type="linear"
+    )
+    steps = 0
+    finish = trainer.policy.finish
+
+    def counted() -> Any:
+        nonlocal steps
+        steps += 1
+        return finish()
+
+    trainer.policy.finish = counted  # type: ignore[method-assign]
+    first = trainer.step()
+    assert steps == 6
+    assert first["tokens/trained"] == 3 * first["tokens/sampled"]
+    assert first["ratio/max"] > 1.01, "later passes train with weights that have moved"
+    trainer.step()
+    left = 1 - steps / 12  # the schedule counts every optimizer step
+    assert trainer.policy.learning_rate == pytest.approx(5e-3 * left)
+
+
+def test_training_again_without_a_clip_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(vf_config())
+    args = [config, "--dry-run", "--set", "env.id=no-such", "--set", "num_iterations=2"]
+    assert main(args) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "num_iterations = 2 trains on each batch again" in said
+    assert main([*args, "--set", "loss_fn=ppo"]) == 2
+    assert "num_iterations" not in capsys.readouterr().out
+
+
+def vf_config() -> Any:
+    from pathlib import Path
+
+    return Path(__file__).parents[2] / "configs" / "quickstart.toml"
+
+
+def test_refilled_groups_are_trained_on(make_trainer: Any) -> None:
+    class Half(vf.Environment):
+        """Every second task has the same reward for everyone."""
+
+        max_turns = 1
+        rubric = vf.Rubric(
+            outcome=lambda trace: (
+                0.5 if int(trace.task.id) % 2 else random.Random(trace.seed).random()
+            )
+        )
+
+        def tasks(self, split: Any) -> Any:
+            return [vf.Task(str(index), f"Say {index}.") for index in range(64)]
+
+    vf.register("test-half", Half)
+    trainer: RLTrainer = make_trainer(env="test-half", max_refill=4.0, max_steps=2, batch_size=32)
+    for line in (trainer.step(), trainer.step()):
+        assert line["groups/effective"] == 4
+        assert line["groups/count"] > 4
+        assert line["groups_per_s/effective"] == pytest.approx(4 / line["time/total"])
+        assert line["rollouts/scored"] == 8 * line["groups/count"]
+
+
+def test_time_is_put_down_to_its_parts(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer(max_steps=3, eval_strategy="steps", eval_examples=8)
+    summary = trainer.train()
+    lines = [line for line in trainer.folder.read_metrics() if line["step"]]
+    for line in lines:
+        parts = {name: value for name, value in line.items() if name.startswith("time/")}
+        total = parts.pop("time/total")
+        assert sum(parts.values()) == pytest.approx(total)
+        assert line["time/train"] > 0
+    assert lines[1]["time/generate"] > 0
+    assert lines[0]["time/evaluate"] > 0, "the first evaluation was waited for in the first step"
+    assert sum(line["time/total"] for line in lines) < summary.seconds
