@@ -34,6 +34,7 @@ examples:
   vf-rl configs/quickstart.toml --tmux
   vf-rl --resume runs/quickstart-1
   vf-rl check-template tiny             does the model's chat template keep the context growing?
+  vf-rl export runs/quickstart-1        a model that transformers and vLLM load
 
 A bare name in --set means [trainer.args]. Exit codes: 0 done, 1 failed, 2 bad usage or config.
 """
@@ -46,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from vf.trainer import check_template
 
         return check_template.main(argv[1:])
+    if argv[:1] == ["export"]:
+        from vf.trainer import export_cli
+
+        return export_cli.main(argv[1:])
     parser = argparse.ArgumentParser(
         prog="vf-rl",
         description="Train a language model in a multi-turn, tool-using environment.",

