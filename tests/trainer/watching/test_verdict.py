@@ -1,0 +1,169 @@
+"""The bottleneck of a run, and settings that exist and would help."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from vf.environments.sandbox_source import _DOCKER
+from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.trainer.settings.config import Config, TrainerArgs, TrainerConfig
+from vf.trainer.settings.load_config import parse_config
+from vf.trainer.watching.advice import MOST
+from vf.trainer.watching.metrics import Metrics
+from vf.trainer.watching.verdict import PARTS, STEPS, verdict
+
+VLLM = {"engine": "vllm"}
+
+
+def make(inference: dict[str, Any] | None = None, env: Any = None, **args: Any) -> Config:
+    raw = {
+        "model": "tiny",
+        "env": {"id": "calculator", "args": env or {}},
+        "inference": inference or {},
+        "trainer": {"args": args},
+    }
+    return parse_config(raw)[0]
+
+
+def steps(count: int = 6, *, first: int = 1, more: Metrics | None = None, **times: float) -> Any:
+    """Return lines of steps that each spent these seconds."""
+    spent = {f"time/{part}": seconds for part, seconds in times.items()}
+    total = {"time/total": sum(times.values())}
+    return [{"step": first + i, **spent, **total, **(more or {})} for i in range(count)]
+
+
+def said(lines: Sequence[Metrics], config: Config | None = None) -> str:
+    return " ".join(verdict(lines, config or make()).advice)
+
+
+def test_shares_are_of_the_last_steps_and_sum_to_one() -> None:
+    old = steps(100, train=50.0)
+    recent = steps(STEPS, first=101, generate=6.0, environment=1.0, train=2.0, wait=1.0)
+    found = verdict([*old, *recent], make())
+    assert found.steps == STEPS
+    assert found.seconds == pytest.approx(10.0)
+    assert found.shares == pytest.approx(
+        {"generate": 0.6, "environment": 0.1, "train": 0.2, "wait": 0.1}
+    )
+    assert found.bottleneck == "generate"
+    assert found.advice[0] == "Generating takes 60% of a step's 10 s."
+
+
+def test_the_first_step_is_warm_up_once_there_are_others() -> None:
+    first = steps(1, train=100.0)
+    later = steps(3, first=2, generate=1.0)
+    assert verdict([*first, *later[:2]], make()).bottleneck == "train"
+    assert verdict([*first, *later], make()).shares == {"generate": 1.0}
+
+
+def test_lines_without_times_or_with_holes_are_passed_over() -> None:
+    assert verdict([], make()).bottleneck is None
+    assert verdict([{"step": 0, "eval/reward/mean": 0.5}], make()).advice == []
+    lines: list[Any] = [
+        {"step": 1, "reward/mean": 0.5},
+        {"step": 2, "time/generate": 3.0, "time/train": 1.0, "time/publish": None},
+        {"step": 2, "eval/reward/mean": 0.5},
+    ]
+    found = verdict(lines, make())
+    assert (found.steps, found.shares) == (1, {"generate": 0.75, "train": 0.25})
+
+
+def test_advice_fits_the_settings() -> None:
+    generating = steps(generate=9.0, train=1.0)
+    assert "inference.args.max_requests = 16 of up to 64" in said(generating)
+    on_vllm = said(generating, make(VLLM, max_concurrent=8))
+    assert "max_requests" not in on_vllm
+    assert "trainer.args.max_concurrent = 8 towards batch_size = 64" in on_vllm
+    assert "trainer.args.max_concurrent" not in said(generating, make(VLLM))
+    theirs = said(generating, make({**VLLM, "base_url": "http://gpu:8000/v1"}))
+    assert "gpu_memory_utilization" not in theirs
+
+    training = steps(train=9.0, generate=1.0, more={"tokens/trained": 100_000})
+    assert "gradient_checkpointing" not in said(training)
+    assert "gradient_checkpointing = true" in said(training, make(gradient_checkpointing=True))
+    assert "micro_batch_tokens = 8192" in said(training)
+    assert "micro_batch_tokens" not in said(training, make(micro_batch_tokens=200_000))
+    assert "use_lora = true" in said(training, make(use_lora=False))
+
+    saving = said(steps(save=3.0, train=1.0), make(save_steps=1))
+    assert "trainer.args.save_steps = 1" in saving
+    assert "trainer.args.eval_steps = 50" in said(steps(evaluate=3.0, train=1.0))
+    sleeping = make({**VLLM, "sleep": True})
+    assert "inference.sleep = true" in said(steps(publish=3.0, train=1.0), sleeping)
+
+
+def test_metrics_sharpen_the_advice() -> None:
+    waits = steps(environment=9.0, train=1.0, more={"sandbox/wait_s_mean": 4.0})
+    config = make(env={"sandbox": {"pool": 2}})
+    assert "waits 4 s for its sandbox: raise env.args.sandbox.pool = 2" in said(waits, config)
+    assert "sandbox.pool" not in said(steps(environment=9.0, more={"sandbox/wait_s_mean": 0.1}))
+    fails = steps(environment=9.0, more={"tool_calls/mean": 2.0, "tool_calls/error_rate": 0.5})
+    assert "50% of the tool calls fail" in said(fails)
+    wasted = steps(generate=9.0, more={"groups/uniform_fraction": 0.75})
+    assert "75% of the groups taught nothing" in said(wasted)
+    cut = steps(generate=9.0, more={"truncated_fraction": 0.5})
+    assert "50% of the rollouts or turns run into a limit" in said(cut)
+
+
+@pytest.mark.skipif(
+    "max_steps_off_policy" not in TrainerArgs.model_fields, reason="the loop does not overlap yet"
+)
+def test_overlap_is_advised_where_there_is_none_and_something_to_win() -> None:
+    both = steps(generate=5.0, train=4.0)
+    name = "trainer.args.max_steps_off_policy = 1"
+    vllm = {**VLLM, "base_url": "http://gpu:8000/v1"}
+    assert name in said(both, make(vllm, max_steps_off_policy=0))
+    assert name not in said(both, make(vllm, max_steps_off_policy=1))
+    assert name not in said(steps(generate=9.0, train=0.1), make(vllm, max_steps_off_policy=0))
+
+
+def known(name: str) -> bool:
+    """Tell whether a setting exists by the name that it has in the TOML."""
+    if name.startswith("trainer.args."):
+        return name.removeprefix("trainer.args.") in TrainerArgs.model_fields
+    if name.startswith("trainer."):
+        return name.removeprefix("trainer.") in TrainerConfig.model_fields
+    if name.startswith("env.args.sandbox."):
+        return name.removeprefix("env.args.sandbox.") in _DOCKER
+    inference, _, argument = name.removeprefix("inference.").partition(".")
+    fields = {**VllmSettings.model_fields, **EmbeddedSettings.model_fields}
+    flags = {"max_requests", "gpu_memory_utilization", "tensor_parallel_size"}  # the last two: vLLM
+    return inference in fields and (not argument or argument in flags)
+
+
+CONFIGS = [
+    make(),
+    make(max_concurrent=4, gradient_checkpointing=True),
+    make(use_lora=False),
+    make(bf16=True, kl_penalty_coef=0.1),
+    make({**VLLM, "sleep": True}, use_lora=False),
+    make({**VLLM, "publish": "disk"}, max_concurrent=4),
+    make({**VLLM, "base_url": "http://gpu:8000/v1"}),
+]
+WORST: Metrics = {
+    "sandbox/wait_s_mean": 9.0,
+    "tool_calls/mean": 1.0,
+    "tool_calls/error_rate": 0.9,
+    "groups/uniform_fraction": 0.9,
+    "truncated_fraction": 0.9,
+    "tokens/trained": 1e9,
+}
+
+
+def test_every_bottleneck_has_advice_and_every_setting_it_names_exists() -> None:
+    named: set[str] = set()
+    for part, config, more in itertools.product(PARTS, CONFIGS, ({}, WORST)):
+        advice = verdict([line | {f"time/{part}": 9.0} for line in steps(more=more)], config).advice
+        assert 2 <= len(advice) <= 1 + MOST
+        assert all(sentence.endswith(".") and "  " not in sentence for sentence in advice)
+        named |= set(
+            re.findall(r"(?<!/)\b(?:trainer|inference|env)(?:\.[a-z\d_]+)+", " ".join(advice))
+        )
+    assert len(named) > 10
+    assert {name for name in named if not known(name)} == set()
+    assert known("trainer.args.nonsense") is False

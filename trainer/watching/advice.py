@@ -1,0 +1,260 @@
+"""Which settings help where a run spends its time, by the names that they have in its TOML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.trainer.settings.config import Config, TrainerArgs
+from vf.trainer.watching.metrics import Metrics
+
+MOST = 3  # sentences
+
+_NOTABLE = 0.2  # a share above which something is worth a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    shares: Mapping[str, float]
+    seconds: float
+    means: Metrics
+    config: Config
+
+    @property
+    def args(self) -> TrainerArgs:
+        return self.config.args
+
+    def share(self, part: str) -> float:
+        return self.shares.get(part, 0.0)
+
+    def metric(self, name: str) -> float:
+        return self.means.get(name, 0.0)
+
+    def loop(self, name: str) -> Any:
+        """Return a setting of the loop, or None where this version has none by that name."""
+        return getattr(self.config.args, name, None)
+
+
+def advise(
+    bottleneck: str, shares: Mapping[str, float], seconds: float, means: Metrics, config: Config
+) -> list[str]:
+    """Return what may help, in sentences, the likeliest first; at most :data:`MOST`.
+
+    Args:
+        bottleneck: The part of a step that takes longest.
+        shares: The part of a step's wall time that went to each, in [0, 1].
+        seconds: Mean wall time of a step.
+        means: The mean of every metric of the steps.
+        config: The run's settings. What they rule out is not advised.
+    """
+    case = _Case(shares, seconds, means, config)
+    return [f"{said}." for said in islice(_ADVISERS[bottleneck](case), MOST)]
+
+
+def _generate(case: _Case) -> Iterator[str]:
+    args, settings = case.args, case.config.inference
+    if isinstance(settings, EmbeddedSettings):
+        at_once = settings.args.max_requests
+        if args.max_concurrent > at_once:
+            yield (
+                f"The engine decodes inference.args.max_requests = {at_once} of up to "
+                f"{args.max_concurrent} rollouts at once: raise it if there is memory for their "
+                "contexts"
+            )
+        yield from _few_at_once(case, "the engine decodes what is in flight together")
+    elif isinstance(settings, VllmSettings):
+        yield from _few_at_once(case, "the server batches what is in flight")
+        if settings.base_url is None:
+            yield (
+                "Give the server more memory for contexts with "
+                "inference.args.gpu_memory_utilization, or more devices with inference.gpus and "
+                "inference.args.tensor_parallel_size"
+            )
+        else:
+            yield (
+                "The server at inference.base_url sets the pace: more devices, or more memory for "
+                "contexts, make it faster"
+            )
+    yield from _wasted(case)
+    yield from _overlap(case)
+    if isinstance(settings, EmbeddedSettings):
+        yield 'On a GPU, inference.engine = "vllm" generates faster'
+    yield from _stragglers(case)
+
+
+def _environment(case: _Case) -> Iterator[str]:
+    waited = case.metric("sandbox/wait_s_mean")
+    if waited > max(0.5, 0.1 * case.seconds):
+        yield (
+            f"A rollout waits {waited:.3g} s for its sandbox: raise "
+            f"env.args.sandbox.pool{_sandbox_pool(case.config)}, the number kept ready, if the "
+            "machine has room"
+        )
+    yield from _few_at_once(case, "while one waits for a tool, others generate")
+    if case.metric("tool_calls/mean") and case.metric("tool_calls/error_rate") > _NOTABLE:
+        yield (
+            f"{case.metric('tool_calls/error_rate'):.0%} of the tool calls fail; read some traces "
+            "with vf-view, whose timeline shows which tool is slow"
+        )
+    else:
+        yield "vf-view shows on each trace's timeline which tool call is slow"
+    yield from _overlap(case)
+    yield from _stragglers(case)
+
+
+def _reward(case: _Case) -> Iterator[str]:
+    yield (
+        "If a judge scores, let it ask less: fewer votes, a smaller max_tokens, and a cache. "
+        "A scorer that computes belongs in a process of its own: vf.cpu_bound"
+    )
+    yield from _few_at_once(case, "a rollout is scored while others generate")
+    yield from _overlap(case)
+
+
+def _train(case: _Case) -> Iterator[str]:
+    args = case.args
+    if args.gradient_checkpointing:
+        yield (
+            "trainer.args.gradient_checkpointing = true computes every activation twice: turn it "
+            "off if memory allows"
+        )
+    held = case.metric("tokens/trained")
+    if held > args.micro_batch_tokens:
+        yield (
+            f"Raise trainer.args.micro_batch_tokens = {args.micro_batch_tokens} if memory allows: "
+            "fewer and larger forward passes use a GPU better"
+        )
+    if (case.loop("num_iterations") or 1) > 1:
+        yield (
+            f"trainer.args.num_iterations = {case.loop('num_iterations')} trains on every batch "
+            "that often"
+        )
+    if args.kl_penalty_coef:
+        yield (
+            f"trainer.args.kl_penalty_coef = {args.kl_penalty_coef:g} costs a forward pass of the "
+            "reference; 0 needs none"
+        )
+    if not args.use_lora:
+        yield "trainer.args.use_lora = true trains far fewer weights"
+    elif not args.bf16:
+        yield "trainer.args.bf16 = true makes the frozen weights' part faster on a GPU"
+    yield "trainer.gpus shares the work among devices"
+    yield from _overlap(case)
+
+
+def _publish(case: _Case) -> Iterator[str]:
+    args, settings = case.args, case.config.inference
+    if isinstance(settings, VllmSettings):
+        if settings.sleep:
+            yield (
+                "inference.sleep = true wakes the server at every step: turn it off if memory "
+                "holds trainer and server, or give each its own with inference.gpus and "
+                "trainer.gpus"
+            )
+        if not args.use_lora and settings.publish != "nccl":
+            yield (
+                "With trainer.args.use_lora = true only an adapter is sent; all weights go "
+                'fastest with inference.publish = "nccl", which needs GPUs of their own'
+            )
+        elif args.use_lora and settings.publish == "disk":
+            yield 'inference.publish = "lora" sends the adapter alone'
+    yield (
+        f"Publish less often: a larger trainer.args.batch_size = {args.batch_size} takes more "
+        "rollouts for each version of the weights"
+    )
+
+
+def _evaluate(case: _Case) -> Iterator[str]:
+    args = case.args
+    yield (
+        f"Evaluate less: raise trainer.args.eval_steps = {args.eval_steps}, or lower "
+        f"trainer.args.eval_examples = {args.eval_examples}"
+    )
+
+
+def _save(case: _Case) -> Iterator[str]:
+    yield f"Save less often: raise trainer.args.save_steps = {case.args.save_steps}"
+    if not case.args.use_lora:
+        yield "With trainer.args.use_lora = true a checkpoint is far smaller"
+
+
+def _wait(case: _Case) -> Iterator[str]:
+    yield from _few_at_once(case, "rollouts wait for a place")
+    yield (
+        "If the server was down or restarted, logs/inference.log says why; if rollouts fail and "
+        "are done over, logs/environment.log does"
+    )
+    yield from _overlap(case)
+
+
+def _few_at_once(case: _Case, reason: str) -> Iterator[str]:
+    args = case.args
+    if args.max_concurrent < args.batch_size:
+        yield (
+            f"Raise trainer.args.max_concurrent = {args.max_concurrent} towards batch_size = "
+            f"{args.batch_size}: {reason}"
+        )
+
+
+def _wasted(case: _Case) -> Iterator[str]:
+    """Say what is generated for nothing."""
+    uniform = case.metric("groups/uniform_fraction")
+    if uniform > 0.5:
+        yield (
+            f"{uniform:.0%} of the groups taught nothing, all their rewards being equal: tasks "
+            "that are neither too easy nor too hard, or a larger "
+            f"trainer.args.rollouts_per_example = {case.args.rollouts_per_example}, waste less"
+        )
+        if case.loop("rest_easy") == 0 or case.loop("rest_hard") == 0:
+            yield (
+                "trainer.args.rest_easy and trainer.args.rest_hard let tasks rest that were all "
+                "solved or all failed"
+            )
+    cut = max(case.metric("truncated_fraction"), case.metric("cut_turns_fraction"))
+    if cut > _NOTABLE:
+        yield (
+            f"{cut:.0%} of the rollouts or turns run into a limit: if what they say so late is of "
+            f"no use, lower trainer.args.max_tokens = {case.args.max_tokens}, or teach brevity "
+            "with trainer.args.overlong_buffer"
+        )
+
+
+def _overlap(case: _Case) -> Iterator[str]:
+    """Advise to do both at once where rollouts and training take turns."""
+    rollouts = sum(case.share(part) for part in ("generate", "environment", "reward"))
+    if min(rollouts, case.share("train")) < _NOTABLE:
+        return
+    if case.loop("max_steps_off_policy") == 0:
+        yield (
+            "Rollouts and training take turns: trainer.args.max_steps_off_policy = 1 lets the "
+            "next step's rollouts run during training, one version of the weights behind"
+        )
+
+
+def _stragglers(case: _Case) -> Iterator[str]:
+    if case.loop("oversample") == 1.0 and not case.loop("max_steps_off_policy"):
+        yield (
+            "If a step waits for its slowest rollouts, trainer.args.oversample = 1.25 starts more "
+            "of each task than are needed and stops the last; it prefers short ones"
+        )
+
+
+def _sandbox_pool(config: Config) -> str:
+    sandbox = config.env.args.get("sandbox")
+    size = sandbox.get("pool") if isinstance(sandbox, dict) else None
+    return f" = {size}" if size is not None else ""
+
+
+_ADVISERS: dict[str, Callable[[_Case], Iterator[str]]] = {
+    "generate": _generate,
+    "environment": _environment,
+    "reward": _reward,
+    "train": _train,
+    "publish": _publish,
+    "evaluate": _evaluate,
+    "save": _save,
+    "wait": _wait,
+}
