@@ -204,7 +204,7 @@ def _train(plan: Plan, folder: RunFolder, console: Console, args: argparse.Names
             console.print(f"resumed after step {step}" if step else "begun anew: no checkpoint yet")
             folder.write_config(to_toml(plan.config))
         summary = trainer.train()
-    _summarise(summary, folder, console)
+    _summarise(summary, folder, plan.config, console)
     return DONE
 
 
@@ -233,7 +233,9 @@ def _dry_run(plan: Plan, console: Console) -> int:
     return DONE
 
 
-def _summarise(summary: Summary, folder: RunFolder, console: Console) -> None:
+def _summarise(summary: Summary, folder: RunFolder, config: Config, console: Console) -> None:
+    from vf.trainer.watching.verdict import verdict
+
     rows = [("steps", f"{summary.steps} in {summary.seconds:.0f} s")]
     if summary.eval_before is not None and summary.eval_after is not None:
         rows.insert(0, ("held out", f"reward {summary.eval_before:.3f} → {summary.eval_after:.3f}"))
@@ -244,6 +246,8 @@ def _summarise(summary: Summary, folder: RunFolder, console: Console) -> None:
         ("checkpoint", str(summary.checkpoint)),
         ("train on", f"vf-rl --resume {folder.path} --set max_steps={2 * summary.steps}"),
     ]
+    for said in verdict(folder.read_metrics(), config).advice:
+        rows.append(("time", said))
     console.print()
     for name, text in rows:
         console.print(f"[bold]{name:>12}[/bold]  {text}", soft_wrap=True)

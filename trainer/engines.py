@@ -22,7 +22,6 @@ from vf.traces.errors import ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.preflight import Plan
 from vf.trainer.saving.run_folder import RunFolder
-from vf.trainer.settings.config import Config
 
 log = logging.getLogger(__name__)
 
@@ -58,29 +57,6 @@ def build_engine(plan: Plan, policy: Policy, folder: RunFolder) -> Engine:
         shared_gpu=not cpu and (settings.gpus is None or bool({*settings.gpus} & {*trainers})),
         encoded=(text, plan.renderer.tokenizer.encode(text, add_special_tokens=False)),
     )
-
-
-def streams(config: Config) -> bool:
-    """Return whether groups are trained on while others are still under way."""
-    args = config.args
-    if args.stream_minibatches is not None:
-        return args.stream_minibatches
-    return _generates_meanwhile(config) and args.kl_penalty_type != "advantage"
-
-
-def steps_ahead(config: Config) -> int:
-    """Return how many steps generation may run ahead of training.
-
-    The embedded engine and a server that sleeps stand still while the model is trained: there,
-    old tokens would buy nothing.
-    """
-    wanted = config.args.max_steps_off_policy
-    return int(_generates_meanwhile(config)) if wanted is None else wanted
-
-
-def _generates_meanwhile(config: Config) -> bool:
-    settings = config.inference
-    return not isinstance(settings, EmbeddedSettings) and not settings.sleep
 
 
 class PolicyWeights:

@@ -25,6 +25,7 @@ from vf.trainer.launch import check_devices, outer_environ, world
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.learning_rate import advice, peak_learning_rate
 from vf.trainer.settings.config import Config
+from vf.trainer.watching.trackers import check_trackers
 
 PROMPTS_CHECKED = 512
 
@@ -102,6 +103,7 @@ def preflight(config: Config) -> Plan:
     """
     args = config.args
     check_devices(config)
+    check_trackers(args.report_to)
     if args.import_path is not None:
         load_loss(args.import_path)
     settings = config.inference

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from vf.trainer.collecting.collector import Collector
 from vf.trainer.collecting.group import Group
-from vf.trainer.engines import build_engine, check_gap, probe, streams
+from vf.trainer.engines import build_engine, check_gap, probe
 from vf.trainer.launch import leave_world
 from vf.trainer.learning.batch import Sample, build_samples
 from vf.trainer.learning.objective import UpdateStats
@@ -23,6 +23,7 @@ from vf.trainer.saving.checkpoint import (
 )
 from vf.trainer.saving.keeper import Keeper
 from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.settings.overlap import streams
 from vf.trainer.watching.alarms import Alarms
 from vf.trainer.watching.display import Display, SilentDisplay
 from vf.trainer.watching.kl_alarm import observe_kl
@@ -33,9 +34,10 @@ from vf.trainer.watching.metrics import (
     signal_metrics,
     update_metrics,
 )
-from vf.trainer.watching.notes import baseline_note, step_notes
-from vf.trainer.watching.report import write_report
+from vf.trainer.watching.notes import baseline_notes, step_notes
+from vf.trainer.watching.report import Report
 from vf.trainer.watching.step_clock import StepClock
+from vf.trainer.watching.trackers import Tracker, open_trackers
 
 log = logging.getLogger(__name__)
 
@@ -92,12 +94,14 @@ class RLTrainer:
         self._earlier_seconds = 0.0
         self._started = time.perf_counter()
         self._streams = streams(plan.config)
+        self._report = Report(folder, plan)
+        self._tracker: Tracker | None = None
         self._unwritten: Metrics | None = None  # the last step's, until its evaluation is there
         self._closers: list[Callable[[], Any]] = []
         try:
             self._start()
         except BaseException:
-            self.close()
+            self.close(failed=True)
             raise
 
     def _start(self) -> None:
@@ -127,6 +131,8 @@ class RLTrainer:
             EngineError: The engine died.
             CheckpointError: The last checkpoint could not be written.
         """
+        names, config = self.args.report_to, self.plan.config
+        self._tracker = open_trackers(names, self.folder, config, step=self.step_count)
         self.display.start(self.step_count, self.args.max_steps)
         if self.step_count < self.args.max_steps:
             self.collector.open(self.step_count + 1, version=self.step_count)
@@ -266,13 +272,16 @@ class RLTrainer:
         if "eval/reward/mean" in metrics:
             self.display.evaluation(self.step_count, metrics)
             best = self.step_count > 0 and self._keeper.is_best(metrics["eval/reward/mean"])
-        self._look_at_baseline(metrics)
+        for note in baseline_notes(self.step_count, metrics, evaluates=self._evaluates):
+            self._note(note)
         self.folder.append_metrics(metrics)
+        if self._tracker is not None:
+            self._tracker.log(metrics)
         last = self.step_count == self.args.max_steps
         if self.step_count and (best or last or self.step_count % self.args.save_steps == 0):
             with self._clock.part("save"):
                 self._keeper.try_save(self._progress(), best=best)
-        write_report(self.folder, self.plan)
+        self._report.update(final=last)
 
     def evaluate(self) -> Metrics:
         """Measure the model on the held-out tasks, and write the traces."""
@@ -347,23 +356,25 @@ class RLTrainer:
     def _evaluates(self) -> bool:
         return self.args.eval_strategy == "steps"
 
-    def _look_at_baseline(self, metrics: Metrics) -> None:
-        """Warn where the model never or mostly succeeds before it is trained."""
-        kind = "eval/" if self._evaluates else ""
-        if self.step_count == (0 if self._evaluates else 1) and f"{kind}success_rate" in metrics:
-            rollouts = int(metrics[f"{kind}rollouts/scored"])
-            if (note := baseline_note(metrics[f"{kind}success_rate"], rollouts)) is not None:
-                self._note(note)
-
     def _begin_part(self, name: str) -> None:
         self.collector.watchdog.phase(name)
+        self.display.phase(name)
 
     def _note(self, text: str) -> None:
         log.warning("%s", text)
         self.display.note(text)
 
-    def close(self) -> None:
-        """Stop the engine and all that is in flight. Safe to call twice."""
+    def close(self, *, failed: bool = False) -> None:
+        """Stop the engine and all that is in flight. Safe to call twice.
+
+        Args:
+            failed: Whether the run ends because something went wrong.
+        """
+        if failed:
+            self._closers.append(lambda: self._report.update(final=True))
+        if (tracker := self._tracker) is not None:
+            self._closers.append(lambda: tracker.close(failed=failed))
+            self._tracker = None
         self._closers.append(self.display.stop)  # it too may fail: its terminal may be gone
         while self._closers:
             closer = self._closers.pop()
@@ -381,4 +392,4 @@ class RLTrainer:
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        self.close()
+        self.close(failed=exc is not None)

@@ -19,9 +19,9 @@ from vf.traces.trace import Trace
 from vf.trainer.collecting.background import BackgroundLoop
 from vf.trainer.collecting.group import Group
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
-from vf.trainer.engines import steps_ahead
 from vf.trainer.preflight import Plan
 from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.settings.overlap import steps_ahead
 from vf.trainer.watching.display import Display
 from vf.trainer.watching.metrics import Metrics, trace_metrics
 from vf.trainer.watching.step_clock import StepClock
@@ -191,6 +191,7 @@ class Collector:
                 "and --resume"
             ) from error
         self._ended[step] += trace.error is None
+        self._display.trace(trace)
         self._display.rollouts(self._ended[self._step], self._plan.config.args.batch_size)
         _log_failure(trace)
 

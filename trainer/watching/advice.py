@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.trainer.settings.config import Config, TrainerArgs
+from vf.trainer.settings.overlap import generates_meanwhile, steps_ahead
 from vf.trainer.watching.metrics import Metrics
 
 MOST = 3  # sentences
@@ -32,10 +32,6 @@ class _Case:
 
     def metric(self, name: str) -> float:
         return self.means.get(name, 0.0)
-
-    def loop(self, name: str) -> Any:
-        """Return a setting of the loop, or None where this version has none by that name."""
-        return getattr(self.config.args, name, None)
 
 
 def advise(
@@ -127,9 +123,9 @@ def _train(case: _Case) -> Iterator[str]:
             f"Raise trainer.args.micro_batch_tokens = {args.micro_batch_tokens} if memory allows: "
             "fewer and larger forward passes use a GPU better"
         )
-    if (case.loop("num_iterations") or 1) > 1:
+    if case.args.num_iterations > 1:
         yield (
-            f"trainer.args.num_iterations = {case.loop('num_iterations')} trains on every batch "
+            f"trainer.args.num_iterations = {case.args.num_iterations} trains on every batch "
             "that often"
         )
     if args.kl_penalty_coef:
@@ -208,7 +204,7 @@ def _wasted(case: _Case) -> Iterator[str]:
             "that are neither too easy nor too hard, or a larger "
             f"trainer.args.rollouts_per_example = {case.args.rollouts_per_example}, waste less"
         )
-        if case.loop("rest_easy") == 0 or case.loop("rest_hard") == 0:
+        if case.args.rest_easy == 0 or case.args.rest_hard == 0:
             yield (
                 "trainer.args.rest_easy and trainer.args.rest_hard let tasks rest that were all "
                 "solved or all failed"
@@ -227,7 +223,7 @@ def _overlap(case: _Case) -> Iterator[str]:
     rollouts = sum(case.share(part) for part in ("generate", "environment", "reward"))
     if min(rollouts, case.share("train")) < _NOTABLE:
         return
-    if case.loop("max_steps_off_policy") == 0:
+    if generates_meanwhile(case.config) and not steps_ahead(case.config):
         yield (
             "Rollouts and training take turns: trainer.args.max_steps_off_policy = 1 lets the "
             "next step's rollouts run during training, one version of the weights behind"
@@ -235,7 +231,7 @@ def _overlap(case: _Case) -> Iterator[str]:
 
 
 def _stragglers(case: _Case) -> Iterator[str]:
-    if case.loop("oversample") == 1.0 and not case.loop("max_steps_off_policy"):
+    if case.args.oversample == 1.0 and not steps_ahead(case.config):
         yield (
             "If a step waits for its slowest rollouts, trainer.args.oversample = 1.25 starts more "
             "of each task than are needed and stops the last; it prefers short ones"

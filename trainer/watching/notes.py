@@ -16,26 +16,32 @@ def step_notes(step: int, groups: Sequence[Group], metrics: Metrics) -> list[str
     return [*_signal(step, groups), *_waits(step, metrics)]
 
 
-def baseline_note(success_rate: float, rollouts: int) -> str | None:
-    """Return a warning if the model, before any training, never or mostly succeeds.
+def baseline_notes(step: int, metrics: Metrics, *, evaluates: bool) -> list[str]:
+    """Return a warning if the model, before it is trained, never or mostly succeeds.
 
     Args:
-        success_rate: Share of the rollouts with an outcome of 1.
-        rollouts: How many there were.
+        step: Training steps done.
+        metrics: Their line. Looked at are the held-out tasks before the first step; without
+            evaluation, the rollouts of the first step.
+        evaluates: Whether there is evaluation.
     """
-    if success_rate == 0.0:
-        return (
-            f"before training, not one of {rollouts} rollouts succeeded. Where no rollout of a "
-            "group is better than the others, there is nothing to learn from: begin with easier "
-            "tasks, give partial credit in the outcome, or warm the model up on good examples"
-        )
-    if success_rate > TOO_EASY:
-        return (
-            f"before training, {success_rate:.0%} of {rollouts} rollouts succeeded: little is left "
-            "to learn, and most groups will have no spread. Take harder tasks, or set max_refill "
-            "and rest_easy"
-        )
-    return None
+    kind, first = ("eval/", 0) if evaluates else ("", 1)
+    success = metrics.get(f"{kind}success_rate")
+    if step != first or success is None:
+        return []
+    rollouts = f"{metrics[f'{kind}rollouts/scored']:g} rollouts"
+    if success == 0.0:
+        return [
+            f"before training, not one of {rollouts} succeeded. Where no rollout of a group is "
+            "better than the others, there is nothing to learn from: begin with easier tasks, "
+            "give partial credit in the outcome, or warm the model up on good examples"
+        ]
+    if success > TOO_EASY:
+        return [
+            f"before training, {success:.0%} of {rollouts} succeeded: little is left to learn, and "
+            "most groups will have no spread. Take harder tasks, or set max_refill and rest_easy"
+        ]
+    return []
 
 
 def _signal(step: int, groups: Sequence[Group]) -> list[str]:

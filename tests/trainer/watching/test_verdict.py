@@ -110,9 +110,6 @@ def test_metrics_sharpen_the_advice() -> None:
     assert "50% of the rollouts or turns run into a limit" in said(cut)
 
 
-@pytest.mark.skipif(
-    "max_steps_off_policy" not in TrainerArgs.model_fields, reason="the loop does not overlap yet"
-)
 def test_overlap_is_advised_where_there_is_none_and_something_to_win() -> None:
     both = steps(generate=5.0, train=4.0)
     name = "trainer.args.max_steps_off_policy = 1"

@@ -1,0 +1,32 @@
+"""What of generation and training runs at once, where the settings leave it open."""
+
+from __future__ import annotations
+
+from vf.inference.settings import VllmSettings
+from vf.trainer.settings.config import Config
+
+
+def generates_meanwhile(config: Config) -> bool:
+    """Return whether the engine can generate while the model is trained.
+
+    The embedded engine cannot, for it samples from the very module that is trained, nor can a
+    server that sleeps meanwhile.
+    """
+    return isinstance(config.inference, VllmSettings) and not config.inference.sleep
+
+
+def streams(config: Config) -> bool:
+    """Return whether groups are trained on while others are still under way."""
+    args = config.args
+    if args.stream_minibatches is not None:
+        return args.stream_minibatches
+    return generates_meanwhile(config) and args.kl_penalty_type != "advantage"
+
+
+def steps_ahead(config: Config) -> int:
+    """Return how many steps generation may run ahead of training.
+
+    Where nothing is generated meanwhile, old tokens would buy nothing.
+    """
+    wanted = config.args.max_steps_off_policy
+    return int(generates_meanwhile(config)) if wanted is None else wanted
