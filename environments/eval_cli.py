@@ -117,7 +117,7 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
         "-m",
         "--model",
         metavar="MODEL",
-        help="its name at the API; or a folder, or tiny, for an engine of our own",
+        help="its name at the API; or a folder, or tiny (the default), for an engine of our own",
     )
     group.add_argument(
         "-b",

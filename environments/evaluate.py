@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from textwrap import shorten
 
+from vf.environments.author_lines import author_lines
 from vf.environments.environment import Environment, Split
 from vf.environments.runner import rollout
 from vf.inference.model import Model, Sampling
 from vf.rubrics.group import score_group
 from vf.traces.calling import call
 from vf.traces.collector import fewer_collections
-from vf.traces.errors import ConfigError
+from vf.traces.errors import ConfigError, VfError
 from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
@@ -53,20 +55,64 @@ def take_tasks(environment: Environment, split: Split, count: int | None = None)
     """Return the first ``count`` tasks of a split (all by default).
 
     Raises:
-        ConfigError: The split is empty, or two of its tasks share an id.
+        ConfigError: The split is empty, one of its tasks has no id or two share one, or
+            ``tasks`` raised an error (told with the author's lines of the traceback).
     """
     tasks: list[Task] = []
     seen: set[str] = set()
-    for task in environment.tasks(split):
+    for task in _listed(environment, split):
         if count is not None and len(tasks) >= count:
             break
+        _check_task(environment, split, task, len(tasks))
         if task.id in seen:
-            raise ConfigError(f"{environment.id}: two {split} tasks have the id {task.id!r}")
+            raise ConfigError(
+                f"{environment.id}: two {split} tasks have the id {task.id!r}; the second is "
+                f"number {len(tasks) + 1}. Give each an id of its own, that stays the same"
+            )
         seen.add(task.id)
         tasks.append(task)
     if not tasks:
         raise ConfigError(f"{environment.id}: the {split} split has no tasks")
     return tasks
+
+
+def _check_task(environment: Environment, split: Split, task: object, index: int) -> None:
+    """See that what ``tasks(split)`` gave is a task with an id."""
+    where = f"{environment.id}: {split} task number {index + 1}"
+    if not isinstance(task, Task):
+        raise ConfigError(
+            f"{where} is not a vf.Task, but {type(task).__name__}: {shorten(repr(task), 80)}"
+        )
+    if not isinstance(task.id, str) or not task.id.strip():
+        raise ConfigError(
+            f"{where} has no id, but {task.id!r} (its prompt: {shorten(str(task.prompt), 80)}). "
+            "Give it a text that no other task of the split has, and that stays the same between "
+            "runs, such as its row's key"
+        )
+    if not isinstance(task.prompt, str | list):
+        raise ConfigError(
+            f"{where}, {task.id!r}: its prompt must be text or a list of chat messages, got "
+            f"{type(task.prompt).__name__}"
+        )
+
+
+def _listed(environment: Environment, split: Split) -> Iterator[Task]:
+    """Yield the tasks; what goes wrong in the author's code is told with the author's lines."""
+    try:
+        listed: object = environment.tasks(split)
+        if not isinstance(listed, Iterable):
+            raise ConfigError(
+                f"{environment.id}: tasks({split!r}) gave {type(listed).__name__}; let it yield "
+                "tasks, or return a list of them"
+            )
+        yield from listed
+    except (VfError, OSError):
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{environment.id}: tasks({split!r}) failed:\n"
+            f"{author_lines(error, type(environment).__module__)}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from vf.environments.author_lines import author_lines
 from vf.environments.environment import Environment
 from vf.traces.errors import ConfigError
 from vf.traces.suggest import did_you_mean
 
 ENTRY_POINT_GROUP = "vf.environments"
+_TABLE = f'[project.entry-points."{ENTRY_POINT_GROUP}"]'
 Factory = Callable[..., Environment]
 
 _registered: dict[str, str | Factory] = {}
@@ -47,8 +49,9 @@ def make(id: str, **kwargs: Any) -> Environment:
         env = vf.make("calculator", max_operations=2)
 
     Raises:
-        ConfigError: No such environment (the nearest names are shown), it cannot be imported,
-            or it does not take one of the arguments.
+        ConfigError: No such environment (the nearest names are shown), two of the same name, it
+            cannot be imported (with the author's lines of the traceback), or it does not take
+            one of the arguments.
     """
     factory = _find(id)
     try:
@@ -63,24 +66,27 @@ def make(id: str, **kwargs: Any) -> Environment:
     environment = factory(**kwargs)
     if not isinstance(environment, Environment):
         raise ConfigError(
-            f"environment {id!r} gave a {type(environment).__name__}, not a vf.Environment"
+            f"environment {id!r} gave a {type(environment).__name__}, not a vf.Environment: "
+            "name a class that inherits from it, or a function that returns one"
         )
     environment.id = id
     return environment
 
 
 def _find(id: str) -> Factory:
-    if id in _registered:
-        target = _registered[id]
-        return target if callable(target) else _load(id, target)
     found = list(
         {point.value: point for point in entry_points(group=ENTRY_POINT_GROUP, name=id)}.values()
     )
+    if id in _registered:
+        return _registered_in_code(id, found)
     if len(found) > 1:
-        sources = ", ".join(_source(point) for point in found)
-        raise ConfigError(f"two installed packages offer an environment {id!r}: {sources}")
+        sources = " and ".join(_source(point) for point in found)
+        raise ConfigError(
+            f"two installed packages offer an environment {id!r}: {sources}. Uninstall one of "
+            f"them, or rename one in its pyproject.toml, {_TABLE}"
+        )
     if found:
-        return _load(id, found[0].value)
+        return _load(id, found[0].value, f"in pyproject.toml of {_package(found[0])}, {_TABLE}")
     names = registered()
     raise ConfigError(
         f"there is no environment {id!r}.{did_you_mean(id, names)} "
@@ -88,18 +94,76 @@ def _find(id: str) -> Factory:
     )
 
 
-def _load(id: str, target: str) -> Factory:
+def _registered_in_code(id: str, installed: Sequence[EntryPoint]) -> Factory:
+    """Return what was registered, unless an installed package means something else by the name."""
+    target = _registered[id]
+    factory = target if callable(target) else _load(id, target, "in vf.register")
+    name = getattr(factory, "__qualname__", repr(factory))
+    for point in installed:
+        package, _, offered = point.value.partition(":")
+        # A package may well register what its entry point names, from wherever it lies in it.
+        ours = factory.__module__.partition(".")[0] == package.partition(".")[0]
+        if not (point.value == target or (ours and offered == name)):
+            raise ConfigError(
+                f"two environments are called {id!r}: {factory.__module__}:{name}, registered in "
+                f"code, and that of the installed package {_source(point)}. Register yours under "
+                "another name, or uninstall the package"
+            )
+    return factory
+
+
+def _load(id: str, target: str, where: str) -> Factory:
+    """Import a factory.
+
+    Args:
+        id: The environment's name, for the errors.
+        target: ``module:name``.
+        where: Where the target was written, for the errors.
+    """
     module, _, name = target.partition(":")
-    if not name:
-        raise ConfigError(f"environment {id!r}: {target!r} must be of the form 'module:name'")
+    if not module or not name:
+        raise ConfigError(
+            f"environment {id!r}: {target!r} must be of the form 'module:name'; correct it {where}"
+        )
     try:
-        factory = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"environment {id!r}: cannot load {target!r}: {error}") from error
+        loaded = importlib.import_module(module)
+    except (Exception, SystemExit) as error:  # whatever the author's code raises
+        if isinstance(error, ModuleNotFoundError) and _is_or_holds(error.name, module):
+            raise ConfigError(
+                f"environment {id!r}: cannot load {target!r}: there is no module {error.name!r}; "
+                f"install it, or correct the name {where}"
+            ) from error
+        raise ConfigError(
+            f"environment {id!r}: cannot load {target!r}, for importing it failed:\n"
+            f"{author_lines(error, module)}"
+        ) from error
+    if not hasattr(loaded, name):
+        offered = [key for key, value in vars(loaded).items() if _is_environment(value)]
+        raise ConfigError(
+            f"environment {id!r}: cannot load {target!r}: {module} has no {name!r}."
+            f"{did_you_mean(name, offered)} Its environments: {', '.join(offered) or 'none'}; "
+            f"correct the name {where}"
+        )
+    factory = getattr(loaded, name)
     if not callable(factory):
-        raise ConfigError(f"environment {id!r}: {target!r} is not a class or function")
+        raise ConfigError(
+            f"environment {id!r}: {target!r} is not a class or function, but "
+            f"{type(factory).__name__}; correct the name {where}"
+        )
     return factory  # type: ignore[no-any-return]
 
 
+def _is_or_holds(missing: str | None, module: str) -> bool:
+    return missing is not None and f"{module}.".startswith(f"{missing}.")
+
+
+def _is_environment(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Environment) and value is not Environment
+
+
 def _source(point: EntryPoint) -> str:
-    return f"{point.dist.name if point.dist else 'unknown'} ({point.value})"
+    return f"{_package(point)} ({point.value})"
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "unknown"

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import vf
+from vf.environments import registry
+from vf.environments.evaluate import take_tasks
+from vf.inference.scripted import Line
 from vf.trainer.settings.load_config import parse_config
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -16,13 +23,59 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 
 
-def test_python_blocks_run() -> None:
+def run(*code: str) -> None:
     scope: dict[str, object] = {}
-    code = blocks("python")
-    assert len(code) == 2
     for block in code:
         exec(block, scope)
-    assert "capitals" in vf.registered()
+
+
+@pytest.fixture(autouse=True)
+def _own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+
+
+def test_python_blocks_run() -> None:
+    assert len(blocks("python")) == 3
+    run(*blocks("python"))
+
+
+def test_a_complete_environment_is_15_lines_and_one_with_a_tool_25() -> None:
+    plain, tool, _ = blocks("python")
+    assert len(plain.splitlines()) <= 15
+    assert len(tool.splitlines()) <= 25
+    assert max(map(len, (plain + tool).splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("block", "id", "script"),
+    [
+        (0, "products", lambda task: [f"Answer: {task.answer}"]),
+        (1, "warehouse", lambda task: [{"count": {"item": task.prompt[12:-1]}}]),
+    ],
+)
+def test_both_pay_for_the_answer_alone(
+    block: int, id: str, script: Callable[[vf.Task], list[Line]]
+) -> None:
+    run(blocks("python")[block])
+    environment = vf.make(id)
+    for task in take_tasks(environment, "eval", 5):
+        lines = script(task)
+        right = [*lines, f"Answer: {task.answer}"]
+        wrong = [*lines[:-1], f"Answer: {task.answer + 1}"]
+        traces = [
+            asyncio.run(vf.rollout(environment, task, vf.ScriptedModel(s))) for s in (right, wrong)
+        ]
+        assert [trace.reward for trace in traces] == [1.0, 0.0]
+    if block == 1:
+        assert traces[0].messages[-2].content == str(task.answer)
+
+
+@pytest.mark.parametrize(("block", "id"), [(0, "products"), (1, "warehouse")])
+def test_neither_can_be_gamed(block: int, id: str) -> None:
+    run(blocks("python")[block])
+    found = asyncio.run(vf.validate(vf.make(id), again=vf.make(id)))
+    assert {f.check for f in found.findings if f.status == "skipped"} == {"oracle", "spread"}
+    assert {f.status for f in found.findings} == {"ok", "skipped"}
 
 
 def test_the_toml_is_a_valid_config() -> None:

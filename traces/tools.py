@@ -105,21 +105,22 @@ class Tool:
     @classmethod
     def _build(cls, fn: Callable[..., Any]) -> Tool:
         name = getattr(fn, "__name__", type(fn).__name__)
+        said = f"tool {name!r}{_place(fn)}"
         doc = docstring_parser.parse(inspect.getdoc(fn) or "")
         described = {param.arg_name: param.description or "" for param in doc.params}
         try:
             hints = get_type_hints(fn, include_extras=True)
         except (NameError, TypeError) as error:
-            raise ConfigError(f"tool {name!r}: cannot resolve its annotations: {error}") from error
+            raise ConfigError(f"{said}: cannot resolve its annotations: {error}") from error
         fields: dict[str, Any] = {}
         for index, parameter in enumerate(inspect.signature(fn).parameters.values()):
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise ConfigError(f"tool {name!r}: *args and **kwargs have no schema")
+                raise ConfigError(f"{said}: *args and **kwargs have no schema")
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                raise ConfigError(f"tool {name!r}: {parameter.name!r} must not be positional-only")
+                raise ConfigError(f"{said}: {parameter.name!r} must not be positional-only")
             if parameter.name not in hints:
                 raise ConfigError(
-                    f"tool {name!r}: parameter {parameter.name!r} has no type; "
+                    f"{said}: parameter {parameter.name!r} has no type; "
                     f"write it as `{parameter.name}: str` (or int, list[str], ...)"
                 )
             default = ... if parameter.default is parameter.empty else parameter.default
@@ -133,7 +134,7 @@ class Tool:
             arguments = create_model(f"{name}_arguments", __config__=config, **fields)
             schema = _without_titles(arguments.model_json_schema(by_alias=True))
         except PydanticUserError as error:
-            raise ConfigError(f"tool {name!r}: a parameter has no JSON schema: {error}") from error
+            raise ConfigError(f"{said}: a parameter has no JSON schema: {error}") from error
         schema.pop("additionalProperties", None)
         schema.setdefault("properties", {})
         description = "\n\n".join(
@@ -179,6 +180,12 @@ class Tool:
             info.alias or field: getattr(parsed, field)
             for field, info in type(parsed).model_fields.items()
         }
+
+
+def _place(fn: Callable[..., Any]) -> str:
+    """Return where a function is written, for an error; nothing if it is written nowhere."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
 
 
 def render_result(value: object) -> str:

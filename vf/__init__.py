@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vf.environments.datasets.tasks import tasks_from
     from vf.environments.environment import Environment, Step
     from vf.environments.evaluate import Evaluation, evaluate
     from vf.environments.registry import make, register, registered
@@ -87,6 +88,7 @@ _HOME = {
     "rescore": "vf.rubrics.rescore",
     "rollout": "vf.environments.runner",
     "sandbox_source": "vf.environments.sandbox_source",
+    "tasks_from": "vf.environments.datasets.tasks",
     "tool": "vf.traces.tools",
     "validate": "vf.environments.validation.validate",
 }
@@ -135,6 +137,7 @@ __all__ = [
     "rescore",
     "rollout",
     "sandbox_source",
+    "tasks_from",
     "tool",
     "validate",
 ]

@@ -14,6 +14,7 @@ from typing import Any
 from vf.environments.evaluation.config import EvalConfig, slug
 from vf.environments.evaluation.load_config import parse_config, read_toml
 from vf.environments.evaluation.tally import Summary
+from vf.inference.tiny_path import TINY
 from vf.traces.errors import ConfigError
 
 DONE, FAILED = 0, 1
@@ -84,7 +85,14 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
         default = Path("evals") / slug(Path(args.what).stem)
     else:
         if args.model is None:
-            raise ConfigError(f"who is to act in {args.what}? Name a model with -m")
+            if named := [name for name in ONE_MODEL if getattr(args, name) is not None]:
+                flag = f"--{named[0].replace('_', '-')}"
+                raise ConfigError(f"{flag} is of a model: name it with -m")
+            args.model = TINY
+            print(
+                f"vf-eval: no model was named (-m): {TINY!r}, which ships with vf-rl, acts",
+                file=sys.stderr,
+            )
         model = {name: getattr(args, name) for name in ONE_MODEL if getattr(args, name) is not None}
         environment = {"id": args.what, "args": {**(args.args or {}), **dict(args.env_arg or ())}}
         config = parse_config({"environments": [environment], "models": [model]}, overrides)

@@ -115,7 +115,7 @@ class Documents:
                 self._position = lambda: last
 
     def _parquet_rows(self, path: Path) -> Iterator[Row]:
-        parquet = load("pyarrow.parquet", "search-data")
+        parquet = load("pyarrow.parquet", "data")
         try:
             file = parquet.ParquetFile(path)
         except Exception as error:  # pyarrow's own
@@ -137,7 +137,7 @@ def _json(where: str, line: bytes) -> object:
 
 
 def _hub_rows(name: str) -> Iterator[Row]:
-    datasets = load("datasets", "search-data")
+    datasets = load("datasets", "data")
     address, _, split = name.removeprefix(_HUB).partition("@")
     repository, _, config = address.partition(":")
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,8 +110,9 @@ def test_a_module_is_imported_when_its_environment_is_first_made(module: str) ->
     [
         ("vf_test_shop", "must be of the form 'module:name'"),
         ("vf_test_shop:", "must be of the form 'module:name'"),
-        ("vf_test_shop:Shopp", "cannot load .*Shopp"),
-        ("vf_test_gone:Shop", "cannot load .*vf_test_gone"),
+        ("vf_test_shop:Shopp", "has no 'Shopp'. Did you mean 'Shop'.* environments: Shop; correct"),
+        ("vf_test_gone:Shop", "there is no module 'vf_test_gone'; install it, or correct"),
+        (":Shop", "must be of the form 'module:name'"),
         ("vf_test_broken:Shop", "cannot load .*a_module_that_nobody_has"),
         ("vf_test_shop:NUMBER", "not a class or function"),
     ],
@@ -117,7 +120,7 @@ def test_a_module_is_imported_when_its_environment_is_first_made(module: str) ->
 @pytest.mark.usefixtures("module")
 def test_what_cannot_be_loaded_is_a_config_error(target: str, words: str) -> None:
     vf.register("shop", target)
-    with pytest.raises(vf.ConfigError, match=f"environment 'shop': .*{words}"):
+    with pytest.raises(vf.ConfigError, match=f"(?s)environment 'shop': .*{words}"):
         vf.make("shop")
 
 
@@ -149,17 +152,89 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
         assert made.__module__.startswith("vf.environments.bundled.")
 
 
+def offer(folder: Path, package: str, id: str, value: str) -> None:
+    """Write the metadata of an installed package that offers an environment."""
+    info = folder / f"{package}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: {package}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[vf.environments]\n{id} = {value}\n")
+
+
 def test_one_name_offered_by_two_packages_is_an_error_naming_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for package in ("first", "second"):
-        info = tmp_path / f"{package}-1.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Name: {package}\nVersion: 1\n")
-        (info / "entry_points.txt").write_text(f"[vf.environments]\nshop = {package}:Shop\n")
+        offer(tmp_path, package, "shop", f"{package}:Shop")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(vf.ConfigError, match=r"two installed .* 'shop': .*first.*second"):
+    with pytest.raises(vf.ConfigError, match=r"two installed .* 'shop': .*first.*second") as caught:
         vf.make("shop")
+    assert "Uninstall one of them, or rename one in its pyproject.toml" in str(caught.value)
+
+
+def test_a_name_registered_in_code_and_offered_by_a_package_is_an_error_naming_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(tmp_path, "their-shop", "shop", "their_shop:Shop")
+    monkeypatch.syspath_prepend(tmp_path)
+    vf.register("shop", Shop)
+    with pytest.raises(vf.ConfigError, match=r"two .* 'shop': .*:Shop, .*their-shop \(their_shop"):
+        vf.make("shop")
+
+
+@pytest.mark.usefixtures("module")
+def test_a_package_may_register_what_its_entry_point_offers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(tmp_path, "vf-test-shop", "shop", "vf_test_shop:Shop")
+    module = importlib.import_module("vf_test_shop")
+    vf.register("shop", module.Shop)
+    assert type(vf.make("shop")) is module.Shop
+
+
+BROKEN = {
+    "raises": (
+        "import json\n\n\ndef settings():\n    return json.loads('{')\n\n\nSETTINGS = settings()\n",
+        [
+            *(", line 8, in <module>", "SETTINGS = settings()", ", line 5, in settings"),
+            *("return json.loads('{')", "JSONDecodeError: Expecting property name"),
+        ],
+    ),
+    "syntax": ("import vf\nclass Shop(vf.Environment)\n    pass\n", ["line 2", "SyntaxError: "]),
+    "lacks": ("from vf import Enviroment\n", ["line 1", "ImportError: cannot import name 'Envi"]),
+    "exits": ("import sys\nsys.exit('no licence')\n", ["line 2", "SystemExit: no licence"]),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_package_that_fails_to_import_shows_its_authors_lines(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, words = BROKEN[how]
+    package = tmp_path / f"vf_test_{how}"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "environment.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    offer(tmp_path, f"vf-test-{how}", "shop", f"vf_test_{how}.environment:Shop")
+    with pytest.raises(vf.ConfigError) as caught:
+        vf.make("shop")
+    said = str(caught.value)
+    assert "for importing it failed" in said
+    files = re.findall(r'File "(.*?)"', said)
+    assert set(files) == {str(package / "environment.py")}
+    for word in words:
+        assert word in said
+
+
+def test_a_wrong_entry_point_says_where_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(tmp_path, "their-shop", "shop", "vf.environments.bundled.calculator:Calculater")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(vf.ConfigError) as caught:
+        vf.make("shop")
+    assert "Did you mean 'Calculator'?" in str(caught.value)
+    assert 'in pyproject.toml of their-shop, [project.entry-points."vf.en' in str(caught.value)
 
 
 def test_an_error_of_the_factorys_own_passes_through() -> None:

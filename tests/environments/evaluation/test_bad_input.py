@@ -89,7 +89,10 @@ def test_a_server_that_answers_as_a_model_that_it_does_not_list_is_used_with_a_n
     ("argv", "said"),
     [
         (["calculater", "-m", "tiny"], "Did you mean 'calculator'"),
-        (["calculator"], "who is to act in calculator? Name a model with -m"),
+        (
+            ["calculator", "-b", "http://127.0.0.1:1/v1"],
+            "--base-url is of a model: name it with -m",
+        ),
         (
             ["calculator", "-m", "tiny", "--env-arg", "max_operation=2"],
             "Did you mean 'max_operations' or",

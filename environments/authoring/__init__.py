@@ -1,0 +1,1 @@
+"""Writing a new environment's package: names, kinds and templates."""

@@ -1,0 +1,108 @@
+"""A new environment's package, made from templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from vf.environments.authoring.names import Names
+from vf.traces.errors import ConfigError
+
+_CONTAINERS = """
+It runs code in containers. `vf-sandbox doctor` says whether they can be had here, and
+`vf-sandbox build` makes their image; without them, the tests that need one are skipped.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is written for a combination of options.
+
+    Attributes:
+        template: Name of the template of the environment; with ``_test``, of its tests.
+        about: What the environment asks, in one line.
+        max_prompt_len: Tokens that the first prompt may have with the tiny model.
+        max_seq_len: The same for one context.
+        validate_tasks: How many tasks its test validates: few where each takes containers.
+    """
+
+    template: str
+    about: str
+    max_prompt_len: int
+    max_seq_len: int
+    validate_tasks: int
+
+
+# By whether there are tools, and whether there is a sandbox.
+KINDS = {
+    (False, False): Kind("plain", "Add two numbers.", 128, 256, 8),
+    (True, False): Kind("tools", "Say what a basket costs, asking for prices.", 384, 768, 8),
+    (False, True): Kind("sandbox", "Write a small function, tested in a sandbox.", 128, 256, 2),
+    (True, True): Kind("tools_sandbox", "Work out a number of data with Python.", 512, 1024, 2),
+}
+
+
+def package_files(names: Names, *, tools: bool, sandbox: bool) -> Iterator[tuple[str, str]]:
+    """Yield the path within the package's folder, and the text, of every file.
+
+    Args:
+        names: What it is called.
+        tools: Whether the model has tools.
+        sandbox: Whether code runs in a sandbox: the model's answer, or with ``tools``, what it
+            tries on its way.
+    """
+    kind = KINDS[tools, sandbox]
+    values = {
+        "id": names.id,
+        "package": names.package,
+        "cls": names.cls,
+        "about": kind.about,
+        "requires": "vf-rl[sandbox]" if sandbox else "vf-rl",
+        "needs": _CONTAINERS if sandbox else "",
+        "max_prompt_len": str(kind.max_prompt_len),
+        "max_seq_len": str(kind.max_seq_len),
+        "validate_tasks": str(kind.validate_tasks),
+    }
+    templates = files("vf.environments.authoring") / "templates"
+    for path, template in {
+        f"{names.package}/environment.py": f"{kind.template}.py",
+        f"{names.package}/__init__.py": "init.py",
+        f"tests/test_{names.package}.py": f"{kind.template}_test.py",
+        "tests/test_checks.py": "test_checks.py",
+        "tests/conftest.py": "conftest.py",
+        f"{names.id}.toml": "run.toml",
+        "README.md": "README.md",
+        "pyproject.toml": "pyproject.toml",
+        ".gitignore": "gitignore",
+    }.items():
+        text = (templates / f"{template}.txt").read_text(encoding="utf-8")
+        yield path, Template(text).substitute(values).rstrip("\n") + "\n"
+
+
+def write_package(
+    folder: Path, names: Names, *, tools: bool = False, sandbox: bool = False
+) -> Iterator[Path]:
+    """Write the package, and yield each file when it is there.
+
+    Args:
+        folder: Where; it must not exist.
+        names: What it is called.
+        tools: Whether the model has tools.
+        sandbox: Whether code runs in a sandbox.
+
+    Raises:
+        ConfigError: The folder exists, or the one that it would lie in does not.
+        OSError: A file cannot be written.
+    """
+    if folder.exists() or folder.is_symlink():
+        raise ConfigError(f"{folder} exists, and nothing is overwritten; take another name")
+    if not folder.parent.is_dir():
+        raise ConfigError(f"there is no folder {folder.parent} to write {folder.name} into")
+    for name, text in package_files(names, tools=tools, sandbox=sandbox):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        yield path

@@ -1,0 +1,1 @@
+"""Tasks from data: files, Hugging Face datasets, or anything that gives rows."""

@@ -1,0 +1,249 @@
+"""Rows of data as tasks, in splits that share no problem.
+
+def tasks(self, split):
+    return vf.tasks_from("questions.jsonl", split, prompt="question", answer="answer")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeAlias, cast, get_args
+
+from vf.environments.datasets.rows import Placed, Row, Source, read_rows
+from vf.environments.datasets.splitting import held_out, same_problem, shuffled
+from vf.environments.environment import Split
+from vf.traces.errors import ConfigError
+from vf.traces.messages import as_messages
+from vf.traces.seeding import derive_seed
+from vf.traces.suggest import did_you_mean
+from vf.traces.task import Task
+
+Field: TypeAlias = str | Callable[[Row], Any]  # a field's name, or a function of the row
+Sources: TypeAlias = Source | Mapping[str, Source]
+
+_SPLITS: tuple[Split, ...] = get_args(Split)
+_log = logging.getLogger("vf")
+
+
+def tasks_from(
+    source: Sources,
+    split: Split,
+    *,
+    prompt: Field = "prompt",
+    answer: Field | None = "answer",
+    id: Field | None = None,
+    info: Sequence[str] = (),
+    eval_share: float = 0.1,
+    keep_together: Field | None = None,
+    shuffle: int | None = None,
+    buffer: int = 10_000,
+    limit: int | None = None,
+    streaming: bool = False,
+) -> Iterator[Task]:
+    """Return the tasks of a split, made of rows of data.
+
+    No problem is in both splits. From one source, a hash of the prompt decides for each row: a
+    problem that stands there twice is on one side, and rows added later move none. Where the
+    source is a mapping, its ``train`` loses whatever its ``eval`` holds as well. In both, case
+    and white space make no other problem.
+
+    Example::
+
+        def tasks(self, split):
+            return vf.tasks_from(
+                "hf:openai/gsm8k:main", split, prompt="question", answer=last_number, shuffle=0
+            )
+
+    Args:
+        source: A file (``.jsonl``, ``.csv``, ``.tsv``, ``.parquet``), ``hf:NAME`` or a list of
+            them; rows, a generator or a Hugging Face dataset; a function that returns rows; or
+            ``{"train": ..., "eval": ...}`` with one of these for each. See
+            :func:`~vf.environments.datasets.rows.read_rows`.
+        split: Which split.
+        prompt: The field with the prompt, text or chat messages; or a function of the row.
+        answer: The same for the answer, anything that JSON can hold; None for no answer.
+        id: The same for the id, a text or a whole number that no other row has. By default a
+            hash of the content; then rows with the same content are one task.
+        info: Fields that become ``Task.info``.
+        eval_share: Share of a single source that is held out as the eval split, above 0 and
+            below 1.
+        keep_together: What must not be in both splits, if not the prompt: say, the field with
+            the document that several questions are about.
+        shuffle: Seed of a random order; the source's own order by default.
+        buffer: How many rows a shuffle holds at a time; larger sources are shuffled in part.
+        limit: Most tasks; for a source that is too large, or has no end.
+        streaming: Read a Hugging Face dataset over the network as needed, not from its cache.
+
+    Raises:
+        ConfigError: An argument is out of range, the source cannot be read, a row (named by file
+            and line) lacks a field or holds the wrong thing in it, two have one id, or no row
+            falls into the split.
+    """
+    if split not in _SPLITS:
+        raise ConfigError(f"tasks_from: the split must be 'train' or 'eval', got {split!r}")
+    if not 0 < eval_share < 1:
+        raise ConfigError(f"tasks_from: eval_share must be above 0 and below 1, got {eval_share}")
+    if buffer < 1 or (limit is not None and limit < 1):
+        raise ConfigError("tasks_from: buffer and limit must be at least 1")
+    fields = _Fields(prompt, answer, id, tuple(info), keep_together)
+    if isinstance(source, Mapping):
+        found = _given_split(source, split, fields, streaming)
+    else:
+        name = str(source) if isinstance(source, str | Path) else "the source"
+        rows = read_rows(source, streaming=streaming)
+        found = _hashed_split(name, rows, split, fields, eval_share)
+    if shuffle is not None:
+        found = shuffled(found, derive_seed(shuffle, "tasks", split), buffer)
+    tasks = _distinct(found, named=id is not None)
+    return tasks if limit is None else islice(tasks, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    prompt: Field
+    answer: Field | None
+    id: Field | None
+    info: tuple[str, ...]
+    keep_together: Field | None
+
+    def task(self, where: str, row: Row) -> Task:
+        prompt = _prompt(where, _get(where, row, self.prompt, "prompt"))
+        answer = None
+        if self.answer is not None:
+            answer = _plain(where, "answer", _get(where, row, self.answer, "answer"))
+        info = {name: _plain(where, name, _get(where, row, name, "info")) for name in self.info}
+        if self.id is not None:
+            return Task(_id(where, _get(where, row, self.id, "id")), prompt, answer, info)
+        content = json.dumps([prompt, answer, info], sort_keys=True)
+        return Task(
+            hashlib.blake2b(content.encode(), digest_size=8).hexdigest(), prompt, answer, info
+        )
+
+    def problem(self, where: str, row: Row) -> str:
+        """Return what must not be in both splits, as text."""
+        if self.keep_together is None:
+            prompt = _prompt(where, _get(where, row, self.prompt, "prompt"))
+            return "\n".join(message.content for message in as_messages(prompt))
+        value = _get(where, row, self.keep_together, "keep_together")
+        return (
+            value if isinstance(value, str) else json.dumps(_plain(where, "keep_together", value))
+        )
+
+
+def _hashed_split(
+    name: str, rows: Iterable[Placed], split: Split, fields: _Fields, eval_share: float
+) -> Iterator[tuple[str, Task]]:
+    seen = taken = 0
+    for where, row in rows:
+        seen += 1
+        if held_out(fields.problem(where, row), eval_share) == (split == "eval"):
+            taken += 1
+            yield where, fields.task(where, row)
+    if not seen:
+        raise ConfigError(
+            f"tasks_from: {name} has no rows (a generator can be read only once; if that is it, "
+            "give the function that makes it)"
+        )
+    if not taken:
+        raise ConfigError(
+            f"tasks_from: none of the {seen} rows of {name} falls into the {split} split with "
+            f"eval_share = {eval_share:g}; give more rows, another share, or a source for each "
+            "split, {'train': ..., 'eval': ...}"
+        )
+
+
+def _given_split(
+    sources: Mapping[str, Source], split: Split, fields: _Fields, streaming: bool
+) -> Iterator[tuple[str, Task]]:
+    if not sources or not set(sources) <= set(_SPLITS):
+        raise ConfigError(
+            "tasks_from: a mapping of sources has the keys 'train' and 'eval', got "
+            f"{', '.join(map(repr, sources)) or 'none'}"
+        )
+
+    def rows(name: Split) -> Iterable[Placed]:
+        return read_rows(sources[name], streaming=streaming) if name in sources else ()
+
+    held = {_digest(fields.problem(*row)) for row in rows("eval")} if split == "train" else set()
+    shared = 0
+    for where, row in rows(split):
+        if _digest(fields.problem(where, row)) in held:
+            shared += 1
+        else:
+            yield where, fields.task(where, row)
+    if shared:
+        _log.warning(
+            "tasks_from: %d rows of the train split are left out: the eval split holds them too",
+            shared,
+        )
+
+
+def _digest(problem: str) -> bytes:
+    return hashlib.blake2b(same_problem(problem).encode(), digest_size=16).digest()
+
+
+def _distinct(found: Iterable[tuple[str, Task]], *, named: bool) -> Iterator[Task]:
+    places: dict[str, str] = {}
+    for where, task in found:
+        if task.id not in places:
+            places[task.id] = where
+            yield task
+        elif named:
+            raise ConfigError(f"{where}: the id {task.id!r} is that of {places[task.id]} as well")
+
+
+def _get(where: str, row: Row, field: Field, role: str) -> Any:
+    if callable(field):
+        try:
+            return field(row)
+        except Exception as error:
+            name = getattr(field, "__name__", "function")
+            raise ConfigError(
+                f"{where}: {role}={name} failed: {type(error).__name__}: {error}; the row has: "
+                f"{_names(row)}"
+            ) from error
+    if row.get(field) is None:
+        hint = did_you_mean(field, [str(name) for name in row if row[name] is not None])
+        raise ConfigError(
+            f"{where}: the field {field!r} ({role}) is missing.{hint} It has: {_names(row)}"
+        )
+    return row[field]
+
+
+def _names(row: Row) -> str:
+    return ", ".join(str(name) for name in row if row[name] is not None) or "nothing"
+
+
+def _prompt(where: str, value: Any) -> str | list[dict[str, Any]]:
+    try:
+        messages = as_messages(value)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: the prompt: {error}") from error
+    if not any(message.content.strip() for message in messages):
+        raise ConfigError(f"{where}: the prompt is empty")
+    return cast("str | list[dict[str, Any]]", _plain(where, "prompt", value))
+
+
+def _id(where: str, value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{where}: the id must be a text or a whole number, got {value!r}")
+    return value
+
+
+def _plain(where: str, name: str, value: Any) -> Any:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: {name} is not what JSON can hold: {error}; name a function of the row that "
+            "makes text or numbers of it"
+        ) from error
+    return value
