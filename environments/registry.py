@@ -53,7 +53,7 @@ def make(id: str, **kwargs: Any) -> Environment:
             cannot be imported (with the author's lines of the traceback), or it does not take
             one of the arguments.
     """
-    factory = _find(id)
+    factory = find(id)
     try:
         inspect.signature(factory).bind(**kwargs)
     except TypeError as error:
@@ -73,7 +73,12 @@ def make(id: str, **kwargs: Any) -> Environment:
     return environment
 
 
-def _find(id: str) -> Factory:
+def find(id: str) -> Factory:
+    """Return the class or function that makes an environment.
+
+    Raises:
+        ConfigError: No such environment (the nearest names are shown), or it cannot be imported.
+    """
     found = list(
         {point.value: point for point in entry_points(group=ENTRY_POINT_GROUP, name=id)}.values()
     )

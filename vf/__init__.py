@@ -9,10 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from vf.environments.gym.registration import register_with_gymnasium
+
 if TYPE_CHECKING:
     from vf.environments.datasets.tasks import tasks_from
     from vf.environments.environment import Environment, Step
     from vf.environments.evaluate import Evaluation, evaluate
+    from vf.environments.gym.from_gym import GymEnvironment
     from vf.environments.registry import make, register, registered
     from vf.environments.runner import rollout
     from vf.environments.sandbox_source import sandbox_source
@@ -55,6 +58,7 @@ _HOME = {
     "ExecResult": "vf.sandbox.contract",
     "FileTools": "vf.environments.sandbox_tools",
     "GroupReward": "vf.rubrics.group",
+    "GymEnvironment": "vf.environments.gym.from_gym",
     "InfrastructureError": "vf.traces.errors",
     "InvalidToolUse": "vf.traces.errors",
     "Judge": "vf.rubrics.judge",
@@ -104,6 +108,7 @@ __all__ = [
     "ExecResult",
     "FileTools",
     "GroupReward",
+    "GymEnvironment",
     "InfrastructureError",
     "InvalidToolUse",
     "Judge",
@@ -141,6 +146,9 @@ __all__ = [
     "tool",
     "validate",
 ]
+
+
+register_with_gymnasium()  # lines in its registry, once it is imported: nothing is loaded here
 
 
 def __getattr__(name: str) -> Any:

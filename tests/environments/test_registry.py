@@ -137,6 +137,7 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
         "code-contest",
         "geo-qa",
         "guess-number",
+        "gym",
         "math-python",
         "repo-fix",
         "reverse-text",
@@ -145,6 +146,10 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
     for name in vf.registered():
         if name == "wiki-qa":  # asks about files that the user has
             with pytest.raises(vf.ConfigError, match="wiki-qa"):
+                vf.make(name)
+            continue
+        if name == "gym":  # makes one of any of Gymnasium's
+            with pytest.raises(vf.ConfigError, match="gymnasium_id"):
                 vf.make(name)
             continue
         made = vf.make(name)

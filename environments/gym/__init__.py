@@ -1,0 +1,1 @@
+"""Gymnasium, both ways: our environments as its, and its games as ours."""
