@@ -93,15 +93,15 @@ def train_trl(pipe: Connection, config: Config, folder: Path, slices: Sequence[i
     from trl import GRPOTrainer
 
     from vf.inference.embedded.loading import load_module
-    from vf.trainer.collecting.orchestrator import TaskCursor
+    from vf.trainer.collecting.task_cursor import TaskCursor
     from vf.trainer.learning.lora_targets import lora_targets
     from vf.trainer.preflight import preflight
 
     plan, args = preflight(config), config.args
     rubric = plan.environment.rubric
     tokenizer = _tokenizer(plan)
-    groups = args.batch_size // args.rollouts_per_example
-    tasks = TaskCursor(plan.tasks, args.seed).draw(groups * args.max_steps)
+    cursor = TaskCursor(plan.tasks, args)
+    tasks = [cursor.draw().task for _ in range(args.groups_per_step * args.max_steps)]
     rewards: list[float] = []
 
     def reward(completions: list[Any], task: list[int], **others: Any) -> list[float | None]:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import termios
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -156,6 +157,7 @@ def test_the_terminal_is_as_it_was_after_a_signal(name: str, handled: bool, term
     guard = "orderly_end(launched=False)" if handled else "open(os.devnull)"
     screen.tell(f"exec('with {guard}:\\n  print('ready'); time.sleep(1000)')")
     assert screen.sees("ready")
+    time.sleep(0.2)  # until it sleeps: an interrupt within `print` may end as something else
     number = signal.Signals[name]
     if name == "SIGINT":
         screen.press("\x03")
