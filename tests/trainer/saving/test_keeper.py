@@ -1,0 +1,139 @@
+"""Which checkpoints stay, what a full disk costs, and which are refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vf.inference.embedded import loading
+from vf.traces.errors import CheckpointError, ConfigError
+from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.saving.checkpoint import mark_best, remove_old
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def make_checkpoints(folder: Path, steps: range) -> None:
+    for step in steps:
+        (folder / f"step-{step}").mkdir(parents=True)
+        (folder / f"step-{step}" / "progress.json").write_text("{}")
+
+
+@pytest.mark.parametrize("best", [1, 4, 12])
+def test_the_newest_and_the_best_stay(tmp_path: Path, best: int) -> None:
+    make_checkpoints(tmp_path, range(1, 13))
+    mark_best(tmp_path / "step-2")
+    mark_best(tmp_path / f"step-{best}")
+    remove_old(tmp_path, 3)
+    expected = {"best", "step-10", "step-11", "step-12", f"step-{best}"}
+    assert names(tmp_path) == expected
+    assert (tmp_path / "best").resolve() == tmp_path / f"step-{best}"
+
+
+def test_what_a_killed_removal_left_goes_too(tmp_path: Path) -> None:
+    make_checkpoints(tmp_path, range(1, 3))
+    (tmp_path / ".removing-step-0" / "model").mkdir(parents=True)
+    remove_old(tmp_path, 2)
+    assert names(tmp_path) == {"step-1", "step-2"}
+
+
+def test_the_best_by_held_out_reward_is_kept(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer(
+        max_steps=5,
+        eval_strategy="steps",
+        eval_steps=1,
+        eval_examples=4,
+        save_steps=1,
+        save_total_limit=1,
+    )
+    trainer.train()
+    rewards = {
+        line["step"]: line["eval/reward/mean"]
+        for line in trainer.folder.read_metrics()
+        if line["step"]
+    }
+    best = max(rewards, key=lambda step: (rewards[step], -step))
+    folder = trainer.folder.checkpoints
+    assert (folder / "best").resolve().name == f"step-{best}"
+    assert names(folder) == {"best", "step-5", f"step-{best}"}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 512 KiB at the place of the run's checkpoints."""
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system can only be mounted by root")
+    (tmp_path / "run" / "traces").mkdir()
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_stops_no_run_and_leaves_the_last_good_checkpoint(
+    small_disk: Path, make_trainer: Any
+) -> None:
+    trainer: RLTrainer = make_trainer(max_steps=3, save_steps=1)
+    good = small_disk / "step-0"
+    make_checkpoints(small_disk, range(1))
+    notes: list[str] = []
+    trainer.display.note = notes.append  # type: ignore[assignment, method-assign]
+    with pytest.raises(CheckpointError, match="step-3 could not be written"):
+        trainer.train()
+    assert [line["step"] for line in trainer.folder.read_metrics()] == [1, 2, 3], "it went on"
+    assert names(small_disk) == {"step-0"}, "nothing half-written is left"
+    told = [note for note in notes if "could not be written" in note]
+    assert len(told) == 3
+    assert all(f"its last good checkpoint: {good}" in note for note in told)
+
+
+def test_settings_that_differ_are_listed_and_refused_unless_told(make_trainer: Any) -> None:
+    first: RLTrainer = make_trainer(max_steps=2)
+    first.step()
+    first.save()
+    first.close()
+    changes = {"learning_rate": 1e-3, "temperature": 0.7, "max_steps": 4}
+    told = {f"trainer.args.{name}" for name in changes}
+    other: RLTrainer = make_trainer(**changes)
+    with pytest.raises(ConfigError) as refused:
+        other.resume(told - {"trainer.args.temperature"})
+    said = str(refused.value)
+    assert "trainer.args.temperature: 1.0 then, 0.7 now" in said
+    assert "learning_rate" not in said
+    assert "--allow-changes" in said
+    assert other.step_count == 0
+    assert other.resume(told) == 1
+    other.close()
+    assert make_trainer(**changes).resume(allow_changes=True) == 1
+
+
+def test_another_model_of_the_same_shape_is_refused(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: RLTrainer = make_trainer(max_steps=2)
+    first.step()
+    first.save()
+    first.close()
+
+    load = loading.load_module
+
+    def fine_tuned(*args: Any) -> Any:
+        model = load(*args)
+        with torch.no_grad():
+            model.get_output_embeddings().weight[0, 0] += 1.0
+        return model
+
+    monkeypatch.setattr("vf.trainer.learning.policy.load_module", fine_tuned)
+    other: RLTrainer = make_trainer(max_steps=2)
+    with pytest.raises(ConfigError, match="weights of model = 'tiny' are not those that the run"):
+        other.resume()
+    assert other.resume(allow_changes=True) == 1

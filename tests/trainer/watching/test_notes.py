@@ -1,0 +1,62 @@
+"""What a run says about its signal and its baseline."""
+
+from __future__ import annotations
+
+import pytest
+
+import vf
+from vf.trainer.collecting.group import Group
+from vf.trainer.watching.notes import baseline_notes, step_notes
+
+
+def group(*rewards: float | None, min_size: int = 2) -> Group:
+    made = Group(vf.Task("t", "?"), min_size=min_size)
+    traces = []
+    for reward in rewards:
+        traces.append(vf.Trace(environment="e", task=made.task, seed=0))
+        if reward is not None:
+            traces[-1].score = vf.Score(reward=reward, outcome=reward)
+    made.take(traces)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ([group(1.0, 1.0), group(1.0, 1.0)], "All is solved: take harder tasks"),
+        ([group(0.0, 0.0), group(0.0, 0.0)], "Nothing is solved: take easier tasks"),
+        ([group(0.0, 0.0), group(1.0, 1.0)], "too easy or too hard"),
+        ([group(None, None)], "the rubric left every rollout without a reward"),
+        ([group(0.0, 1.0, min_size=3)], "no group has 3 scored rollouts"),
+    ],
+)
+def test_a_step_that_taught_nothing_says_why(groups: list[Group], said: str) -> None:
+    [note] = step_notes(7, groups, {"time/total": 1.0})
+    assert note.startswith("step 7 taught nothing")
+    assert said in note
+
+
+def test_a_step_that_taught_something_says_nothing() -> None:
+    assert step_notes(1, [group(0.0, 0.0), group(0.0, 1.0)], {"time/total": 1.0}) == []
+
+
+def test_waits_for_sandboxes_are_told_where_they_cost_much() -> None:
+    waits = {"sandbox/wait_s_mean": 3.0, "sandbox/wait_s_max": 9.0}
+    [note] = step_notes(2, [group(0.0, 1.0)], {**waits, "time/total": 10.0})
+    assert "3.0 s on average, 9.0 s at most" in note
+    assert step_notes(2, [group(0.0, 1.0)], {**waits, "time/total": 100.0}) == []
+
+
+@pytest.mark.parametrize(
+    ("success", "said"), [(0.0, "not one of 40"), (0.81, "81% of 40"), (0.8, None), (0.01, None)]
+)
+def test_a_baseline_that_leaves_nothing_to_learn_is_warned_of(
+    success: float, said: str | None
+) -> None:
+    held_out = {"eval/success_rate": success, "eval/rollouts/scored": 40.0}
+    training = {"success_rate": success, "rollouts/scored": 40.0}
+    for step, line, evaluates in ((0, held_out, True), (1, training, False)):
+        notes = baseline_notes(step, line, evaluates=evaluates)
+        assert [said in note for note in notes if said] == ([True] if said else [])
+        assert len(notes) == (said is not None)
+        assert baseline_notes(step + 1, line, evaluates=evaluates) == []
