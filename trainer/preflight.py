@@ -25,6 +25,7 @@ from vf.trainer.launch import check_devices, outer_environ, world
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.learning_rate import advice, peak_learning_rate
 from vf.trainer.settings.config import Config
+from vf.trainer.settings.overlap import steps_ahead, streams
 from vf.trainer.watching.trackers import check_trackers
 
 PROMPTS_CHECKED = 512
@@ -63,7 +64,7 @@ class Plan:
     def describe(self) -> list[tuple[str, str]]:
         """Return the plan as pairs of name and text."""
         args, config = self.config.args, self.config
-        groups = args.batch_size // args.rollouts_per_example
+        groups = args.groups_per_step
         tools = len(self.environment.episode(0).toolbox.tools)
         total = sum(self.memory.values())
         how = (
@@ -71,6 +72,12 @@ class Plan:
         ) + f", {args.loss_fn}, learning rate {peak_learning_rate(args, self.hidden_size):.3g}"
         if world().size > 1:
             how += f", in {world().size} processes"
+        ahead = steps_ahead(config)
+        order = (
+            f"rollouts run up to {ahead} step{'s' * (ahead > 1)} ahead of training"
+            if ahead
+            else "exactly on-policy: a step's rollouts begin with its weights"
+        ) + (", which takes groups as they finish" if streams(config) else "")
         hint = advice(args, self.hidden_size)
         parts = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in self.memory.items())
         return [
@@ -88,6 +95,7 @@ class Plan:
                 f"{args.batch_size} rollouts = {groups} tasks × {args.rollouts_per_example}; "
                 f"at most {args.batch_size * args.max_seq_len:,} tokens",
             ),
+            ("loop", order),
             ("template", self.template),
             ("prompts", f"longest of those checked: {self.longest_prompt} tokens"),
             ("memory", f"about {total / 2**20:,.0f} MiB ({parts})"),

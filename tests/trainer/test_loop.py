@@ -15,9 +15,7 @@ from vf.trainer.learning.batch import Sample, scale
 from vf.trainer.learning.policy import Policy
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.settings.load_config import parse_config
-from vf.trainer.settings.loss_args import LossArgs
-
-LOSSES = LossArgs.model_fields["loss_fn"].annotation
+from vf.trainer.watching.display import SilentDisplay
 
 
 def versions(trainer: RLTrainer, step: int) -> set[int]:
@@ -204,3 +202,35 @@ def test_time_is_put_down_to_its_parts(make_trainer: Any) -> None:
     assert lines[1]["time/generate"] > 0
     assert lines[0]["time/evaluate"] > 0, "the first evaluation was waited for in the first step"
     assert sum(line["time/total"] for line in lines) < summary.seconds
+
+
+class Order(SilentDisplay):
+    """Remembers which rollouts ended when."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def rollouts(self, done: int, total: int, *, evaluating: bool = False) -> None:
+        self.ended.append("evaluation" if evaluating else "training")
+
+
+def test_evaluation_and_the_next_steps_rollouts_share_the_engine(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer(
+        max_steps=2, eval_strategy="steps", eval_steps=1, eval_examples=16, max_concurrent=8
+    )
+    display = Order()
+    trainer.collector._display = display
+    trainer.train()
+    first = display.ended[: display.ended.index("training") + 16]
+    assert first.count("evaluation") < 16, "the first step did not wait for the evaluation's end"
+    assert display.ended.count("evaluation") == 3 * 16
+    assert display.ended.count("training") == 2 * 16
+    # All the same, what is evaluated are the weights as they were: none changed meanwhile.
+    for step in range(3):
+        found = {
+            version
+            for trace in trainer.folder.eval_traces(step)
+            for branch in trace.branches
+            for version in branch.weight_version
+        }
+        assert found == {-1, step}
