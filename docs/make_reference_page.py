@@ -1,0 +1,297 @@
+"""Write `docs/reference.md` from the config models: `python docs/make_reference_page.py`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import docstring_parser
+from pydantic import BaseModel
+
+from vf.environments.evaluation.config import (
+    EnvironmentConfig,
+    EvalConfig,
+    Limits,
+    ModelConfig,
+    Price,
+)
+from vf.environments.sandbox_source import DockerSource, sandbox_source
+from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, EngineSettings, VllmSettings
+from vf.sandbox.container.profile import Profile
+from vf.sandbox.contract import Limits as SandboxLimits
+from vf.trainer.settings.config import Config, EnvConfig, TrainerArgs, TrainerConfig
+from vf.trainer.settings.load_config import SYNONYMS, VALUES
+
+PAGE = Path(__file__).with_name("reference.md")
+ROOT = PAGE.parent.parent
+NO_BREAK = "\u00a0"  # a space that keeps "whole number ≥ 1" on one line of a narrow column
+# The settings of [trainer.args], in the order in which somebody new asks for them.
+GROUPS = {
+    "The run": ["run_name", "output_dir", "seed", "max_steps", "report_to"],
+    "Batches": [
+        *("batch_size", "rollouts_per_example", "num_substeps", "num_iterations"),
+        *("micro_batch_tokens", "micro_batch_size", "min_group_size"),
+    ],
+    "Lengths and sampling": [
+        *("max_tokens", "max_prompt_len", "max_seq_len", "temperature"),
+        *("top_p", "top_k", "min_p", "repetition_penalty", "generation_timeout"),
+    ],
+    "Optimizer": [
+        *("learning_rate", "lr_scheduler_type", "warmup_steps", "max_grad_norm"),
+        *("betas", "eps", "weight_decay", "bf16", "gradient_checkpointing"),
+    ],
+    "Adapter": [
+        *("use_lora", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules"),
+        *("train_attn", "train_mlp", "train_unembed"),
+    ],
+    "Loss": [
+        *("loss_fn", "loss_normalisation", "fixed_length", "clip_low", "clip_high", "dual_clip"),
+        *("sequence_clip_low", "sequence_clip_high", "dro_beta"),
+        *("drop_low", "drop_high", "dppo_tau", "import_path", "entropy_coef"),
+    ],
+    "Advantages and credit": [
+        *("advantage", "credit", "credit_discount", "mask_truncated"),
+        *("overlong_buffer", "overlong_penalty"),
+    ],
+    "KL against a reference": [
+        *("kl_penalty_coef", "kl_penalty_type", "kl_discount_factor"),
+        *("reference_model", "reference_update_steps"),
+    ],
+    "Rollouts and training at once": [
+        *("max_concurrent", "max_steps_off_policy", "stream_minibatches", "oversample"),
+        *("max_error_rate", "stall_timeout"),
+    ],
+    "Tasks without signal": [
+        *("max_refill", "rest_easy", "rest_hard", "easy_outcome", "hard_outcome"),
+    ],
+    "Evaluation, checkpoints, display": [
+        *("eval_strategy", "eval_steps", "eval_examples", "eval_share"),
+        *("save_steps", "save_total_limit", "sample_steps"),
+    ],
+}
+
+_HEAD = """\
+# Every setting
+
+All keys of the two TOMLs: that of a training run (`vf-rl run.toml`) and that of an evaluation
+(`vf-eval evals.toml`). This page is written from the models that check them:
+`python docs/make_reference_page.py`. What a setting does to a run is in
+[the guide](guide-training.md), how they work together in [the loop](loop.md), the formulas in
+[losses](losses.md).
+
+A key that is not here is an error, and so is a value out of range or a setting that another one
+leaves without effect. "–" is a default that leaves it unset. On the command line,
+`--set max_steps=50` means `trainer.args`, and `--set env.args.high=10` is how any other table is
+named.
+"""
+_SYNONYMS = """\
+### Names from other trainers
+
+Understood in `[trainer.args]`, and said once:
+
+| theirs | here |
+|---|---|
+"""
+_PRODUCTS = """\
+| `groups_per_batch` | `batch_size`, times `rollouts_per_example` |
+| `gradient_accumulation_steps` | `batch_size` = `micro_batch_size` × this × devices, unless set |
+"""
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    return "\n".join([_HEAD, *_run(), *_evaluation()]).rstrip() + "\n"
+
+
+def _run() -> Iterator[str]:
+    yield from _section("A training run", Config, ["model"], "")
+    yield from _section("`[env]`", EnvConfig, None, "env.")
+    yield from _environments()
+    common = [name for name in EngineSettings.model_fields if name != "engine"]
+    embedded, vllm = set(EmbeddedSettings.model_fields), set(VllmSettings.model_fields)
+    yield from _section("`[inference]`", EmbeddedSettings, ["engine", *common], "inference.")
+    assert embedded == {"engine", "args", *common}, "the embedded engine has a new setting"
+    yield 'With `engine = "embedded"`:'
+    yield ""
+    yield from _table(EmbeddedArgs, None, "inference.args.")
+    yield 'With `engine = "vllm"` ([more](vllm.md)):'
+    yield ""
+    own = [name for name in VllmSettings.model_fields if name in vllm - embedded or name == "args"]
+    yield from _table(VllmSettings, own, "inference.")
+    yield from _section("`[trainer]`", TrainerConfig, ["gpus"], "trainer.")
+    yield "## `[trainer.args]`"
+    yield ""
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(TrainerArgs.model_fields), (
+        "docs/reference_groups.py: not in exactly one group: "
+        f"{set(grouped) ^ set(TrainerArgs.model_fields)}"
+    )
+    for title, names in GROUPS.items():
+        yield from _section(title, TrainerArgs, names, "trainer.args.", level=3)
+    yield (
+        _SYNONYMS
+        + "".join(f"| `{a}` | `{b}` |\n" for a, b in SYNONYMS.items())
+        + _PRODUCTS
+        + (
+            "".join(
+                f'| `{key} = "{theirs}"` | `{key} = "{ours}"` |\n'
+                for key, values in VALUES.items()
+                for theirs, ours in values.items()
+            )
+        )
+    )
+
+
+def _evaluation() -> Iterator[str]:
+    tables = ("environments", "models", "limits", "prices")
+    top = [name for name in EvalConfig.model_fields if name not in tables]
+    yield from _section("An evaluation", EvalConfig, top, "eval.")
+    yield from _section(
+        "`[[environments]]` of an evaluation", EnvironmentConfig, None, "eval.environments."
+    )
+    yield from _section("`[[models]]` of an evaluation", ModelConfig, None, "eval.models.")
+    yield from _section("`[limits]` of an evaluation", Limits, None, "eval.limits.")
+    yield from _section('`[prices."MODEL"]` of an evaluation', Price, None, "eval.prices.")
+
+
+def _environments() -> Iterator[str]:
+    """Describe the arguments of the environments that come with the library."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    yield "### `[env.args]` of the bundled environments"
+    yield ""
+    for name, target in project["entry-points"]["vf.environments"].items():
+        cls = EntryPoint(name, target, "vf.environments").load()
+        yield f"**`{name}`**: {_flat((inspect.getdoc(cls) or '').partition('.')[0])}."
+        yield ""
+        parameters = inspect.signature(cls).parameters.values()
+        yield from _arguments(cls, [(each.name, each.default) for each in parameters])
+    yield "### `[env.args.sandbox]`"
+    yield ""
+    yield 'Where code runs ([more](sandbox.md)). `sandbox = "docker"` is all defaults.'
+    yield ""
+    source = sandbox_source("reference", "docker")
+    assert isinstance(source, DockerSource)
+    profile = [(f.name, f.default) for f in fields(Profile) if f.default is not MISSING]
+    limits = [(f.name, f.default) for f in fields(SandboxLimits)]
+    rows = [
+        *_rows(DockerSource, [("pool", source.size), ("concurrency", source.concurrency)]),
+        *_rows(Profile, profile),
+        *_rows(SandboxLimits, limits),
+    ]
+    yield from ["| key | default | |", "|---|---|---|", *rows, ""]
+
+
+def _arguments(cls: type, arguments: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    yield from ["| key | default | |", "|---|---|---|", *_rows(cls, arguments), ""]
+
+
+def _rows(cls: type, arguments: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """Describe arguments as the class's docstring does."""
+    said = docstring_parser.parse(inspect.getdoc(cls) or "")
+    described = {entry.arg_name: entry.description for entry in said.params}
+    described["pool"] = described.get("size")
+    for name, default in arguments:
+        shown = "needed" if default is inspect.Parameter.empty else _value(default)
+        assert described.get(name), f"{cls.__name__}: {name} is not described"
+        about = re.sub("; see `(sandbox_source|with_packages)`", "", _flat(described[name] or ""))
+        yield f"| `{name}` | {shown} | {about} |"
+
+
+def _section(
+    title: str, model: type[BaseModel], names: Sequence[str] | None, path: str, *, level: int = 2
+) -> Iterator[str]:
+    yield f"{'#' * level} {title}"
+    yield ""
+    yield from _table(model, names, path)
+
+
+def _table(model: type[BaseModel], names: Sequence[str] | None, path: str) -> Iterator[str]:
+    schema = model.model_json_schema()
+    yield "| key | value | default | |"
+    yield "|---|---|---|---|"
+    for name in names or list(model.model_fields):
+        entry, field = schema["properties"][name], model.model_fields[name]
+        needed = name in schema.get("required", [])
+        default = "needed" if needed else _value(field.get_default(call_default_factory=True))
+        if model is EmbeddedSettings and name == "engine":  # the other model says `vllm`
+            values, default = '`"embedded"` or `"vllm"`', '`"embedded"`'
+        else:
+            values = _values(entry)
+        about = _flat(entry.get("description") or _about(entry, schema))
+        yield f'| <a id="{path}{name}"></a>`{name}` | {values} | {default} | {about} |'
+    yield ""
+
+
+def _about(entry: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """Return what the table says that a key stands for."""
+    target = str(entry["$ref"]).rpartition("/")[2]
+    return str(schema["$defs"][target]["description"])
+
+
+def _values(entry: Mapping[str, Any]) -> str:
+    """Say in words what a JSON schema allows."""
+    if "anyOf" in entry:
+        kinds = [_values(kind) for kind in entry["anyOf"] if kind.get("type") != "null"]
+        return " or ".join(kinds)
+    if "enum" in entry:
+        return ", ".join(_value(value) for value in entry["enum"])
+    if "const" in entry:
+        return _value(entry["const"])
+    kind = entry.get("type", "object")
+    if kind == "array":
+        of = _values(entry["items"])
+        same = entry.get("minItems") if entry.get("minItems") == entry.get("maxItems") else None
+        return f"list of {f'{same} ' if same else ''}{of}".replace("number", "numbers")
+    words = {
+        "integer": "whole number",
+        "number": "number",
+        "boolean": "`true` or `false`",
+        "string": "text",
+        "object": "table",
+    }
+    return f"{words[kind]}{_range(entry)}".replace(" ", NO_BREAK)
+
+
+def _range(entry: Mapping[str, Any]) -> str:
+    """Return the bounds of a number."""
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {entry[name]:g}" for name, sign in signs.items() if name in entry]
+    return f" {', '.join(bounds)}" if bounds else ""
+
+
+def _value(value: Any) -> str:
+    """Return a value as TOML has it."""
+    if value is None or value == "" or value == {} or value == ():
+        return "–"
+    if isinstance(value, BaseModel):
+        return "all defaults"
+    if isinstance(value, float):
+        mantissa, _, exponent = f"{value:e}".partition("e")
+        small = 0.0 < abs(value) < 0.01
+        short = f"{float(mantissa):g}e{int(exponent)}" if small else f"{value:g}"
+        return f"`{short}`"
+    if isinstance(value, Mapping):
+        return f"`{{ {', '.join(f'{key} = {_bare(each)}' for key, each in value.items())} }}`"
+    return f"`{_bare(value)}`"
+
+
+def _bare(value: Any) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+def _flat(text: str) -> str:
+    text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", text)
+    text = re.sub(r"docs/(\w+)\.md", r"[\1](\1.md)", text)
+    return " ".join(text.replace("``", "`").split()).replace("|", r"\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"wrote {PAGE}")
