@@ -155,9 +155,9 @@ def test_the_terminal_is_as_it_was_after_a_signal(name: str, handled: bool, term
     screen = begin(terminal(80, 24), f"display.note('{LONG}')")
     # As `vf-rl` does, and as a script does that knows of no signals.
     guard = "orderly_end(launched=False)" if handled else "open(os.devnull)"
-    screen.tell(f"exec('with {guard}:\\n  print('ready'); time.sleep(1000)')")
+    screen.tell(f"exec('with {guard}:\\n  print(\\'ready\\'); time.sleep(1000)')")
     assert screen.sees("ready")
-    time.sleep(0.2)  # until it sleeps: an interrupt within `print` may end as something else
+    time.sleep(0.2)  # until it sleeps
     number = signal.Signals[name]
     if name == "SIGINT":
         screen.press("\x03")
