@@ -18,6 +18,7 @@ from vf.trainer.learning.credit import (
     turn_rewards,
     was_cut,
 )
+from vf.trainer.learning.prefix_tree import PrefixTree
 from vf.trainer.settings.config import TrainerArgs
 
 
@@ -45,6 +46,9 @@ class Sample:
 class MicroBatch:
     """Samples side by side, padded on the right. B rows, L columns.
 
+    The loss is computed on these rows. The model runs on them too, or on the packed tokens of
+    their prefix tree.
+
     Attributes:
         input_ids: int64 ``[B, L]``.
         attention_mask: int64 ``[B, L]``, 1 for real tokens.
@@ -52,6 +56,7 @@ class MicroBatch:
         sampler_logprobs: float32 ``[B, L]``, the engine's; 0 where there is no loss.
         advantages: float32 ``[B, L]``.
         weights: float32 ``[B, 1]``, what a sequence's token losses are multiplied with.
+        tree: The same tokens packed, if they are.
     """
 
     input_ids: torch.Tensor
@@ -60,10 +65,18 @@ class MicroBatch:
     sampler_logprobs: torch.Tensor
     advantages: torch.Tensor
     weights: torch.Tensor
+    tree: PrefixTree | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on a device."""
-        return MicroBatch(*(getattr(self, entry.name).to(device) for entry in fields(self)))
+        names = [entry.name for entry in fields(self) if entry.name != "tree"]
+        moved = {name: getattr(self, name).to(device) for name in names}
+        return replace(self, **moved, tree=self.tree and self.tree.to(device))
+
+    @property
+    def computed(self) -> int:
+        """Tokens that the model computes: padding counts, and a shared prefix counts once."""
+        return self.input_ids.numel() if self.tree is None else len(self.tree)
 
 
 def build_samples(
@@ -130,19 +143,19 @@ class Totals:
     Attributes:
         tokens: Trained tokens N.
         sequences: Branches S that have any.
-        processed: All tokens in the forward passes, without padding.
+        processed: All their tokens, however often they are shared, without padding.
+        computed: Tokens that went through the model: padding counts, a shared prefix once.
+        too_long: Samples that were over ``max_seq_len``, and therefore dropped or cut.
     """
 
     tokens: int = 0
     sequences: int = 0
     processed: int = 0
+    computed: int = 0
+    too_long: int = 0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(
-            self.tokens + other.tokens,
-            self.sequences + other.sequences,
-            self.processed + other.processed,
-        )
+        return Totals(*(getattr(self, e.name) + getattr(other, e.name) for e in fields(self)))
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> Totals:
@@ -179,7 +192,8 @@ def weighted(samples: Sequence[Sample], args: TrainerArgs) -> list[Sample]:
 
 def scale(totals: Totals, args: TrainerArgs) -> float:
     """Return what the summed, weighted loss of an optimizer step is multiplied with."""
-    return 1.0 / (totals.tokens if args.loss_normalisation == "token" else totals.sequences)
+    count = totals.tokens if args.loss_normalisation == "token" else totals.sequences
+    return 1.0 / max(count, 1)  # of nothing, the sum is 0
 
 
 def micro_batches(
@@ -203,10 +217,11 @@ def micro_batches(
             last.append(sample)
         else:
             batches.append([sample])
-    return [_collate(batch, pad_id) for batch in batches]
+    return [collate(batch, pad_id) for batch in batches]
 
 
-def _collate(samples: Sequence[Sample], pad_id: int) -> MicroBatch:
+def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
+    """Return samples as the rows of one micro-batch."""
     shape = (len(samples), max(len(sample) for sample in samples))
     batch = MicroBatch(
         input_ids=torch.full(shape, pad_id, dtype=torch.long),

@@ -54,7 +54,10 @@ class UpdateStats:
         kl_reference_v1: mean(log q − log p_ref), in nats; 0 without a reference.
         kl_reference_v3: Mean k3 estimate of KL(learner ‖ reference), in nats; 0 without one.
         tokens: Trained tokens.
-        processed_tokens: All tokens in the forward passes, without padding.
+        processed_tokens: All tokens of the samples, without padding.
+        computed_tokens: Tokens that went through the model: padding counts, a prefix that samples
+            share counts once.
+        too_long: Samples over ``max_seq_len``, which were dropped or cut.
     """
 
     loss: float
@@ -74,6 +77,8 @@ class UpdateStats:
     kl_reference_v3: float
     tokens: int
     processed_tokens: int
+    computed_tokens: int
+    too_long: int
 
 
 class Objective:
@@ -146,10 +151,11 @@ class Objective:
         """
         tokens = totals.tokens
         named = dict(zip(_SUMS, sums.tolist(), strict=False))
-        mean = {name: value / tokens for name, value in named.items()}
-        least, low, middle, high, most = ratio_quantiles(
-            sums[len(_SUMS) :], (0.0, 0.01, 0.5, 0.99, 1.0)
-        )
+        mean = {name: value / max(tokens, 1) for name, value in named.items()}
+        shares = (0.0, 0.01, 0.5, 0.99, 1.0)
+        counts = sums[len(_SUMS) :]
+        quantiles = ratio_quantiles(counts, shares) if tokens else [1.0] * len(shares)
+        least, low, middle, high, most = quantiles
         return UpdateStats(
             loss=factor * named["loss"],
             grad_norm=norm,
@@ -168,6 +174,8 @@ class Objective:
             kl_reference_v3=mean["reference_k3"],
             tokens=tokens,
             processed_tokens=totals.processed,
+            computed_tokens=totals.computed,
+            too_long=totals.too_long,
         )
 
     def _token_losses(self, arrays: LossArrays) -> TokenLosses:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,46 +14,17 @@ import torch
 from vf.inference.embedded.loading import load_module
 from vf.traces.errors import ConfigError, TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
+from vf.trainer.learning.batch import Sample, Totals, micro_batches, scale, weighted
+from vf.trainer.learning.forward import token_logprobs
 from vf.trainer.learning.learning_rate import peak_learning_rate
 from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
-from vf.trainer.learning.ranks import Accumulate, Finish, Ranks, balance
+from vf.trainer.learning.packing import pack, share_out
+from vf.trainer.learning.ranks import Accumulate, Finish, Ranks
 from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference
+from vf.trainer.learning.self_test import choose_forward, has_dropout
+from vf.trainer.learning.too_long import fit
 from vf.trainer.settings.config import TrainerArgs
-
-
-def token_logprobs(
-    model: Any, batch: MicroBatch, temperature: float, *, entropy_gradient: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the learner's log-probability and entropy at every trained token.
-
-    This is the one place where predictions are shifted onto the tokens that they predict: the
-    logits at position t − 1 give the probability of token t.
-
-    Args:
-        model: A causal language model.
-        batch: B rows of L tokens.
-        temperature: The sampler's; logits are divided by it.
-        entropy_gradient: Whether the entropy carries a gradient.
-
-    Returns:
-        log p and entropy in nats, both float32 ``[N]`` for the N trained tokens in row-major order.
-    """
-    trained = batch.loss_mask[:, 1:]
-    columns = trained.any(0).nonzero()[:, 0]  # positions whose prediction any row needs
-    logits = model(
-        input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
-        use_cache=False,
-        logits_to_keep=columns,
-    ).logits
-    logits = logits[trained[:, columns]].float() / temperature
-    logprobs = torch.log_softmax(logits, dim=-1)
-    targets = batch.input_ids[:, 1:][trained]
-    with nullcontext() if entropy_gradient else torch.no_grad():
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
-    return logprobs.gather(1, targets[:, None])[:, 0], entropy
 
 
 class Policy:
@@ -110,6 +82,10 @@ class Policy:
         self.optimizer, self.scheduler = self.accelerator.prepare(optimizer, scheduler)
         self.ranks.align(self._trained)
         self.model.eval()
+        self.forward = choose_forward(self.module, args.max_seq_len, packing=args.packing)
+        # Dropout must differ between samples, and so must the activations that it is applied to.
+        self._share = args.share_prefixes and not has_dropout(model)
+        self._reference_forward = self.forward
         self.reference = self._build_reference() if args.kl_penalty_coef else None
 
     def _build_reference(self) -> Reference:
@@ -117,8 +93,10 @@ class Policy:
         if args.reference_model is None:
             return AdapterReference(mine)
         model = load_module(args.reference_model, _dtype(args), "trainer.args.reference_model")
-        follows = args.reference_update_steps is not None
-        return FrozenReference(model.to(self.accelerator.device), mine, follows=follows)
+        model = model.to(self.accelerator.device)
+        reference = FrozenReference(model, mine, follows=args.reference_update_steps is not None)
+        self._reference_forward = choose_forward(model, args.max_seq_len, packing=args.packing)
+        return reference
 
     @property
     def module(self) -> Any:
@@ -149,17 +127,22 @@ class Policy:
         be one call.
 
         Raises:
-            TrainingError: A custom loss is at fault, or another trainer process is gone.
+            TrainingError: A custom loss is at fault, a sample is too long and refused, or another
+                trainer process is gone.
         """
         args, count = self.args, self.ranks.count
+        samples, too_long = fit(samples, args)
         seeds = torch.randint(2**62, (count,)).tolist() if count > 1 else [0]
-        totals = Totals.of(samples)
-        parts = [
-            Accumulate(
-                micro_batches(share, args.micro_batch_tokens, args.micro_batch_size), totals, seed
-            )
-            for share, seed in zip(balance(weighted(samples, args), count), seeds, strict=True)
+        packed = self.forward.how != "padded"
+        share = packed and self._share
+        limits = args.micro_batch_tokens, args.micro_batch_size
+        batches = [
+            pack(part, *limits, share=share) if packed else micro_batches(part, *limits)
+            for part in share_out(weighted(samples, args), count, share=share)
         ]
+        computed = sum(batch.computed for part in batches for batch in part)
+        totals = replace(Totals.of(samples), computed=computed, too_long=too_long)
+        parts = [Accumulate(part, totals, seed) for part, seed in zip(batches, seeds, strict=True)]
         self.ranks.tell(parts)
         self.add_gradient(parts[0])
         self.ranks.joined()
@@ -191,8 +174,8 @@ class Policy:
         with self._training():
             for batch, reference in zip(part.batches, references, strict=True):
                 batch = batch.to(self.accelerator.device)
-                logprobs, entropy = token_logprobs(
-                    self.model, batch, args.temperature, entropy_gradient=args.entropy_coef > 0
+                logprobs, entropy = self.forward(
+                    batch, args.temperature, entropy_gradient=args.entropy_coef > 0
                 )
                 loss, sums = self.objective(batch, logprobs, entropy, reference, mean_gap)
                 self.accelerator.backward(loss)
@@ -232,15 +215,16 @@ class Policy:
         if self.reference is None:
             return [None] * len(part.batches), 0.0
         found, gap = [], torch.zeros(1, dtype=torch.float64)
-        with torch.no_grad(), self.reference.active() as model:
+        forward = self._reference_forward
+        with torch.no_grad(), self.reference.active(), forward.active():
             for batch in part.batches:
                 batch = batch.to(self.accelerator.device)
-                logprobs, _ = token_logprobs(model, batch, self.args.temperature)
+                logprobs, _ = forward(batch, self.args.temperature)
                 gap += (batch.sampler_logprobs[batch.loss_mask] - logprobs).double().sum().cpu()
                 found.append(logprobs)
         if self.args.kl_penalty_type == "advantage":
             self.ranks.total(gap)
-        return found, float(gap) / part.totals.tokens
+        return found, float(gap) / max(part.totals.tokens, 1)
 
     def _update_reference(self) -> None:
         every = self.args.reference_update_steps
@@ -311,7 +295,8 @@ class Policy:
         """Dropout is on while training, and off whenever the engine generates."""
         self.model.train()
         try:
-            yield
+            with self.forward.active():
+                yield
         finally:
             self.model.eval()
 

@@ -13,21 +13,23 @@ process dies, the launcher ends the others (see :mod:`vf.trainer.launch`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from vf.traces.errors import TrainingError
 from vf.trainer.launch import world
-from vf.trainer.learning.batch import MicroBatch, Sample, Totals
+from vf.trainer.learning.batch import MicroBatch, Totals
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Sized)
 
 LATE = timedelta(minutes=30)  # in a sum, or in joining: then the process hangs
 IDLE = timedelta(days=30)  # between two commands
@@ -73,17 +75,22 @@ class Stop:
 Command = Accumulate | Finish | Load | Stop
 
 
-def balance(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:
-    """Split samples into one share per rank, nearly equal in tokens.
+def balance(pieces: Sequence[T], ranks: int, cost: Callable[[T], int] = len) -> list[list[T]]:
+    """Split samples, or other pieces of work, into one share per rank, nearly equal in tokens.
 
     The longest go first, each to the rank that has the fewest tokens so far.
+
+    Args:
+        pieces: The work.
+        ranks: How many shares.
+        cost: How many tokens a piece is.
     """
-    shares: list[list[Sample]] = [[] for _ in range(ranks)]
+    shares: list[list[T]] = [[] for _ in range(ranks)]
     tokens = [0] * ranks
-    for sample in sorted(samples, key=len, reverse=True):
+    for piece in sorted(pieces, key=cost, reverse=True):
         rank = min(range(ranks), key=tokens.__getitem__)
-        shares[rank].append(sample)
-        tokens[rank] += len(sample)
+        shares[rank].append(piece)
+        tokens[rank] += cost(piece)
     return shares
 
 

@@ -66,10 +66,25 @@ class TrainerArgs(LossArgs, LoopArgs):
     seed: int = Field(default=0, description="Seed of everything random.")
 
     micro_batch_tokens: Positive = Field(
-        default=8192, description="Tokens, padding included, in one forward and backward pass."
+        default=8192,
+        description="Tokens in one forward and backward pass; padding counts where there is any, "
+        "and a shared prefix counts once.",
     )
     micro_batch_size: Positive | None = Field(
         default=None, description="Most sequences in one forward and backward pass."
+    )
+    packing: bool = Field(
+        default=True,
+        description="Train sequences packed, without padding; a model that cannot is padded.",
+    )
+    share_prefixes: bool = Field(
+        default=True,
+        description="Where it pays, compute tokens that packed sequences begin with alike once.",
+    )
+    long_sequences: Literal["drop", "truncate", "refuse"] = Field(
+        default="drop",
+        description="What becomes of a sequence over max_seq_len: it is not trained on, is cut to "
+        "it, or ends the run.",
     )
 
     max_tokens: Positive = Field(default=512, description="Tokens sampled in one turn at most.")

@@ -176,6 +176,8 @@ def update_metrics(updates: Sequence[UpdateStats], *, reference: bool = False) -
         "clip_fraction": mean([update.clip_fraction for update in updates]),
         "drop_fraction": mean([update.drop_fraction for update in updates]),
         "tokens/trained": tokens,
+        "tokens/computed": sum(update.computed_tokens for update in updates),
+        "sequences/too_long": sum(update.too_long for update in updates),
     }
     if reference:
         out["kl_reference_v1"] = mean([update.kl_reference_v1 for update in updates])

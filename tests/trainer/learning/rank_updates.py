@@ -47,13 +47,16 @@ def settings(use_lora: bool, seed: int = 0) -> Config:
 
 
 def samples(seed: int, count: int) -> list[Sample]:
-    """Return samples of very different lengths."""
+    """Return samples of very different lengths; the long ones begin alike."""
     rng = random.Random(seed)
+    stem = [rng.randrange(512) for _ in range(30)]
     out = []
     for _ in range(count):
         length = rng.randint(6, 60)
         mask = [0, 0, *(rng.randint(0, 1) for _ in range(length - 3)), 1]
         ids = [rng.randrange(512) for _ in range(length)]
+        if length > len(stem):
+            ids[: len(stem)] = stem
         branch = Branch(ids, mask, [-6.0 * m for m in mask], [0] * length, [0] * length)
         out.append(Sample(branch, rng.uniform(-1, 1)))
     return out

@@ -11,8 +11,8 @@ import torch
 
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches
+from vf.trainer.learning.forward import token_logprobs
 from vf.trainer.learning.objective import Objective
-from vf.trainer.learning.policy import token_logprobs
 from vf.trainer.settings.config import TrainerArgs
 
 

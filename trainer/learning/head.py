@@ -1,0 +1,187 @@
+"""Log-probabilities from hidden states, a chunk at a time: the vocabulary is wide.
+
+Logits exist for the positions that predict trained tokens only, and for no longer than their chunk
+is at work; the backward pass computes them again where it needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+CHUNK_LOGITS = 2**25  # in one chunk, over all its rows: 128 MiB in float32
+
+
+def head_logprobs(
+    head: torch.nn.Module,
+    hidden: torch.Tensor,
+    rows: torch.Tensor,
+    targets: torch.Tensor,
+    temperature: float,
+    *,
+    entropy_gradient: bool = False,
+    chunk_logits: int = CHUNK_LOGITS,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-probabilities and entropies of tokens.
+
+    Args:
+        head: From hidden states to logits; with an adapter or a bias if it has them.
+        hidden: ``[P, H]``, what the P predictions are made from.
+        rows: int64 ``[N]``, at which of them each token is predicted; one may predict several.
+        targets: int64 ``[N]``, the tokens.
+        temperature: Logits are divided by it.
+        entropy_gradient: Whether the entropy carries a gradient.
+        chunk_logits: Most logits at once.
+
+    Returns:
+        log p and entropy in nats, both float32 ``[N]``.
+    """
+    order = torch.argsort(rows, stable=True)
+    sorted_rows, sorted_targets = rows[order], targets[order]
+    width = _vocabulary(head)
+    step = max(1, chunk_logits // width)
+    plain = type(head) is torch.nn.Linear and head.bias is None
+    if plain and not (head._forward_hooks or head._forward_pre_hooks):
+        apply: Any = _LinearHead.apply
+        logprobs, entropy = apply(
+            hidden, head.weight, sorted_rows, sorted_targets, temperature, step, entropy_gradient
+        )
+    else:
+        logprobs, entropy = _any_head(
+            head, hidden, sorted_rows, sorted_targets, temperature, step, entropy_gradient
+        )
+    back = torch.argsort(order)
+    return logprobs[back], entropy[back]
+
+
+def pick(
+    logits: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor, *, entropy_gradient: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log p of targets ``[N]`` and the entropy there, from logits ``[P, V]``."""
+    logprobs = torch.log_softmax(logits.float(), dim=-1)
+    with nullcontext() if entropy_gradient else torch.no_grad():
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+    return logprobs[rows, targets], entropy[rows]
+
+
+def _vocabulary(head: torch.nn.Module) -> int:
+    weight = getattr(head, "weight", None)
+    return len(weight) if isinstance(weight, torch.Tensor) else 2**17
+
+
+def _chunks(
+    count: int, step: int, rows: torch.Tensor
+) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+    """Yield runs of predictions, the tokens that they predict, and those tokens' rows in the run.
+
+    ``rows`` are sorted.
+    """
+    edges = [*range(0, max(count, 1), step), count]  # of nothing, one empty run
+    bounds = torch.searchsorted(rows, torch.tensor(edges, device=rows.device)).tolist()
+    for place in range(len(edges) - 1):
+        tokens = slice(bounds[place], bounds[place + 1])
+        yield slice(edges[place], edges[place + 1]), tokens, rows[tokens] - edges[place]
+
+
+def _any_head(
+    head: Callable[[torch.Tensor], torch.Tensor],
+    hidden: torch.Tensor,
+    rows: torch.Tensor,
+    targets: torch.Tensor,
+    temperature: float,
+    step: int,
+    entropy_gradient: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Do it with any module: autograd computes each chunk again in the backward pass."""
+
+    def one(
+        hidden: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = head(hidden).float() / temperature
+        return pick(logits, rows, targets, entropy_gradient=entropy_gradient)
+
+    parts = [
+        checkpoint(one, hidden[run], own, targets[tokens], use_reentrant=False)
+        for run, tokens, own in _chunks(len(hidden), step, rows)
+    ]
+    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+class _LinearHead(torch.autograd.Function):
+    """The same with a plain matrix ``[V, H]``, in place and with the gradient by hand.
+
+    With z the logits over the temperature, p = softmax(z) and g the gradient of the loss by a log p
+    at this position, that by z is g·(one-hot − p): linear in g. So where only the hidden state
+    needs a gradient, p·W is worth keeping, and nothing is computed twice.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        rows: torch.Tensor,
+        targets: torch.Tensor,
+        temperature: float,
+        step: int,
+        entropy_gradient: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs = hidden.new_empty(len(rows), dtype=torch.float32)
+        entropy = torch.empty_like(logprobs)
+        again = ctx.needs_input_grad[1] or entropy_gradient
+        keep = ctx.needs_input_grad[0] and not again
+        expected = torch.empty_like(hidden) if keep else None  # p·W
+        for run, tokens, own in _chunks(len(hidden), step, rows):
+            z = _log_softmax(hidden[run], weight, temperature)
+            logprobs[tokens] = z[own, targets[tokens]]
+            p = z.exp()
+            entropy[tokens] = -torch.linalg.vecdot(p, z)[own]
+            if expected is not None:
+                expected[run] = p.to(weight.dtype) @ weight
+        ctx.save_for_backward(hidden, weight, rows, targets, expected)
+        ctx.temperature, ctx.step, ctx.entropy_gradient = temperature, step, entropy_gradient
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, rows, targets, expected = ctx.saved_tensors
+        g = grads[0] / ctx.temperature
+        if expected is not None:
+            total = g.new_zeros(len(hidden)).index_add_(0, rows, g)
+            d_hidden = (-total[:, None] * expected).to(hidden.dtype)
+            d_hidden.index_add_(0, rows, g[:, None].to(hidden.dtype) * weight[targets])
+            return d_hidden, None, None, None, None, None, None
+        e = grads[1] / ctx.temperature if ctx.entropy_gradient else None
+        d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        d_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        for run, tokens, own in _chunks(len(hidden), ctx.step, rows):
+            z = _log_softmax(hidden[run], weight, ctx.temperature)
+            count = len(z)
+            by_row = -g.new_zeros(count).index_add_(0, own, g[tokens])
+            if e is None:
+                dz = z.exp_().mul_(by_row[:, None])
+            else:  # the entropy's gradient by z is −p·(log p + entropy)
+                p = z.exp()
+                bonus = g.new_zeros(count).index_add_(0, own, e[tokens])
+                h = -torch.linalg.vecdot(p, z)
+                dz = z.add_(h[:, None]).mul_(-bonus[:, None]).add_(by_row[:, None]).mul_(p)
+            dz.index_put_((own, targets[tokens]), g[tokens], accumulate=True)
+            dz = dz.to(weight.dtype)
+            if d_hidden is not None:
+                d_hidden[run] = dz @ weight
+            if d_weight is not None:
+                d_weight.addmm_(dz.T, hidden[run])
+        return d_hidden, d_weight, None, None, None, None, None
+
+
+def _log_softmax(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
+    z = (hidden @ weight.T).float()
+    if temperature != 1.0:
+        z.div_(temperature)
+    return z.sub_(z.logsumexp(-1, keepdim=True))

@@ -1,0 +1,125 @@
+"""From samples to micro-batches without padding, in which what samples share is there once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from vf.trainer.learning.batch import MicroBatch, Sample, collate
+from vf.trainer.learning.prefix_tree import build_tree, sort
+from vf.trainer.learning.ranks import balance
+
+BATCH_COST = 64  # what a micro-batch costs beside its tokens, in tokens' worth of work
+GRAINS = (float("inf"), 1.0, 0.5, 0.25)  # pieces for the ranks, as parts of a fair share
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A sample in its place among sorted ones.
+
+    Attributes:
+        sample: It.
+        shared: How many tokens it shares with the row before.
+    """
+
+    sample: Sample
+    shared: int
+
+    @property
+    def new(self) -> int:
+        """Tokens that it adds to the rows before it."""
+        return len(self.sample) - self.shared
+
+
+def rows_of(samples: Sequence[Sample], *, share: bool) -> list[Row]:
+    """Sort samples so that those that begin alike are neighbours; without ``share`` none do."""
+    if not share:
+        return [Row(sample, 0) for sample in samples]
+    order, shared = sort([sample.branch.token_ids for sample in samples])
+    return [Row(samples[index], common) for index, common in zip(order, shared, strict=True)]
+
+
+def cost(rows: Sequence[Row]) -> int:
+    """Return how many tokens a run of rows is, each shared one counted once."""
+    return rows[0].shared + sum(row.new for row in rows) if rows else 0
+
+
+def pack(
+    samples: Sequence[Sample], max_tokens: int, max_rows: int | None = None, *, share: bool = True
+) -> list[MicroBatch]:
+    """Pack samples into micro-batches, each with its prefix tree.
+
+    Samples are cut into runs of neighbours so that the fewest tokens in all are computed: mostly
+    between groups, and within one where it is larger than the budget.
+
+    Args:
+        samples: What to train on.
+        max_tokens: The budget, in tokens that are computed; a longer sample is alone.
+        max_rows: Most samples in one micro-batch.
+        share: Whether samples that begin alike share their beginning.
+    """
+    rows = rows_of(samples, share=share)
+    batches = []
+    for low, high in _runs(rows, max_tokens, max_rows or len(rows)):
+        part = [row.sample for row in rows[low:high]]
+        tree = build_tree(
+            [sample.branch.token_ids for sample in part],
+            [sample.branch.loss_mask for sample in part],
+            [row.shared for row in rows[low:high]],
+        )
+        batches.append(replace(collate(part), tree=tree))
+    return batches
+
+
+def _runs(rows: Sequence[Row], max_tokens: int, max_rows: int) -> list[tuple[int, int]]:
+    """Cut rows into runs under the limits, at the least total cost (dynamic programming)."""
+    best = [0.0]  # of the first so many rows
+    begins = []
+    for end in range(1, len(rows) + 1):
+        found, begin = float("inf"), end - 1
+        tokens = 0  # that rows after the first of the run add
+        for start in range(end - 1, max(-1, end - 1 - max_rows), -1):
+            size = len(rows[start].sample) + tokens
+            if size > max_tokens and start < end - 1:
+                break
+            if (total := best[start] + size + BATCH_COST) < found:
+                found, begin = total, start
+            tokens += rows[start].new
+        best.append(found)
+        begins.append(begin)
+    runs, end = [], len(rows)
+    while end:
+        runs.append((begins[end - 1], end))
+        end = begins[end - 1]
+    return runs[::-1]
+
+
+def share_out(samples: Sequence[Sample], ranks: int, *, share: bool = True) -> list[list[Sample]]:
+    """Split samples into one share per rank, nearly equal in tokens to compute.
+
+    What begins alike stays together, unless the slowest rank gains by a split.
+
+    Returns:
+        As many lists as ranks; some are empty where there are fewer samples.
+    """
+    if ranks == 1:
+        return [list(samples)]
+    rows = rows_of(samples, share=share)
+    fair = cost(rows) / ranks
+    splits = [balance(_pieces(rows, fair * grain), ranks, cost) for grain in GRAINS]
+    best = min(splits, key=lambda split: max(sum(map(cost, pieces)) for pieces in split))
+    return [[row.sample for piece in pieces for row in piece] for pieces in best]
+
+
+def _pieces(rows: Sequence[Row], limit: float) -> list[list[Row]]:
+    """Cut rows where nothing is shared, and wherever a piece would grow over the limit."""
+    pieces: list[list[Row]] = []
+    size = 0
+    for row in rows:
+        size += row.new
+        if row.shared and size <= limit:
+            pieces[-1].append(row)
+        else:
+            pieces.append([row])
+            size = len(row.sample)
+    return pieces

@@ -1,0 +1,175 @@
+"""Token sequences that begin alike, laid out so that what they share is there once.
+
+Sequences sorted by their tokens are the leaves of a prefix tree in depth-first order. Written down
+in that order, each sequence adds only the tokens that it does not share with the one before it, and
+all the continuations of a segment stand right behind it:
+
+    prompt | completion 1 | completion 2 | ...
+
+A token attends to its own segment up to itself, and to all of its ancestors' tokens. Positions
+count along the sequence, not along the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+# When sharing pays, in tokens' worth of work. Each shared segment costs two more calls of the
+# attention per layer, and every token behind it one more merge of partial results: on a CPU, with
+# 20 M parameters, 0 to 5 % of a token, and less with more parameters.
+SEGMENT_COST = 16
+MERGE_COST = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of tokens without a fork in it.
+
+    Attributes:
+        start: Its first token's place in the layout.
+        end: The place behind its last token.
+        last: The place behind the last of its descendants, which stand at ``end`` and after.
+    """
+
+    start: int
+    end: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixTree:
+    """Sequences in one layout of T tokens, with P tokens that predict N trained ones.
+
+    Attributes:
+        token_ids: int64 ``[T]``.
+        position_ids: int64 ``[T]``, each token's position in its sequence.
+        segments: Ancestors before descendants.
+        predictors: int64 ``[P]``, the places whose prediction any sequence trains.
+        rows: int64 ``[N]``, for each trained token in row-major order of the sequences, which of
+            the ``predictors`` it is predicted at.
+        longest: Tokens of the longest sequence.
+    """
+
+    token_ids: torch.Tensor
+    position_ids: torch.Tensor
+    segments: tuple[Segment, ...]
+    predictors: torch.Tensor
+    rows: torch.Tensor
+    longest: int
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def to(self, device: torch.device) -> PrefixTree:
+        """Return a copy on a device."""
+        names = ("token_ids", "position_ids", "predictors", "rows")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+
+def sort(sequences: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """Sort sequences so that those that begin alike are neighbours.
+
+    Returns:
+        The order, as indices; and how many tokens each sequence in it shares with the one before,
+        as far as sharing them pays.
+    """
+    arrays = [np.asarray(ids, dtype=">u4") for ids in sequences]
+    keys = [array.tobytes() for array in arrays]  # big-endian: they sort as the numbers do
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    found = [0] * len(order)
+    for place in range(1, len(order)):
+        found[place] = _common(arrays[order[place - 1]], arrays[order[place]])
+    return order, worthwhile([len(sequences[index]) for index in order], found)
+
+
+def _common(first: np.ndarray, second: np.ndarray) -> int:
+    """Return how many tokens two sequences begin with alike."""
+    length = min(len(first), len(second))
+    differ = np.flatnonzero(first[:length] != second[:length])
+    return int(differ[0]) if len(differ) else length
+
+
+def worthwhile(lengths: Sequence[int], shared: Sequence[int]) -> list[int]:
+    """Leave out forks that cost more than they save.
+
+    Args:
+        lengths: Tokens of each sorted sequence.
+        shared: How many of them it shares with the one before.
+
+    Returns:
+        ``shared``, lowered to the nearest fork that pays.
+    """
+    kept = [0] * len(shared)
+    todo = [(0, len(shared), 0)]  # sequences low..high share `depth` tokens already
+    while todo:
+        low, high, depth = todo.pop()
+        if high - low < 2:
+            continue
+        common = min(shared[low + 1 : high])
+        behind = sum(lengths[low:high]) - (high - low) * common
+        if (high - low - 1) * (common - depth) > SEGMENT_COST + MERGE_COST * behind:
+            depth = common
+        forks = [place for place in range(low + 1, high) if shared[place] == common]
+        for fork in forks:
+            kept[fork] = depth
+        todo += [(a, b, depth) for a, b in zip([low, *forks], [*forks, high], strict=True)]
+    return kept
+
+
+def build_tree(
+    sequences: Sequence[Sequence[int]], masks: Sequence[Sequence[int]], shared: Sequence[int]
+) -> PrefixTree:
+    """Lay sorted sequences out.
+
+    Args:
+        sequences: Token ids, B sequences.
+        masks: 1 where a token is trained; the first of a sequence never is.
+        shared: How many tokens each shares with the one before; the first entry is not read.
+    """
+    shared = [0, *shared[1:]]
+    lengths = [len(ids) for ids in sequences]
+    new = [ids[common:] for ids, common in zip(sequences, shared, strict=True)]
+    ends = np.cumsum([len(ids) for ids in new]).tolist()
+    starts = [0, *ends]
+    places: np.ndarray = np.zeros(0, dtype=np.int64)
+    predictors = []
+    for start, common, length, mask in zip(starts, shared, lengths, masks, strict=False):
+        own = np.arange(start, start + length - common)
+        places = np.concatenate([places[:common], own])  # the rest stands in the one before
+        predictors.append(places[:-1][np.asarray(mask[1:], dtype=bool)])
+    unique, rows = np.unique(np.concatenate(predictors), return_inverse=True)
+    return PrefixTree(
+        token_ids=torch.tensor([token for ids in new for token in ids]),
+        position_ids=torch.cat([torch.arange(a, b) for a, b in zip(shared, lengths, strict=True)]),
+        segments=_segments(lengths, shared, starts),
+        predictors=torch.from_numpy(unique),
+        rows=torch.from_numpy(rows.reshape(-1)),
+        longest=max(lengths),
+    )
+
+
+def _segments(
+    lengths: Sequence[int], shared: Sequence[int], starts: Sequence[int]
+) -> tuple[Segment, ...]:
+    """Cut what each sequence adds at the depths where later ones leave it."""
+    segments = []
+    for row, (length, common) in enumerate(zip(lengths, shared, strict=True)):
+        last: dict[int, int] = {}  # by depth: where the descendants of what ends there end
+        depth = length
+        for later in range(row + 1, len(lengths)):
+            if shared[later] < depth:
+                last[depth] = starts[later]
+                depth = shared[later]
+            if depth <= common:
+                break
+        else:
+            last[depth] = starts[-1]
+        begin, offset = common, starts[row] - common
+        for end in sorted(depth for depth in last if depth > common):
+            segments.append(Segment(offset + begin, offset + end, last[end]))
+            begin = end
+    return tuple(segments)

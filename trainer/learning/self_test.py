@@ -1,0 +1,188 @@
+"""Which way to log-probabilities a model supports: found out by comparing them on the model itself.
+
+A model may hold on to what lies outside of the attention function (a recurrent state, a window in
+its masks, positions that it counts itself), or change its logits after the last layer. None of it
+has to be known by name: where packed log-probabilities are not those of padded rows, rows are
+padded, and the log says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from vf.traces.trace import Branch
+from vf.trainer.learning.attention import UnsupportedAttention, tree_attention
+from vf.trainer.learning.batch import MicroBatch, Sample, collate
+from vf.trainer.learning.forward import Forward, How, token_logprobs
+from vf.trainer.learning.prefix_tree import Segment, build_tree
+
+log = logging.getLogger(__name__)
+
+# Relative difference of the attention's gradients, and mean difference of log-probabilities in
+# nats, that rounding explains. In low precision the latter depends on the model, so what padding
+# changes is measured too: that many times as much is allowed.
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
+LOW_PRECISION = 0.03
+TIMES_PADDING = 4.0
+
+
+def choose_forward(model: Any, longest: int, *, packing: bool = True) -> Forward:
+    """Return the best way to log-probabilities that is exact on a model.
+
+    Args:
+        model: A causal language model of transformers', in evaluation mode.
+        longest: Tokens of the longest sequence that it will be asked about.
+        packing: Whether anything but padded rows is wanted.
+    """
+    if not packing:
+        return Forward(model, "padded")
+    reasons: list[str] = []
+    try:
+        _refuse_layers(model, longest)
+        check_attention(model)
+        samples, batch = _probe(model, longest)
+        with torch.no_grad():
+            expected, _ = token_logprobs(model, batch, 1.0)
+            alone = [token_logprobs(model, row, 1.0)[0] for row in samples]
+        noise = float((torch.cat(alone) - expected).abs().mean())
+        allowed = max(_tolerance(model), TIMES_PADDING * noise)
+        ways: tuple[How, ...] = ("packed", "own_head")
+        for how in ways:
+            gap = _gap(Forward(model, how), batch, expected)
+            if gap <= allowed:
+                if reasons:
+                    log.warning("logits are made by the model, all at once: %s", reasons[0])
+                return Forward(model, how)
+            reasons.append(f"{how} log-probabilities are off by {gap:.2g} nats")
+    except Exception as error:  # whatever it is, padded rows do without
+        reasons.append(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    log.warning(
+        "%s cannot be trained packed, so rows are padded, which is slower: %s",
+        type(model).__name__,
+        "; ".join(reasons),
+    )
+    return Forward(model, "padded")
+
+
+def has_dropout(model: Any) -> bool:
+    """Return whether any part of a model drops activations while it trains."""
+    for module in model.modules():
+        for name, value in vars(module).items():
+            named = "dropout" in name or "pdrop" in name
+            if named and isinstance(value, float) and value > 0.0:
+                return True
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0.0:
+            return True
+    return False
+
+
+def _refuse_layers(model: Any, longest: int) -> None:
+    """Refuse what shows in sequences longer than the probe's only.
+
+    Raises:
+        UnsupportedAttention: There is such a layer.
+    """
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if other := sorted(kinds - {"full_attention", "sliding_attention"}):
+        raise UnsupportedAttention(f"layers of the kind {', '.join(other)}")
+    window = getattr(config, "sliding_window", None)
+    if "sliding_attention" in kinds and window is not None and window < longest:
+        raise UnsupportedAttention(f"a sliding window of {window} tokens")
+
+
+def _probe(model: Any, longest: int) -> tuple[list[MicroBatch], MicroBatch]:
+    """Return sequences that share a stem, some of them more, and one that shares nothing.
+
+    Returns:
+        Each alone, and all together with their tree.
+    """
+    generator = torch.Generator().manual_seed(0)
+    vocabulary: int = model.config.get_text_config().vocab_size
+
+    def ids(count: int) -> list[int]:
+        found: list[int] = torch.randint(vocabulary, (count,), generator=generator).tolist()
+        return found
+
+    stem, fork = ids(19), ids(5)
+    sequences = [stem + fork + ids(7), stem + fork + ids(9), stem + ids(12), ids(11)]
+    masks = [[0] * 10 + [1] * (len(sequence) - 10) for sequence in sequences]
+    samples = [
+        Sample(Branch(each, mask, [0.0] * len(each), [0] * len(each), [0] * len(each)), 0.0)
+        for each, mask in zip(sequences, masks, strict=True)
+    ]
+    tree = build_tree(sequences, masks, [0, len(stem + fork), len(stem), 0])
+    # The attention is told of the longest to come, and refuses what would not hold for it.
+    batch = replace(collate(samples), tree=replace(tree, longest=longest))
+    device = _weight(model).device
+    return [collate([sample]).to(device) for sample in samples], batch.to(device)
+
+
+def _gap(forward: Forward, batch: MicroBatch, expected: torch.Tensor) -> float:
+    with torch.no_grad(), forward.active():
+        found, _ = forward(batch, 1.0)
+    gap = (found - expected).abs().mean()
+    return float(gap) if bool(torch.isfinite(gap)) else float("inf")
+
+
+def check_attention(model: Any) -> None:
+    """Compare the attention and its gradients with a dense mask's, in the model's dtype and width.
+
+    Raises:
+        UnsupportedAttention: They differ, or this device has no kernel.
+    """
+    config, weight = model.config.get_text_config(), _weight(model)
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    segments = (Segment(0, 5, 17), Segment(5, 9, 17), Segment(9, 13, 13), Segment(13, 17, 17))
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(heads: int) -> torch.Tensor:
+        drawn = torch.randn(heads, 17, width, generator=generator)
+        return drawn.to(weight.device, weight.dtype).requires_grad_()
+
+    inputs, grad = (draw(4), draw(2), draw(2)), draw(4).detach().transpose(0, 1)
+    scale = width**-0.5
+    with torch.enable_grad():
+        try:
+            mine = tree_attention(*inputs, segments, scale)
+            found = [mine, *torch.autograd.grad(mine, inputs, grad)]
+        except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
+            raise UnsupportedAttention(f"{weight.device.type} has no kernel: {error}") from error
+        dense = _dense_attention(*inputs, segments, scale)
+        expected = [dense, *torch.autograd.grad(dense, inputs, grad)]
+    for ours, theirs in zip(found, expected, strict=True):
+        theirs = theirs.detach().float()
+        gap = float((ours.detach().float() - theirs).norm() / theirs.norm())
+        if not gap <= _tolerance(model):
+            raise UnsupportedAttention(f"the attention's kernel is off by {gap:.2g}")
+
+
+def _dense_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    segments: Sequence[Segment],
+    scale: float,
+) -> torch.Tensor:
+    groups, tokens = len(query) // len(key), query.shape[1]
+    mask = torch.zeros(tokens, tokens, dtype=torch.bool, device=query.device)
+    for each in segments:
+        block = mask[each.start : each.last, each.start : each.end]
+        block.copy_(torch.ones_like(block).tril())
+    key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
+    scores = (query.float() @ key.float().mT * scale).masked_fill(~mask, -torch.inf)
+    return (scores.softmax(-1) @ value.float()).to(query.dtype).transpose(0, 1)
+
+
+def _tolerance(model: Any) -> float:
+    return TOLERANCE.get(_weight(model).dtype, LOW_PRECISION)
+
+
+def _weight(model: Any) -> torch.Tensor:
+    weight: torch.Tensor = model.get_input_embeddings().weight
+    return weight
