@@ -47,11 +47,14 @@ class EmbeddedArgs(Strict):
     """``[inference.args]`` of the embedded engine."""
 
     max_requests: Positive = Field(
-        default=16,
-        description="Requests decoded at once; the cost of attention on a CPU is quadratic in it.",
+        default=32,
+        description="Requests decoded at once. More are faster, and need memory: the key-value "
+        "cache has room for so many contexts of max_seq_len tokens.",
     )
     max_batch_tokens: Positive = Field(
-        default=1024, description="Tokens in one forward pass, prompts included."
+        default=1024,
+        description="Tokens in one forward pass, prompts included. A prompt's beginning is shared "
+        "with the requests of later passes only: with many alike, less may be faster.",
     )
 
 

@@ -21,6 +21,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 from transformers.generation.logits_process import LogitsProcessorList
 
 from vf.inference.completions import Completion
+from vf.inference.embedded import attention
 from vf.inference.embedded.outputs import Outputs
 from vf.inference.embedded.sampler import SeededSampler, Stream
 from vf.inference.model import Sampling
@@ -36,8 +37,8 @@ class EmbeddedEngine:
     Args:
         model: The module to generate with, adapters included. Shared, never copied.
         max_seq_len: Most tokens in one context.
-        max_requests: Most requests decoded at once; the rest wait their turn. The cost of
-            attention on a CPU grows with the square of it.
+        max_requests: Most requests decoded at once; the rest wait their turn. The key-value cache
+            has room for so many contexts of ``max_seq_len`` tokens.
         max_batch_tokens: Most tokens in one forward pass, prompts included.
 
     Raises:
@@ -49,7 +50,7 @@ class EmbeddedEngine:
         model: PreTrainedModel,
         *,
         max_seq_len: int,
-        max_requests: int = 16,
+        max_requests: int = 32,
         max_batch_tokens: int = 1024,
     ) -> None:
         self.model = model
@@ -70,7 +71,7 @@ class EmbeddedEngine:
         """Start the generation thread.
 
         Raises:
-            EngineError: The model cannot generate this way.
+            EngineError: The model cannot generate this way, or there is no memory for its cache.
         """
         blocks_per_request = math.ceil(self.max_seq_len / PAGE_TOKENS) + 1
         config = ContinuousBatchingConfig(
@@ -96,6 +97,13 @@ class EmbeddedEngine:
         processors.tensors_required = 1
         self._manager.logit_processor = processors
         self._manager.output_router = self._outputs
+        if attention.serves(self.model):
+            self._manager.model = attention.PagedModel(self.model)
+            try:
+                with attention.selected(self.model):
+                    self._manager.warmup()  # builds the cache, without a mask now
+            except (MemoryError, RuntimeError, ValueError) as error:
+                raise EngineError(f"the embedded engine cannot make its cache: {error}") from error
         self._manager.start()
 
     def stop(self) -> None:

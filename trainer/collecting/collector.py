@@ -62,6 +62,7 @@ class Collector:
         self._clock = clock
         self._step = 0  # the step that is waited for
         self._stores: dict[int, TraceStore] = {}
+        self._stopped = False
         self._ended: Counter[int] = Counter()  # rollouts of a step
         self._evaluation: tuple[Future[Evaluation], TraceStore] | None = None
         self.sampler: TokenClient = engine.sampler(args.generation_timeout)
@@ -166,8 +167,14 @@ class Collector:
 
     def stop(self) -> None:
         """End everything in flight. Safe to call twice."""
+        if self._stopped:
+            return
+        self._stopped = True
         self.watchdog.stop()
+        if self._evaluation is not None:
+            self._evaluation[0].cancel()
         try:
+            self._loop.call(self.orchestrator.stop(), watch=lambda: None)
             self._loop.call(self.sampler.close(), watch=lambda: None)
         finally:
             self._loop.stop()

@@ -180,9 +180,7 @@ class Orchestrator:
         Raises:
             ConfigError: It holds a task that the environment does not have.
         """
-        for rollouts in self._open.values():
-            await rollouts.stop()
-        self._open.clear()
+        await self.stop()
         self.cursor.load(queue.cursor)
         by_group: dict[int, list[Trace]] = {}
         for trace in queue.traces:
@@ -197,6 +195,12 @@ class Orchestrator:
                 stale = self._too_old(group, step)
                 groups.append((group, saved["done"] and not stale, [] if stale else traces))
             self._open[step].restore(state, groups)
+
+    async def stop(self) -> None:
+        """End the training rollouts under way."""
+        for rollouts in self._open.values():
+            await rollouts.stop()
+        self._open.clear()
 
     def _group(self, saved: dict[str, Any]) -> Group:
         task = self.cursor.task(saved["task"])

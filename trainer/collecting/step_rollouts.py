@@ -193,14 +193,15 @@ class StepRollouts:
             for index in range(started)
             if index not in ended
         }
+        left = set(runs)
         try:
-            while runs and len(ended) < args.rollouts_per_example:
-                done, runs = await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+            while left and len(ended) < args.rollouts_per_example:
+                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
                 for run in done:
                     run.result()
         finally:
-            group.stopped += len(runs)
-            for run in runs:
+            group.stopped += len(left)
+            for run in left:
                 run.cancel()
             await asyncio.gather(*runs, return_exceptions=True)
         return [ended[index] for index in sorted(ended)]

@@ -89,7 +89,7 @@ def test_the_report_says_what_a_run_did(folder: RunFolder, plan: Plan) -> None:
     said = words(page)
     assert "0.125 → 0.875 held-out reward, after step 12" in said
     assert "Generating takes 60% of a step&#x27;s 10 s. (Over the last 11 steps.)" in said
-    assert "inference.args.max_requests = 16 of up to 64" in said
+    assert "inference.args.max_requests = 32 of up to 64" in said
     assert "kl, in step 12: sampler and learner disagree" in said
     assert "KL of sampler and learner v1 0.002 alarm at ±0.01" in said
     assert "Success rate" in said

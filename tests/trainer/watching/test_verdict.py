@@ -75,7 +75,7 @@ def test_lines_without_times_or_with_holes_are_passed_over() -> None:
 
 def test_advice_fits_the_settings() -> None:
     generating = steps(generate=9.0, train=1.0)
-    assert "inference.args.max_requests = 16 of up to 64" in said(generating)
+    assert "inference.args.max_requests = 32 of up to 64" in said(generating)
     on_vllm = said(generating, make(VLLM, max_concurrent=8))
     assert "max_requests" not in on_vllm
     assert "trainer.args.max_concurrent = 8 towards batch_size = 64" in on_vllm
