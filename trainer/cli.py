@@ -32,6 +32,7 @@ examples:
   vf-rl configs/quickstart.toml --dry-run
   vf-rl configs/quickstart.toml --set max_steps=20 --set env.args.max_operations=3
   vf-rl configs/quickstart.toml --tmux
+  vf-rl configs/quickstart.toml --profile    where does a step's time go?
   vf-rl --resume runs/quickstart-1
   vf-rl check-template tiny             does the model's chat template keep the context growing?
   vf-rl export runs/quickstart-1        a model that transformers and vLLM load
@@ -83,6 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "the environment log; the run goes on when you detach, ends with the trainer's pane, and "
         "leaves the session to be read",
     )
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="train one step to warm up and one under torch's profiler, without evaluation and "
+        "checkpoints, print where its time went, and stop; Chrome and Perfetto open the trace, "
+        "profile/step-N.json.gz in the run's folder",
+    )
     args = parser.parse_args(argv)
     if (args.config is None) == (args.resume is None):
         parser.error("name either a config to run or a run to --resume")
@@ -92,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--dry-run starts nothing, so there is nothing to --resume")
     if args.tmux and args.dry_run:
         parser.error("--dry-run ends at once and needs no --tmux")
+    if args.profile and (args.dry_run or args.resume is not None):
+        parser.error("--profile starts a run of its own; leave out --dry-run and --resume")
     if args.tmux and world().size > 1:
         parser.error("--tmux starts the launcher itself; leave one of the two out")
     try:
@@ -128,6 +138,8 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         config, notes = load_config(RunFolder(args.resume).config, args.set)
     else:
         config, notes = load_config(args.config, args.set)
+    if args.profile and config.args.max_steps < 2:
+        raise ConfigError("trainer.args.max_steps = 1, but --profile trains two steps; raise it")
     if world().size > 1:
         end_with_parent()
     if world().rank > 0:
@@ -162,6 +174,7 @@ def _open_tmux(folder: RunFolder, args: argparse.Namespace) -> int:
         command += ["--allow-changes"] if args.allow_changes else []
     else:
         command += [str(args.config), "--set", f"run_name={json.dumps(folder.path.name)}"]
+        command += ["--profile"] if args.profile else []
     return attach(open_session(folder, command))
 
 
@@ -190,6 +203,7 @@ def _train(plan: Plan, folder: RunFolder, console: Console, args: argparse.Names
     from vf.trainer.settings.load_config import overridden
     from vf.trainer.settings.write_config import to_toml
     from vf.trainer.watching.display import TerminalDisplay
+    from vf.trainer.watching.profile import profile_step
 
     resuming = args.resume is not None
     if resuming:
@@ -203,7 +217,14 @@ def _train(plan: Plan, folder: RunFolder, console: Console, args: argparse.Names
             step = trainer.resume(overridden(args.set), allow_changes=args.allow_changes)
             console.print(f"resumed after step {step}" if step else "begun anew: no checkpoint yet")
             folder.write_config(to_toml(plan.config))
-        summary = trainer.train()
+        if args.profile:
+            profile = profile_step(trainer)
+        else:
+            summary = trainer.train()
+    if args.profile:
+        console.print(profile.table())
+        console.print(f"[bold]{'trace':>12}[/bold]  {profile.trace}", soft_wrap=True)
+        return DONE
     _summarise(summary, folder, plan.config, console)
     return DONE
 

@@ -151,7 +151,7 @@ class RLTrainer:
         self.collector.open(self.step_count + 1, version=self.step_count)
         self.step_count += 1
         groups, updates = self._collect_and_learn()
-        with self._clock.part("publish"):
+        with self._clock.part("publish"), self.policy.phase("publish", None):
             gap = self.publish()
         if self.step_count < self.args.max_steps:
             self.collector.open(self.step_count + 1, version=self.step_count)

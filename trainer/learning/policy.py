@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from vf.inference.embedded.loading import load_module
 from vf.traces.errors import ConfigError, TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import Sample, Totals, micro_batches, scale, weighted
+from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
 from vf.trainer.learning.forward import token_logprobs
 from vf.trainer.learning.learning_rate import peak_learning_rate
 from vf.trainer.learning.lora_targets import lora_targets
@@ -25,6 +25,14 @@ from vf.trainer.learning.reference import AdapterReference, FrozenReference, Ref
 from vf.trainer.learning.self_test import choose_forward, has_dropout
 from vf.trainer.learning.too_long import fit
 from vf.trainer.settings.config import TrainerArgs
+
+# Told a part of an update that begins, and the micro-batch that it is about.
+Phase = Callable[[str, MicroBatch | None], AbstractContextManager[None]]
+
+
+def unwatched(name: str, batch: MicroBatch | None) -> AbstractContextManager[None]:
+    """Nobody wants to know: the usual :data:`Phase`."""
+    return nullcontext()
 
 
 class Policy:
@@ -50,6 +58,7 @@ class Policy:
         self.ranks = Ranks()
         self.accelerator = self.ranks.accelerator
         self.objective = Objective(args)
+        self.phase: Phase = unwatched
         self._sums, self._totals = self.objective.empty_sums(), Totals()
         model = load_module(model_name, _dtype(args))
         width = model.config.get_text_config().hidden_size
@@ -155,7 +164,8 @@ class Policy:
                 trainer process is gone.
         """
         self.ranks.tell([Finish()] * self.ranks.count)
-        return self.take_step()
+        with self.phase("optimizer", None):
+            return self.take_step()
 
     @property
     def accumulated(self) -> Totals:
@@ -174,11 +184,13 @@ class Policy:
         with self._training():
             for batch, reference in zip(part.batches, references, strict=True):
                 batch = batch.to(self.accelerator.device)
-                logprobs, entropy = self.forward(
-                    batch, args.temperature, entropy_gradient=args.entropy_coef > 0
-                )
-                loss, sums = self.objective(batch, logprobs, entropy, reference, mean_gap)
-                self.accelerator.backward(loss)
+                with self.phase("forward", batch):
+                    logprobs, entropy = self.forward(
+                        batch, args.temperature, entropy_gradient=args.entropy_coef > 0
+                    )
+                    loss, sums = self.objective(batch, logprobs, entropy, reference, mean_gap)
+                with self.phase("backward", batch):
+                    self.accelerator.backward(loss)
                 self._sums += sums
 
     def take_step(self) -> UpdateStats:
@@ -219,7 +231,8 @@ class Policy:
         with torch.no_grad(), self.reference.active(), forward.active():
             for batch in part.batches:
                 batch = batch.to(self.accelerator.device)
-                logprobs, _ = forward(batch, self.args.temperature)
+                with self.phase("reference", batch):
+                    logprobs, _ = forward(batch, self.args.temperature)
                 gap += (batch.sampler_logprobs[batch.loss_mask] - logprobs).double().sum().cpu()
                 found.append(logprobs)
         if self.args.kl_penalty_type == "advantage":

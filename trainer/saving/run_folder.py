@@ -56,6 +56,7 @@ class RunFolder:
         self.inference_log = path / "logs" / "inference.log"
         self.stalls = path / "logs" / "stalls.log"
         self.environment_log = path / "logs" / "environment.log"
+        self.profiles = path / "profile"
 
     def create(self) -> None:
         """Make the folder.

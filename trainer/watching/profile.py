@@ -1,0 +1,261 @@
+"""`vf-rl --profile`: where the time of one step goes, as a table and as a trace."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from vf.traces.errors import TrainingError
+from vf.trainer.learning.batch import MicroBatch
+from vf.trainer.learning.policy import Policy, unwatched
+from vf.trainer.watching.flops import ModelCost, Work
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from vf.trainer.rl_trainer import RLTrainer
+
+ROLLOUTS = ("generate", "environment", "reward")
+TRAINING = ("reference", "forward", "backward", "optimizer")
+LARGEST_MATMUL = 8192  # three bfloat16 matrices of it take 400 MB
+LONG_ENOUGH = 0.05  # seconds of one product, so that starting it does not count
+
+
+@dataclass(slots=True)
+class Row:
+    """A part of the step.
+
+    Attributes:
+        name: Which.
+        seconds: Wall time.
+        tokens: Sampled in ``generate``, computed in the others; None where it makes no sense.
+        flops: Floating-point operations; None where they are not known.
+    """
+
+    name: str
+    seconds: float = 0.0
+    tokens: int | None = None
+    flops: int | None = None
+
+    def add(self, seconds: float, tokens: int | None, flops: int | None) -> None:
+        """Count another micro-batch, or the same one again."""
+        self.seconds += seconds
+        if tokens is not None and flops is not None:
+            self.tokens = (self.tokens or 0) + tokens
+            self.flops = (self.flops or 0) + flops
+
+
+@dataclass(frozen=True, slots=True)
+class StepProfile:
+    """One profiled step; with several trainer processes, the first one's part in it.
+
+    Attributes:
+        step: Which.
+        rows: Its parts, in order. Their seconds add up to the step's.
+        matmul_rate: What a large matrix product reaches on the device, in FLOP/s.
+        how: The product, in words.
+        trace: The file for Chrome and Perfetto.
+        metrics: The step's metrics.
+    """
+
+    step: int
+    rows: list[Row]
+    matmul_rate: float
+    how: str
+    trace: Path
+    metrics: Mapping[str, float]
+
+    def table(self) -> Table:
+        """Return the table for a terminal."""
+        from rich.table import Table
+
+        table = Table(
+            title=f"step {self.step}",
+            caption=f"matmul rate: {_si(self.matmul_rate)}FLOP/s ({self.how})",
+        )
+        table.add_column("phase")
+        for name in ("seconds", "tokens", "FLOPs", "FLOP/s", "of matmul rate"):
+            table.add_column(name, justify="right")
+        trained = Row("model passes")
+        for row in self.rows:
+            table.add_row(*self._cells(row))
+            if row.flops is not None:
+                trained.seconds += row.seconds
+                trained.flops = (trained.flops or 0) + row.flops
+        table.add_section()
+        table.add_row(*self._cells(trained))
+        table.add_row(*self._cells(Row("step", sum(row.seconds for row in self.rows))))
+        return table
+
+    def _cells(self, row: Row) -> list[str]:
+        cells = [row.name, f"{row.seconds:.3f}", "" if row.tokens is None else f"{row.tokens:,}"]
+        if row.flops is None or not row.seconds:
+            return [*cells, "", "", ""]
+        rate = row.flops / row.seconds
+        return [*cells, _si(row.flops), _si(rate), f"{rate / self.matmul_rate:.1%}"]
+
+
+class Recorder:
+    """Times the parts of a policy's updates, and records them for the trace.
+
+    It waits for the device where a part begins and ends, so that its work is counted where it was
+    asked for. The profiler starts with the first part: it does not see rollouts.
+
+    Args:
+        policy: It is told of every part until the recorder is closed.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._cost = ModelCost.of(policy.module)
+        self._device: torch.device = policy.accelerator.device
+        self._profiler: profile | None = None
+        self.rows: dict[str, Row] = {}
+        self.own_seconds = 0.0
+        policy.phase = self._phase
+
+    @contextmanager
+    def _phase(self, name: str, batch: MicroBatch | None) -> Iterator[None]:
+        if name in TRAINING:
+            self._start()
+        if self._profiler is None:
+            yield  # a step that has nothing to train on publishes all the same
+            return
+        _wait(self._device)
+        started = time.perf_counter()
+        with record_function(f"vf-rl: {name}"):
+            yield
+            _wait(self._device)
+        seconds = time.perf_counter() - started
+        row = self.rows.setdefault(name, Row(name))
+        if batch is None:
+            row.add(seconds, None, None)
+        else:
+            work = Work.of(batch)
+            row.add(seconds, work.tokens, self._flops(name, work))
+
+    def _flops(self, name: str, work: Work) -> int:
+        if name == "backward":
+            return self._cost.backward(work)
+        with_adapter = name == "forward" or not self._policy.args.use_lora
+        return self._cost.forward(work, adapter=with_adapter)
+
+    def _start(self) -> None:
+        if self._profiler is not None:
+            return
+        started = time.perf_counter()
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else it says when it starts
+        activities = [ProfilerActivity.CPU]
+        if self._device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        self._profiler = profile(activities=activities)
+        self._profiler.start()
+        self.own_seconds = time.perf_counter() - started
+
+    def close(self, path: Path | None = None) -> bool:
+        """Stop, write the trace if a path is given, and return whether there was one to write."""
+        self._policy.phase = unwatched
+        if self._profiler is None:
+            return False
+        self._profiler.stop()
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._profiler.export_chrome_trace(str(path))
+        return True
+
+
+def profile_step(trainer: RLTrainer) -> StepProfile:
+    """Train a step to warm up, and one under the profiler; write its trace and return the profile.
+
+    Nothing is evaluated and no checkpoint is saved. Steps that have nothing to teach do not count.
+
+    Args:
+        trainer: One that has not begun to train.
+
+    Raises:
+        TrainingError: ``max_steps`` went by without two steps to learn from, or too many rollouts
+            failed.
+        EngineError: The engine died.
+    """
+    device, dtype = trainer.policy.accelerator.device, trainer.policy.module.dtype
+    rate, how = matmul_rate(device, dtype)  # before rollouts begin, which may be on this device
+    trainer.display.start(trainer.step_count, trainer.args.max_steps)
+    warm = False
+    while trainer.step_count < trainer.args.max_steps:
+        recorder = Recorder(trainer.policy) if warm else None
+        path = trainer.folder.profiles / f"step-{trainer.step_count + 1}.json.gz"
+        try:
+            metrics = trainer.step()
+        except BaseException:
+            if recorder is not None:
+                recorder.close()
+            raise
+        trainer.display.step(metrics)
+        trainer.folder.append_metrics(metrics)
+        if recorder is not None and recorder.close(path):
+            rows = _rows(recorder, metrics)
+            return StepProfile(trainer.step_count, rows, rate, how, path, metrics)
+        warm = warm or bool(metrics.get("tokens/trained"))
+    raise TrainingError(
+        f"max_steps = {trainer.args.max_steps} went by without two steps to learn from: the "
+        "rewards of each group were all equal; raise max_steps, or make the task easier or harder"
+    )
+
+
+def _rows(recorder: Recorder, metrics: Mapping[str, float]) -> list[Row]:
+    """Put together what the step's clock and the recorder have seen."""
+    rows = [Row(name, metrics[f"time/{name}"]) for name in ROLLOUTS]
+    rows[0].tokens = int(metrics.get("tokens/sampled", 0))
+    training = [recorder.rows[name] for name in TRAINING if name in recorder.rows]
+    packing = metrics["time/train"] - sum(r.seconds for r in training) - recorder.own_seconds
+    rows += [*training, Row("other training", max(0.0, packing))]
+    rows.append(Row("publish", metrics["time/publish"]))
+    others = sum(metrics[f"time/{name}"] for name in ("evaluate", "save", "wait"))
+    return [*rows, Row("waiting", others)]
+
+
+def matmul_rate(device: torch.device, dtype: torch.dtype) -> tuple[float, str]:
+    """Measure what a product of two large square matrices reaches.
+
+    They grow until one product takes 50 ms or they have 8,192 rows; the best of ten counts.
+
+    Returns:
+        FLOP/s, and the product in words.
+    """
+    size = 512
+    while True:
+        left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        torch.matmul(left, right)  # libraries choose their kernel in the first call
+        seconds = min(_seconds(left, right) for _ in range(10))
+        if seconds >= LONG_ENOUGH or size >= LARGEST_MATMUL:
+            words = f"{size} × {size}, {str(dtype).removeprefix('torch.')}, {device.type}"
+            return 2 * size**3 / seconds, words
+        size *= 2
+
+
+def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
+    _wait(left.device)
+    started = time.perf_counter()
+    torch.matmul(left, right)
+    _wait(left.device)
+    return time.perf_counter() - started
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def _si(value: float) -> str:
+    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if value >= size:
+            return f"{value / size:.2f} {unit}"
+    return f"{value:.0f} "
