@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from vf.environments.environment import Environment
 from vf.environments.evaluate import take_tasks
 from vf.environments.registry import make
 from vf.inference.renderer import Renderer
-from vf.inference.settings import EmbeddedSettings
+from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.inference.template_probe import check_kind, probe, summary
 from vf.inference.tiny_path import resolve_model
 from vf.inference.vllm.engine import RUNGS, check_settings, choose_rung
@@ -21,9 +20,17 @@ from vf.traces.calling import call
 from vf.traces.errors import ConfigError, VfError
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
-from vf.trainer.launch import check_devices, outer_environ, world
+from vf.trainer.launch import check_devices, outer_environ, processes_to_launch, world
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.learning_rate import advice, peak_learning_rate
+from vf.trainer.learning.memory import (
+    SHARE,
+    SHARE_BESIDE_SERVER,
+    Shape,
+    free_memory,
+    largest_budget,
+    predict,
+)
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.overlap import steps_ahead, streams
 from vf.trainer.watching.trackers import check_trackers
@@ -45,8 +52,9 @@ class Plan:
         longest_prompt: Tokens in the longest first prompt that was checked.
         parameters: Parameters of the model.
         hidden_size: Width of the model.
-        memory: Bytes by purpose: an estimate.
+        memory: Bytes of a trainer process at its peak, by purpose, as predicted.
         template: What the chat template makes of conversations, in one line.
+        budget: How ``micro_batch_tokens = "auto"`` was found, in one line; empty if it is a number.
     """
 
     config: Config
@@ -60,6 +68,7 @@ class Plan:
     hidden_size: int
     memory: dict[str, int]
     template: str
+    budget: str = ""
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the plan as pairs of name and text."""
@@ -80,6 +89,7 @@ class Plan:
         ) + (", which takes groups as they finish" if streams(config) else "")
         hint = advice(args, self.hidden_size)
         parts = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in self.memory.items())
+        budget = [("micro-batch", self.budget)] if self.budget else []
         return [
             ("model", f"{config.model}: {self.parameters / 1e6:,.2f} M parameters"),
             ("training", how),
@@ -98,7 +108,8 @@ class Plan:
             ("loop", order),
             ("template", self.template),
             ("prompts", f"longest of those checked: {self.longest_prompt} tokens"),
-            ("memory", f"about {total / 2**20:,.0f} MiB ({parts})"),
+            ("memory", f"about {total / 2**20:,.0f} MiB at the peak ({parts})"),
+            *budget,
         ]
 
 
@@ -144,6 +155,10 @@ def preflight(config: Config) -> Plan:
             f"{task.id!r} has {longest} tokens; raise it (and max_seq_len), or shorten the prompts"
         )
     parameters = _count_parameters(model_config)
+    budget = ""
+    # A process that only launches others leaves the devices alone: they find it.
+    if args.micro_batch_tokens == "auto" and not processes_to_launch(config):
+        config, budget = _with_budget(config, Shape.of(model_config, parameters))
     return Plan(
         config,
         environment,
@@ -156,6 +171,7 @@ def preflight(config: Config) -> Plan:
         model_config.get_text_config().hidden_size,
         _memory(config, model_config, parameters),
         summary(verdicts),
+        budget,
     )
 
 
@@ -228,21 +244,33 @@ def _count_parameters(model_config: Any) -> int:
 
 
 def _memory(config: Config, model_config: Any, parameters: int) -> dict[str, int]:
-    """Estimate bytes: weights, gradients with Adam's two moments, key-value cache, logits."""
-    args, text = config.args, model_config.get_text_config()
-    width = 2 if args.bf16 else 4
-    hidden, layers = text.hidden_size, text.num_hidden_layers
-    # A rank-r adapter adds about r·(in + out) per linear layer, seven of them in a layer.
-    trained = layers * 7 * 2 * hidden * args.lora_rank if args.use_lora else parameters
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    head_dim = getattr(text, "head_dim", None) or hidden // text.num_attention_heads
+    """Predict the bytes of a trainer process at its peak, by purpose."""
+    args = config.args
+    budget = args.max_seq_len if args.micro_batch_tokens == "auto" else args.micro_batch_tokens
+    return predict(
+        Shape.of(model_config, parameters),
+        args,
+        min(budget, args.batch_size * args.max_seq_len),
+        requests=_requests(config),
+        max_seq_len=args.max_seq_len,
+    )
+
+
+def _with_budget(config: Config, shape: Shape) -> tuple[Config, str]:
+    """Return the config with the token budget that was found, and how it was, in one line."""
+    import torch
+
     settings = config.inference
-    at_once = settings.args.max_requests if isinstance(settings, EmbeddedSettings) else 0
-    contexts = at_once * math.ceil(args.max_seq_len / 32) * 32
-    return {
-        "weights": parameters * width + (trained * 4 if args.use_lora else 0),
-        "gradients and optimizer": trained * 12,
-        "key-value cache": contexts * 2 * layers * heads * head_dim * width,
-        **({"reference": parameters * width} if args.reference_model is not None else {}),
-        "logits": args.micro_batch_tokens * text.vocab_size * (width + 8),
-    }
+    served = isinstance(settings, VllmSettings) and settings.base_url is None
+    share = SHARE_BESIDE_SERVER if served and torch.cuda.is_available() else SHARE
+    free = free_memory()
+    tokens = largest_budget(shape, config.args, int(share * free), requests=_requests(config))
+    args = config.args.model_copy(update={"micro_batch_tokens": tokens})
+    trainer = config.trainer.model_copy(update={"args": args})
+    said = f"{tokens:,} tokens, found for {share:.0%} of the {free / 2**20:,.0f} MiB that are free"
+    return config.model_copy(update={"trainer": trainer}), said
+
+
+def _requests(config: Config) -> int:
+    settings = config.inference
+    return settings.args.max_requests if isinstance(settings, EmbeddedSettings) else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 from vf.inference.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
 from vf.trainer.cli import main
+from vf.trainer.settings.load_config import load_config
 
 TOML = """
 model = "tiny"
@@ -97,6 +99,17 @@ def test_dry_run_starts_everything_and_leaves_nothing(
     for word in ("model", "engine", "environment", "memory", "all can start"):
         assert word in said
     assert not (config.parent / "runs").exists()
+
+
+def test_a_budget_is_found_and_the_run_has_the_number(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["--set", "run_name=found", "--set", "micro_batch_tokens=auto"]
+    assert main([str(config), *settings]) == 0
+    said = re.search(r"micro-batch +([\d,]+) tokens, found for 80%", capsys.readouterr().out)
+    assert said is not None
+    kept, _ = load_config(config.parent / "runs" / "found" / "config.toml")
+    assert kept.args.micro_batch_tokens == int(said[1].replace(",", ""))
 
 
 def test_a_run_leaves_what_it_promises_and_can_be_resumed(

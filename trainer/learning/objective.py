@@ -56,8 +56,9 @@ class UpdateStats:
         tokens: Trained tokens.
         processed_tokens: All tokens of the samples, without padding.
         computed_tokens: Tokens that went through the model: padding counts, a prefix that samples
-            share counts once.
+            share counts once. Where memory ran out, those of the first try's micro-batches.
         too_long: Samples over ``max_seq_len``, which were dropped or cut.
+        oom_retries: How many trainer processes ran out of memory and began the step again.
     """
 
     loss: float
@@ -79,6 +80,7 @@ class UpdateStats:
     processed_tokens: int
     computed_tokens: int
     too_long: int
+    oom_retries: int = 0
 
 
 class Objective:

@@ -18,8 +18,10 @@ from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches,
 from vf.trainer.learning.forward import token_logprobs
 from vf.trainer.learning.learning_rate import peak_learning_rate
 from vf.trainer.learning.lora_targets import lora_targets
+from vf.trainer.learning.memory import CEILING
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
-from vf.trainer.learning.packing import pack, share_out
+from vf.trainer.learning.out_of_memory import Budget, Work, attempt
+from vf.trainer.learning.packing import share_out
 from vf.trainer.learning.ranks import Accumulate, Finish, Ranks
 from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference
 from vf.trainer.learning.self_test import choose_forward, has_dropout
@@ -60,6 +62,10 @@ class Policy:
         self.objective = Objective(args)
         self.phase: Phase = unwatched
         self._sums, self._totals = self.objective.empty_sums(), Totals()
+        self._work: list[Work] = []  # of the optimizer step under way
+        # What "auto" means is found before, for rank 0; the others get what it cuts.
+        tokens = CEILING if args.micro_batch_tokens == "auto" else args.micro_batch_tokens
+        self.budget = Budget(tokens, args.micro_batch_size)
         model = load_module(model_name, _dtype(args))
         width = model.config.get_text_config().hidden_size
         if args.use_lora:
@@ -136,17 +142,16 @@ class Policy:
         be one call.
 
         Raises:
-            TrainingError: A custom loss is at fault, a sample is too long and refused, or another
-                trainer process is gone.
+            TrainingError: A custom loss is at fault, a sample is too long and refused, memory ran
+                out twice, or another trainer process is gone.
         """
         args, count = self.args, self.ranks.count
         samples, too_long = fit(samples, args)
         seeds = torch.randint(2**62, (count,)).tolist() if count > 1 else [0]
         packed = self.forward.how != "padded"
         share = packed and self._share
-        limits = args.micro_batch_tokens, args.micro_batch_size
         batches = [
-            pack(part, *limits, share=share) if packed else micro_batches(part, *limits)
+            self.budget.pack(part, packed=packed, share=share)
             for part in share_out(weighted(samples, args), count, share=share)
         ]
         computed = sum(batch.computed for part in batches for batch in part)
@@ -176,22 +181,30 @@ class Policy:
         """Do this rank's part of :meth:`accumulate`.
 
         Raises:
-            TrainingError: A custom loss is at fault, or another trainer process is gone.
+            TrainingError: A custom loss is at fault, memory ran out twice, or another trainer
+                process is gone.
         """
-        args = self.args
         self._totals += part.totals
-        references, mean_gap = self._ask_reference(part)
+        todo = self._ask_reference(part)
+        self._work += todo
         with self._training():
-            for batch, reference in zip(part.batches, references, strict=True):
-                batch = batch.to(self.accelerator.device)
-                with self.phase("forward", batch):
-                    logprobs, entropy = self.forward(
-                        batch, args.temperature, entropy_gradient=args.entropy_coef > 0
-                    )
-                    loss, sums = self.objective(batch, logprobs, entropy, reference, mean_gap)
-                with self.phase("backward", batch):
-                    self.accelerator.backward(loss)
-                self._sums += sums
+            while shortage := attempt(todo, self._backward):
+                self.optimizer.zero_grad()
+                self._sums = self.objective.empty_sums()
+                todo = self._work = self.budget.halve(self._work, shortage, share=self._share)
+
+    def _backward(self, work: Work) -> None:
+        """Add the gradient of one micro-batch."""
+        args = self.args
+        batch = work.batch.to(self.accelerator.device)
+        with self.phase("forward", batch):
+            logprobs, entropy = self.forward(
+                batch, args.temperature, entropy_gradient=args.entropy_coef > 0
+            )
+            loss, sums = self.objective(batch, logprobs, entropy, work.reference, work.mean_gap)
+        with self.phase("backward", batch):
+            self.accelerator.backward(loss)
+        self._sums += sums
 
     def take_step(self) -> UpdateStats:
         """Do this rank's part of :meth:`finish`; all ranks end with the same parameters.
@@ -201,7 +214,10 @@ class Policy:
         """
         sums, totals = self._sums, self._totals
         self._sums, self._totals = self.objective.empty_sums(), Totals()
-        self.ranks.add_up(self._trained, sums)
+        counted = torch.cat([sums, sums.new_tensor([self.budget.retries])])
+        self._work, self.budget.retries = [], 0
+        self.ranks.add_up(self._trained, counted)
+        sums, retries = counted[:-1], int(counted[-1])
         factor = scale(totals, self.args)
         for parameter in self._trained:
             if parameter.grad is not None:
@@ -209,7 +225,7 @@ class Policy:
         norm = float(
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
         )
-        stats = self.objective.stats(sums, factor, norm, totals)
+        stats = replace(self.objective.stats(sums, factor, norm, totals), oom_retries=retries)
         if not (is_finite(sums) and norm < float("inf")):
             self.optimizer.zero_grad()
             raise TrainingError(
@@ -222,22 +238,31 @@ class Policy:
         self._update_reference()
         return stats
 
-    def _ask_reference(self, part: Accumulate) -> tuple[Sequence[torch.Tensor | None], float]:
-        """Return log p_ref of each micro-batch's trained tokens, and mean(log q − log p_ref)."""
+    def _ask_reference(self, part: Accumulate) -> list[Work]:
+        """Return micro-batches with log p_ref of their trained tokens."""
+        share = self._share
+        work = self.budget.cut(map(Work, part.batches), share=share)
         if self.reference is None:
-            return [None] * len(part.batches), 0.0
-        found, gap = [], torch.zeros(1, dtype=torch.float64)
-        forward = self._reference_forward
-        with torch.no_grad(), self.reference.active(), forward.active():
-            for batch in part.batches:
-                batch = batch.to(self.accelerator.device)
-                with self.phase("reference", batch):
-                    logprobs, _ = forward(batch, self.args.temperature)
-                gap += (batch.sampler_logprobs[batch.loss_mask] - logprobs).double().sum().cpu()
-                found.append(logprobs)
+            return work
+        with torch.no_grad(), self.reference.active(), self._reference_forward.active():
+            while shortage := attempt(work, self._ask):
+                work = self.budget.halve(work, shortage, share=share)
+        gap = torch.zeros(1, dtype=torch.float64)
+        for each in work:
+            if each.reference is not None:
+                sampled = each.batch.sampler_logprobs[each.batch.loss_mask]
+                gap += (sampled - each.reference.cpu()).double().sum()
         if self.args.kl_penalty_type == "advantage":
             self.ranks.total(gap)
-        return found, float(gap) / max(part.totals.tokens, 1)
+        for each in work:
+            each.mean_gap = float(gap) / max(part.totals.tokens, 1)
+        return work
+
+    def _ask(self, work: Work) -> None:
+        if work.reference is None:
+            batch = work.batch.to(self.accelerator.device)
+            with self.phase("reference", batch):
+                work.reference, _ = self._reference_forward(batch, self.args.temperature)
 
     def _update_reference(self) -> None:
         every = self.args.reference_update_steps

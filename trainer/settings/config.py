@@ -65,10 +65,11 @@ class TrainerArgs(LossArgs, LoopArgs):
     output_dir: str = Field(default="runs", description="Where run folders are made.")
     seed: int = Field(default=0, description="Seed of everything random.")
 
-    micro_batch_tokens: Positive = Field(
+    micro_batch_tokens: Positive | Literal["auto"] = Field(
         default=8192,
         description="Tokens in one forward and backward pass; padding counts where there is any, "
-        "and a shared prefix counts once.",
+        "and a shared prefix counts once. `auto` takes as many as the free memory is predicted to "
+        "hold.",
     )
     micro_batch_size: Positive | None = Field(
         default=None, description="Most sequences in one forward and backward pass."
@@ -142,6 +143,13 @@ class TrainerArgs(LossArgs, LoopArgs):
         "train_unembed say.",
     )
 
+    @field_validator("micro_batch_tokens", mode="before")
+    @classmethod
+    def _is_budget(cls, tokens: Any) -> Any:
+        if isinstance(tokens, str) and tokens != "auto":
+            raise ValueError(f"{tokens!r} is neither a number of tokens nor 'auto'")
+        return tokens
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Refuse settings that contradict each other."""
@@ -150,7 +158,7 @@ class TrainerArgs(LossArgs, LoopArgs):
                 f"max_prompt_len = {self.max_prompt_len} leaves no room for an answer in "
                 f"max_seq_len = {self.max_seq_len}; lower the first or raise the second"
             )
-        if self.micro_batch_tokens < self.max_seq_len:
+        if self.micro_batch_tokens != "auto" and self.micro_batch_tokens < self.max_seq_len:
             raise ValueError(
                 f"micro_batch_tokens = {self.micro_batch_tokens} is below max_seq_len = "
                 f"{self.max_seq_len}, so a full context fits in no micro-batch; raise it"

@@ -118,7 +118,7 @@ def _train(case: _Case) -> Iterator[str]:
             "off if memory allows"
         )
     held = case.metric("tokens/trained")
-    if held > args.micro_batch_tokens:
+    if args.micro_batch_tokens != "auto" and held > args.micro_batch_tokens:
         yield (
             f"Raise trainer.args.micro_batch_tokens = {args.micro_batch_tokens} if memory allows: "
             "fewer and larger forward passes use a GPU better"

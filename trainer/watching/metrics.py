@@ -178,6 +178,7 @@ def update_metrics(updates: Sequence[UpdateStats], *, reference: bool = False) -
         "tokens/trained": tokens,
         "tokens/computed": sum(update.computed_tokens for update in updates),
         "sequences/too_long": sum(update.too_long for update in updates),
+        "oom_retries": sum(update.oom_retries for update in updates),
     }
     if reference:
         out["kl_reference_v1"] = mean([update.kl_reference_v1 for update in updates])

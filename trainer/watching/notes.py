@@ -13,7 +13,7 @@ TOO_EASY = 0.8
 
 def step_notes(step: int, groups: Sequence[Group], metrics: Metrics) -> list[str]:
     """Return what a user should know about a step."""
-    return [*_signal(step, groups), *_waits(step, metrics)]
+    return [*_signal(step, groups), *_waits(step, metrics), *_memory(step, metrics)]
 
 
 def baseline_notes(step: int, metrics: Metrics, *, evaluates: bool) -> list[str]:
@@ -85,4 +85,14 @@ def _waits(step: int, metrics: Metrics) -> list[str]:
         f"in step {step}, rollouts waited for their sandboxes: {wait:.1f} s on average, "
         f"{metrics['sandbox/wait_s_max']:.1f} s at most. If the machine has room, raise "
         "env.args.sandbox.pool"
+    ]
+
+
+def _memory(step: int, metrics: Metrics) -> list[str]:
+    if not metrics.get("oom_retries"):
+        return []
+    return [
+        f"step {step} ran out of memory and was begun again with half the tokens in a micro-batch, "
+        "which stays so until the run ends. With a lower trainer.args.micro_batch_tokens the next "
+        "run loses no time to it"
     ]

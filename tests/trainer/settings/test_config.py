@@ -61,6 +61,7 @@ def test_a_wrong_table_is_named(raw: dict[str, Any], said: str) -> None:
         ({"batch_size": 20}, "batch_size = 20 is not a multiple of rollouts_per_example = 8; try"),
         ({"num_substeps": 3}, "num_substeps = 3 does not divide the 8 groups"),
         ({"max_prompt_len": 4096}, "max_prompt_len = 4096 leaves no room"),
+        ({"micro_batch_tokens": "all"}, "'all' is neither a number of tokens nor 'auto'"),
         ({"micro_batch_tokens": 100}, "micro_batch_tokens = 100 is below max_seq_len"),
         ({"use_lora": False, "lora_rank": 4}, "lora_rank is set, but use_lora = false"),
         ({"use_lora": False, "bf16": True}, "bf16 = true needs use_lora"),

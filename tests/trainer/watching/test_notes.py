@@ -47,6 +47,13 @@ def test_waits_for_sandboxes_are_told_where_they_cost_much() -> None:
     assert step_notes(2, [group(0.0, 1.0)], {**waits, "time/total": 100.0}) == []
 
 
+def test_memory_that_ran_out_is_told() -> None:
+    line = {"time/total": 1.0, "oom_retries": 1}
+    [note] = step_notes(3, [group(0.0, 1.0)], line)
+    assert "step 3 ran out of memory" in note
+    assert step_notes(3, [group(0.0, 1.0)], {**line, "oom_retries": 0}) == []
+
+
 @pytest.mark.parametrize(
     ("success", "said"), [(0.0, "not one of 40"), (0.81, "81% of 40"), (0.8, None), (0.01, None)]
 )

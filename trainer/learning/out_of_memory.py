@@ -1,0 +1,183 @@
+"""What a trainer process does where the memory for a micro-batch runs out.
+
+The optimizer step begins again, once, with micro-batches of half the tokens. Nothing has to be kept
+for that while all goes well: a backward pass that fails has added a part of its gradient, so the
+whole gradient is thrown away, and the micro-batches of the step, which are few integers, are cut
+anew. The gradient is the same sum. Each process does so for itself: none waits for another before
+the sum of their gradients.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from vf.traces.errors import TrainingError
+from vf.traces.trace import Branch
+from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches
+from vf.trainer.learning.packing import pack
+
+log = logging.getLogger(__name__)
+
+_ON_CPU = "can't allocate memory"  # PyTorch's allocator raises a bare RuntimeError there
+KNOBS = (
+    "lower trainer.args.micro_batch_tokens or max_seq_len, set "
+    "gradient_checkpointing = true, or keep less beside it: bf16 = true or use_lora = true, and "
+    "fewer requests or a smaller share of the device for the engine"
+)
+
+
+@dataclass(slots=True)
+class Work:
+    """One micro-batch of an optimizer step.
+
+    Attributes:
+        batch: It.
+        reference: log p_ref of its trained tokens, float32 ``[N]``, once it is known.
+        mean_gap: mean(log q − log p_ref) over the whole step, in nats.
+    """
+
+    batch: MicroBatch
+    reference: torch.Tensor | None = None
+    mean_gap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Memory ran out.
+
+    Attributes:
+        message: What the allocator said, in one line.
+        rows: Samples in the micro-batch that was too much.
+        tokens: Tokens that the model computes for it.
+    """
+
+    message: str
+    rows: int
+    tokens: int
+
+
+class Budget:
+    """How many tokens a micro-batch of this process may have.
+
+    Args:
+        tokens: To begin with.
+        rows: Most samples in one.
+
+    Attributes:
+        tokens: Now; less than in the beginning once memory ran out.
+        retries: How often it did in the optimizer step under way.
+    """
+
+    def __init__(self, tokens: int, rows: int | None = None) -> None:
+        self.tokens = tokens
+        self.retries = 0
+        self._rows = rows
+
+    def pack(self, samples: Sequence[Sample], *, packed: bool, share: bool) -> list[MicroBatch]:
+        """Return samples as micro-batches under the budget.
+
+        Args:
+            samples: What to train on; with samples that were a micro-batch, their order stays.
+            packed: Whether the model runs on packed tokens rather than padded rows.
+            share: Whether packed samples that begin alike share their beginning.
+        """
+        if packed:
+            return pack(samples, self.tokens, self._rows, share=share)
+        return micro_batches(samples, self.tokens, self._rows)
+
+    def cut(self, work: Iterable[Work], *, share: bool) -> list[Work]:
+        """Return the same work, cut where a micro-batch is over the budget."""
+        done: list[Work] = []
+        for each in work:
+            batch = each.batch
+            if len(batch.input_ids) == 1 or batch.computed <= self.tokens:
+                done.append(each)
+                continue
+            parts = self.pack(unpack(batch), packed=batch.tree is not None, share=share)
+            counts = [int(part.loss_mask.sum()) for part in parts]
+            references: Sequence[torch.Tensor | None] = [None] * len(parts)
+            if each.reference is not None:
+                references = torch.split(each.reference, counts)
+            done += [
+                Work(part, reference, each.mean_gap)
+                for part, reference in zip(parts, references, strict=True)
+            ]
+        return done
+
+    def halve(self, work: Sequence[Work], shortage: Shortage, *, share: bool) -> list[Work]:
+        """Halve the budget, for the rest of the run, and return the work cut to it.
+
+        Raises:
+            TrainingError: It was halved in this step already, or one sample alone is too much.
+        """
+        found = (
+            f"out of memory in a micro-batch of {shortage.tokens:,} tokens in {shortage.rows} "
+            f"sequence{'s' * (shortage.rows > 1)}"
+        )
+        if self.retries or shortage.rows == 1:
+            why = "after the budget was halved" if self.retries else "which cannot be cut"
+            raise TrainingError(f"{found}, {why}; {KNOBS}. The allocator: {shortage.message}")
+        largest = max(each.batch.computed for each in work)
+        self.retries += 1
+        before, self.tokens = self.tokens, max(1, min(self.tokens, largest) // 2)
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        log.warning(
+            "%s: the step begins again, and micro-batches have at most %d tokens from here on, not "
+            "%d. The allocator: %s",
+            found,
+            self.tokens,
+            before,
+            shortage.message,
+        )
+        return self.cut(work, share=share)
+
+
+def attempt(work: Iterable[Work], do: Callable[[Work], None]) -> Shortage | None:
+    """Do something with one micro-batch after the other, until memory runs out.
+
+    Returns:
+        None if it did not. When this returns, the error is gone, and with it the tensors that its
+        frames held.
+    """
+    for each in work:
+        try:
+            do(each)
+        except Exception as error:
+            said = _shortage(error)
+            if said is None:
+                raise
+            return Shortage(said, len(each.batch.input_ids), each.batch.computed)
+    return None
+
+
+def _shortage(error: BaseException | None) -> str | None:
+    """Return what the allocator said, if an error or its cause is one of memory."""
+    while error is not None:
+        on_cpu = isinstance(error, RuntimeError) and _ON_CPU in str(error)
+        if on_cpu or isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return (str(error) or type(error).__name__).splitlines()[0]
+        error = error.__cause__
+    return None
+
+
+def unpack(batch: MicroBatch) -> list[Sample]:
+    """Return the rows of a micro-batch, on the CPU, as samples that would make it again."""
+    samples = []
+    for row, length in enumerate(batch.attention_mask.sum(1).tolist()):
+        branch = Branch(
+            batch.input_ids[row, :length].tolist(),
+            [int(trained) for trained in batch.loss_mask[row, :length].tolist()],
+            batch.sampler_logprobs[row, :length].tolist(),
+            list(range(length)),
+            [0] * length,
+        )
+        advantages = tuple(batch.advantages[row, :length].tolist())
+        samples.append(Sample(branch, 0.0, advantages, float(batch.weights[row])))
+    return samples
