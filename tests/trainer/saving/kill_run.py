@@ -9,7 +9,7 @@ from typing import Any
 import vf
 from vf.environments.environment import Split
 
-STEPS = 6
+STEPS = 8
 
 
 class Noise(vf.Environment):
