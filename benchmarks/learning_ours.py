@@ -29,6 +29,8 @@ def train_ours(pipe: Connection, config: Config, folder: Path, slices: Sequence[
         for steps in slices:
             pipe.recv()
             times, rewards = [], []
+            # The next step's rollouts shall not begin at the end of a slice, off the clock.
+            trainer.args.max_steps = trainer.step_count + steps
             for _ in range(steps):
                 before = time.perf_counter()
                 metrics = trainer.step()
