@@ -122,6 +122,7 @@ class RLTrainer:
         )
         self._closers.append(self.collector.stop)
         self.publish()
+        self._clock.lap()  # the first step does not answer for the start
 
     def train(self) -> Summary:
         """Train to ``max_steps``, evaluating and saving on the way.
