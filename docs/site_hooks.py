@@ -23,8 +23,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that stand outside of docs/."""
-    for path in [ROOT / "CONTRIBUTING.md", *(ROOT / BENCHMARKS).glob("*.md")]:
+    """Add the pages that stand outside of docs/, with their plots."""
+    results = ROOT / BENCHMARKS
+    for path in [ROOT / "CONTRIBUTING.md", *results.glob("*.md"), *results.glob("*.png")]:
         name = path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, name, abs_src_path=str(path)))
     return files

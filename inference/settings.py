@@ -8,6 +8,19 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
+TopP = Annotated[float, Field(gt=0, le=1, description="Nucleus mass.")]
+TopK = Annotated[int, Field(ge=0, description="Likeliest tokens kept; 0 keeps all.")]
+MinP = Annotated[
+    float,
+    Field(
+        ge=0,
+        le=1,
+        description="Share of the likeliest token's probability below which tokens are dropped.",
+    ),
+]
+RepetitionPenalty = Annotated[
+    float, Field(gt=0, description="Divides the logits of tokens already in the context.")
+]
 
 
 STRICT = ConfigDict(extra="forbid", validate_default=True)

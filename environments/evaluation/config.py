@@ -14,7 +14,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from vf.inference.model import Sampling
-from vf.inference.settings import Positive, Seconds, Strict
+from vf.inference.settings import (
+    MinP,
+    Positive,
+    RepetitionPenalty,
+    Seconds,
+    Strict,
+    TopK,
+    TopP,
+)
 from vf.inference.tiny_path import TINY
 
 Amount = Annotated[float, Field(ge=0)]
@@ -144,17 +152,10 @@ class EvalConfig(Strict):
     temperature: Annotated[float, Field(ge=0)] = Field(
         default=1.0, description="Sampling temperature; 0 is greedy."
     )
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, description="Nucleus mass.")
-    top_k: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Likeliest tokens kept; 0 keeps all."
-    )
-    min_p: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.0,
-        description="Share of the likeliest token's probability below which tokens are dropped.",
-    )
-    repetition_penalty: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="Divides the logits of tokens already in the context."
-    )
+    top_p: TopP = 1.0
+    top_k: TopK = 0
+    min_p: MinP = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
     seed: int = Field(default=0, description="Seed of everything random.")
     generation_timeout: Seconds = Field(
         default=120.0, description="Seconds for one attempt at one answer of the model."

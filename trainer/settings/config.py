@@ -12,9 +12,13 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from vf.inference.settings import (
     EmbeddedSettings,
     EngineSettings,
+    MinP,
     Positive,
+    RepetitionPenalty,
     Seconds,
     Strict,
+    TopK,
+    TopP,
     VllmSettings,
 )
 from vf.trainer.settings.loop_args import LoopArgs
@@ -96,17 +100,10 @@ class TrainerArgs(LossArgs, LoopArgs):
     temperature: Annotated[float, Field(gt=0)] = Field(
         default=1.0, description="Sampling temperature."
     )
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, description="Nucleus mass.")
-    top_k: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Likeliest tokens kept; 0 keeps all."
-    )
-    min_p: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.0,
-        description="Share of the likeliest token's probability below which tokens are dropped.",
-    )
-    repetition_penalty: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="Divides the logits of tokens already in the context."
-    )
+    top_p: TopP = 1.0
+    top_k: TopK = 0
+    min_p: MinP = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
     generation_timeout: Seconds = Field(
         default=120.0, description="Seconds for one answer of the model."
     )
