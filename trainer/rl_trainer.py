@@ -18,9 +18,7 @@ from vf.trainer.learning.batch import Sample, build_samples
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.learning.policy import Policy
 from vf.trainer.preflight import Plan
-from vf.trainer.saving.checkpoint import (
-    Progress,
-)
+from vf.trainer.saving.checkpoint import Progress
 from vf.trainer.saving.keeper import Keeper
 from vf.trainer.saving.run_folder import RunFolder
 from vf.trainer.settings.overlap import streams
@@ -135,8 +133,7 @@ class RLTrainer:
         names, config = self.args.report_to, self.plan.config
         self._tracker = open_trackers(names, self.folder, config, step=self.step_count)
         self.display.start(self.step_count, self.args.max_steps)
-        if self.step_count < self.args.max_steps:
-            self.collector.open(self.step_count + 1, version=self.step_count)
+        self._open_ahead()
         if self.step_count == 0 and self._evaluates:
             self._conclude({"step": 0})
         while self.step_count < self.args.max_steps:
@@ -154,9 +151,13 @@ class RLTrainer:
         groups, updates = self._collect_and_learn()
         with self._clock.part("publish"), self.policy.phase("publish", None):
             gap = self.publish()
+        self._open_ahead()
+        return self._measure(groups, updates, gap)
+
+    def _open_ahead(self) -> None:
+        """Start what rollouts may begin with the weights that are served now."""
         if self.step_count < self.args.max_steps:
             self.collector.open(self.step_count + 1, version=self.step_count)
-        return self._measure(groups, updates, gap)
 
     def _collect_and_learn(self) -> tuple[list[Group], list[UpdateStats]]:
         """Wait for the step's groups, and train; on the first as they come, if these stream."""

@@ -9,7 +9,7 @@ import pytest
 from tests.docs.blocks import ROOT
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.settings.loop_args import LoopArgs
-from vf.trainer.watching.verdict import PARTS
+from vf.trainer.watching.step_clock import PARTS
 
 GUIDES = ["guide-training.md", "loop.md", "watching.md", "losses.md"]
 SOURCES = "".join(

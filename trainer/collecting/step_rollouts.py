@@ -69,7 +69,7 @@ class StepRollouts:
     def start(self) -> None:
         """Draw the step's tasks and start their rollouts."""
         for _ in range(self._args.groups_per_step):
-            self._launch(self._draw())
+            self._launch(self._fresh(self._cursor.draw()))
 
     async def next_group(self) -> Group | None:
         """Wait for a group to finish; None once all have been returned.
@@ -88,7 +88,7 @@ class StepRollouts:
 
     def do_over(self, group: Group) -> None:
         """Run a group anew, with its task."""
-        self._launch(Group(group.task, number=group.number, epoch=group.epoch))
+        self._launch(self._fresh(Draw(group.task, group.number, group.epoch)))
 
     async def stop(self) -> None:
         """Cancel what is under way."""
@@ -142,8 +142,8 @@ class StepRollouts:
                 if done or trace.error is not None or not self._rubric.group_rewards:
                     self._on_trace(trace)
 
-    def _draw(self) -> Group:
-        task, number, epoch = self._cursor.draw()
+    def _fresh(self, draw: Draw) -> Group:
+        task, number, epoch = draw
         return Group(task, number=number, epoch=epoch, min_size=self._args.min_group_size)
 
     def _launch(self, group: Group, ended: dict[int, Trace] | None = None) -> None:
@@ -178,7 +178,7 @@ class StepRollouts:
         self._cursor.observe(Draw(group.task, group.number, group.epoch), group.outcomes)
         if group.uniform and self._refills:
             self._refills -= 1
-            self._launch(self._draw())
+            self._launch(self._fresh(self._cursor.draw()))
         self._finished.append(group)
 
     async def _enough(self, group: Group) -> list[Trace]:

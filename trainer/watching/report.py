@@ -24,7 +24,8 @@ from vf.trainer.watching.conversations import choose, render
 from vf.trainer.watching.curves import CURVES, REWARD, component_curves, ringing
 from vf.trainer.watching.metrics import Metrics
 from vf.trainer.watching.secrets import without_secrets
-from vf.trainer.watching.verdict import PARTS, verdict
+from vf.trainer.watching.step_clock import PARTS
+from vf.trainer.watching.verdict import verdict
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from statistics import fmean
 from vf.trainer.settings.config import Config
 from vf.trainer.watching.advice import advise
 from vf.trainer.watching.metrics import Metrics
+from vf.trainer.watching.step_clock import PARTS
 
-PARTS = ("generate", "environment", "reward", "train", "publish", "evaluate", "save", "wait")
 STEPS = 20  # that a verdict looks back on
 
 _NAMES = {

@@ -15,7 +15,8 @@ from vf.trainer.settings.config import Config, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching.advice import MOST
 from vf.trainer.watching.metrics import Metrics
-from vf.trainer.watching.verdict import PARTS, STEPS, verdict
+from vf.trainer.watching.step_clock import PARTS
+from vf.trainer.watching.verdict import STEPS, verdict
 
 VLLM = {"engine": "vllm"}
 
