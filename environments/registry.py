@@ -29,8 +29,12 @@ def register(id: str, factory: str | Factory) -> None:
             imported when it is first made.
 
     Raises:
-        ConfigError: The name is taken by something else.
+        ConfigError: The name is taken by something else, or has a colon in it.
     """
+    if ":" in id:
+        raise ConfigError(
+            f"environment {id!r}: a name has no colon; what follows one is an argument"
+        )
     if _registered.get(id, factory) != factory:
         raise ConfigError(f"environment {id!r} is registered already, as {_registered[id]}")
     _registered[id] = factory
@@ -47,13 +51,27 @@ def make(id: str, **kwargs: Any) -> Environment:
     Example::
 
         env = vf.make("calculator", max_operations=2)
+        env = vf.make("gym:FrozenLake-v1")
+
+    Args:
+        id: A name. After a colon may stand the first argument, where the environment cannot be
+            made without it: ``"gym:Taxi-v3"`` is ``"gym"`` with ``gymnasium_id="Taxi-v3"``.
+        **kwargs: The other arguments.
 
     Raises:
         ConfigError: No such environment (the nearest names are shown), two of the same name, it
             cannot be imported (with the author's lines of the traceback), or it does not take
             one of the arguments.
     """
-    factory = find(id)
+    name, colon, first = id.partition(":")
+    factory = find(name)
+    if colon:
+        parameter = _first_parameter(id, factory)
+        if parameter in kwargs:
+            raise ConfigError(
+                f"environment {id!r}: {parameter} is said twice, here and in its args"
+            )
+        kwargs[parameter] = first
     try:
         inspect.signature(factory).bind(**kwargs)
     except TypeError as error:
@@ -71,6 +89,21 @@ def make(id: str, **kwargs: Any) -> Environment:
         )
     environment.id = id
     return environment
+
+
+def _first_parameter(id: str, factory: Factory) -> str:
+    """Return the name of the parameter that what follows the colon is for."""
+    name, _, first = id.partition(":")
+    parameter = next(iter(inspect.signature(factory).parameters.values()), None)
+    if (
+        parameter is None
+        or parameter.kind is not parameter.POSITIONAL_OR_KEYWORD
+        or parameter.default is not parameter.empty
+    ):
+        raise ConfigError(f"environment {id!r}: nothing goes after the colon; write {name!r}")
+    if not first:
+        raise ConfigError(f"environment {id!r}: after the colon goes its {parameter.name}")
+    return parameter.name
 
 
 def find(id: str) -> Factory:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import logging
 import signal
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
+# Other packages install commands called `vf-eval` and `vf-init` too: ours have a second name.
+COMMANDS = {
+    "check-template": "vf.trainer.check_template",
+    "eval": "vf.environments.eval_cli",
+    "export": "vf.trainer.export_cli",
+    "init": "vf.environments.init_cli",
+    "view": "vf.environments.view_cli",
+}
+
 EXAMPLES = """\
 examples:
   vf-rl configs/quickstart.toml
@@ -36,6 +46,7 @@ examples:
   vf-rl --resume runs/quickstart-1
   vf-rl check-template tiny             does the model's chat template keep the context growing?
   vf-rl export runs/quickstart-1        a model that transformers and vLLM load
+  vf-rl eval, vf-rl init, vf-rl view    the same as vf-eval, vf-init and vf-view
 
 A bare name in --set means [trainer.args]. Exit codes: 0 done, 1 failed, 2 bad usage or config.
 """
@@ -44,14 +55,9 @@ A bare name in --set means [trainer.args]. Exit codes: 0 done, 1 failed, 2 bad u
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    if argv[:1] == ["check-template"]:
-        from vf.trainer import check_template
-
-        return check_template.main(argv[1:])
-    if argv[:1] == ["export"]:
-        from vf.trainer import export_cli
-
-        return export_cli.main(argv[1:])
+    if argv and argv[0] in COMMANDS:
+        command = importlib.import_module(COMMANDS[argv[0]])
+        return int(command.main(argv[1:]))
     parser = argparse.ArgumentParser(
         prog="vf-rl",
         description="Train a language model in a multi-turn, tool-using environment.",

@@ -97,6 +97,37 @@ def test_a_missing_argument_is_named() -> None:
         vf.make("shop")
 
 
+def test_what_follows_a_colon_is_the_argument_that_it_cannot_be_made_without() -> None:
+    def build(colour: str, size: int = 1) -> Shop:
+        return Shop(size, colour)
+
+    vf.register("painted", build)
+    made = vf.make("painted:blue:ish", size=2)
+    assert isinstance(made, Shop)
+    assert (made.colour, made.size, made.id) == ("blue:ish", 2, "painted:blue:ish")
+
+
+@pytest.mark.parametrize(
+    ("id", "kwargs", "words"),
+    [
+        ("shop:3", {}, "'shop:3': nothing goes after the colon; write 'shop'"),
+        ("painted:", {}, "'painted:': after the colon goes its colour"),
+        ("painted:blue", {"colour": "red"}, "'painted:blue': colour is said twice"),
+        ("paintd:blue", {}, "no environment 'paintd'.*Did you mean 'painted'"),
+    ],
+)
+def test_what_cannot_follow_a_colon_is_told(id: str, kwargs: Any, words: str) -> None:
+    vf.register("shop", Shop)
+    vf.register("painted", lambda colour: Shop(1, colour))
+    with pytest.raises(vf.ConfigError, match=words):
+        vf.make(id, **kwargs)
+
+
+def test_a_registered_name_has_no_colon() -> None:
+    with pytest.raises(vf.ConfigError, match="a name has no colon"):
+        vf.register("shop:red", Shop)
+
+
 def test_a_module_is_imported_when_its_environment_is_first_made(module: str) -> None:
     vf.register("shop", f"{module}:Shop")
     assert "shop" in vf.registered()

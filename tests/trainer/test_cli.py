@@ -138,3 +138,13 @@ def test_a_run_leaves_what_it_promises_and_can_be_resumed(
     assert main(["--resume", str(run), "--set", "max_steps=3"]) == 0
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["eval", "init", "view"])
+def test_the_other_commands_have_a_name_that_no_other_package_takes(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: vf-{name} ")

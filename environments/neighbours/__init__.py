@@ -1,0 +1,1 @@
+"""Other libraries' environments here, and ours there."""

@@ -1,0 +1,1 @@
+"""An installed environment of the verifiers package, as one of ours."""

@@ -1,0 +1,1 @@
+"""Supervised fine-tuning from saved traces."""
