@@ -50,7 +50,7 @@ def evaluate(pipe: Connection, config: Config, folder: Path, adapters: Sequence[
     from safetensors.torch import load_file
 
     with open_trainer(config, folder) as trainer:
-        model = trainer.policy.accelerator.unwrap_model(trainer.policy.model)
+        model = trainer.policy.model
         pipe.send(trainer.evaluate()["eval/reward/mean"])
         for number, adapter in enumerate(adapters, 1):
             state = load_file(adapter / "adapter_model.safetensors")

@@ -126,7 +126,7 @@ def _run() -> Iterator[str]:
     yield ""
     own = [name for name in VllmSettings.model_fields if name in vllm - embedded or name == "args"]
     yield from _table(VllmSettings, own, "inference.")
-    yield from _section("`[trainer]`", TrainerConfig, ["gpus"], "trainer.")
+    yield from _section("`[trainer]`", TrainerConfig, ["gpus", "accelerate_config"], "trainer.")
     yield "## `[trainer.args]`"
     yield ""
     grouped = [name for names in GROUPS.values() for name in names]

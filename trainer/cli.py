@@ -159,7 +159,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         return _open_tmux(folder, args)
     if (count := processes_to_launch(config)) > 1:
         _preflight(config, console)  # as above
-        return launch(count, argv)
+        return launch(count, argv, config.trainer.accelerate_config)
     for note in notes:
         console.print(f"[yellow]note:[/yellow] {note}")
     for note in _cautions(config):

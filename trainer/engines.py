@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from vf.inference.completions import TokenClient
 from vf.inference.embedded.embedded_server import EmbeddedServer
@@ -39,7 +34,11 @@ def build_engine(plan: Plan, policy: Policy, folder: RunFolder) -> Engine:
     settings = config.inference
     if isinstance(settings, EmbeddedSettings):
         return EmbeddedServer(
-            settings, policy.module, plan.renderer, config.model, max_seq_len=args.max_seq_len
+            settings,
+            policy.weights.module,
+            plan.renderer,
+            config.model,
+            max_seq_len=args.max_seq_len,
         )
     cpu = not torch.cuda.is_available()
     trainers = config.trainer.devices or [0]
@@ -47,7 +46,7 @@ def build_engine(plan: Plan, policy: Policy, folder: RunFolder) -> Engine:
     return VllmEngine(
         settings,
         config.model,
-        PolicyWeights(policy),
+        policy.weights,
         rung=choose_rung(settings, use_lora=args.use_lora, cpu=cpu),
         folder=folder.path / "published",
         log_path=folder.inference_log,
@@ -57,31 +56,6 @@ def build_engine(plan: Plan, policy: Policy, folder: RunFolder) -> Engine:
         shared_gpu=not cpu and (settings.gpus is None or bool({*settings.gpus} & {*trainers})),
         encoded=(text, plan.renderer.tokenizer.encode(text, add_special_tokens=False)),
     )
-
-
-class PolicyWeights:
-    """A policy's weights, as an engine can have them."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-
-    def save(self, folder: Path, *, untied: bool = False) -> None:
-        """Write the adapter or the model in Hugging Face's format."""
-        if not untied:
-            self._policy.save(folder)
-            return
-        module = self._policy.module
-        config = copy.deepcopy(module.config)
-        config.tie_word_embeddings = False
-        config.save_pretrained(folder)
-        # Tied tensors are one in memory, which the format refuses: each gets a copy.
-        state = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
-        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-
-    def named_tensors(self) -> Iterator[tuple[str, Any]]:
-        """Yield every parameter of a full fine-tune by its name in Hugging Face's format."""
-        for name, parameter in self._policy.module.named_parameters():
-            yield name, parameter.detach()
 
 
 async def probe(

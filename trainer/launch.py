@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vf.traces.errors import ConfigError
@@ -43,6 +44,11 @@ def world() -> World:
     """Return this process's place, from the environment variables that every launcher sets."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     return World(int(os.environ.get("RANK", "0")), size) if size > 1 else World(0, 1)
+
+
+def is_sharded() -> bool:
+    """Return whether the launcher asked for the model to be spread over the processes (FSDP)."""
+    return world().size > 1 and os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
 
 
 def narrow_devices(config: Config) -> None:
@@ -101,12 +107,36 @@ def check_devices(config: Config) -> None:
 
 
 def processes_to_launch(config: Config) -> int:
-    """Return how many processes are still to be started: 0 where this one is all, or one of all."""
+    """Return how many processes are still to be started: 0 where this one is all, or one of all.
+
+    Raises:
+        ConfigError: ``trainer.accelerate_config`` cannot be read, or asks for what is not there.
+    """
+    if world().size > 1:
+        return 0
     count = len(config.trainer.devices or [])
-    return count if count > 1 and world().size == 1 else 0
+    if config.trainer.accelerate_config is not None:
+        count = count or _configured_processes(config.trainer.accelerate_config)
+    return count if count > 1 else 0
 
 
-def launcher_args(count: int, argv: Sequence[str]) -> list[str]:
+def _configured_processes(path: str) -> int:
+    """Return how many processes an Accelerate config asks for."""
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    try:
+        config = load_config_from_file(str(Path(path).expanduser()))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"trainer.accelerate_config = {path!r}: {error}") from error
+    if config.num_machines and config.num_machines > 1:
+        raise ConfigError(
+            f"trainer.accelerate_config = {path!r} is for {config.num_machines} machines: start "
+            "`accelerate launch --config_file ... -m vf.trainer.cli CONFIG.toml` on each of them"
+        )
+    return int(config.num_processes)
+
+
+def launcher_args(count: int, argv: Sequence[str], config_file: str | None = None) -> list[str]:
     """Return the arguments of ``accelerate launch`` that start a run in several processes.
 
     They leave nothing to the user's Accelerate defaults, whose precision, sharding or port are
@@ -115,18 +145,21 @@ def launcher_args(count: int, argv: Sequence[str]) -> list[str]:
     Args:
         count: How many processes.
         argv: The arguments of ``vf-rl``.
+        config_file: An Accelerate config that says the rest.
     """
+    how = ["--multi_gpu", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    if config_file is not None:
+        how = ["--config_file", str(Path(config_file).expanduser())]
     threads = max(1, len(os.sched_getaffinity(0)) // count) if sys.platform == "linux" else 1
     return [
-        *("--multi_gpu", "--num_processes", str(count), "--num_machines", "1"),
+        *(*how, "--num_processes", str(count), "--num_machines", "1"),
         *("--machine_rank", "0", "--main_process_port", "0", "--gpu_ids", "all"),
-        *("--mixed_precision", "no", "--dynamo_backend", "no"),
         *("--num_cpu_threads_per_process", os.environ.get("OMP_NUM_THREADS", str(threads))),
         *("-m", "vf.trainer.cli", *argv),
     ]
 
 
-def launch(count: int, argv: Sequence[str]) -> int:
+def launch(count: int, argv: Sequence[str], config_file: str | None = None) -> int:
     """Run ``vf-rl`` in several processes, wait for their end and return the run's exit code.
 
     If one process dies, the others are ended: with SIGTERM, and after 30 s with SIGKILL.
@@ -134,6 +167,7 @@ def launch(count: int, argv: Sequence[str]) -> int:
     Args:
         count: How many processes.
         argv: The arguments of ``vf-rl``.
+        config_file: An Accelerate config.
     """
     from accelerate.commands.launch import launch_command, launch_command_parser
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -144,8 +178,9 @@ def launch(count: int, argv: Sequence[str]) -> int:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # What failed has said so itself.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    arguments = launcher_args(count, argv, config_file)
     try:
-        launch_command(launch_command_parser().parse_args(launcher_args(count, argv)))
+        launch_command(launch_command_parser().parse_args(arguments))
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         if failure.exitcode >= 0:

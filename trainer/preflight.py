@@ -20,7 +20,7 @@ from vf.traces.calling import call
 from vf.traces.errors import ConfigError, VfError
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
-from vf.trainer.launch import check_devices, outer_environ, processes_to_launch, world
+from vf.trainer.launch import check_devices, is_sharded, outer_environ, processes_to_launch, world
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.learning_rate import advice, peak_learning_rate
 from vf.trainer.learning.memory import (
@@ -76,11 +76,19 @@ class Plan:
         groups = args.groups_per_step
         tools = len(self.environment.episode(0).toolbox.tools)
         total = sum(self.memory.values())
+        weights = f"LoRA rank {args.lora_rank}" if args.use_lora else "all weights"
+        if args.bf16 is True:
+            weights += " on bfloat16"
+        if args.gradient_checkpointing is True:
+            weights += " with gradient checkpointing"
         how = (
-            f"LoRA rank {args.lora_rank}" if args.use_lora else "all weights"
-        ) + f", {args.loss_fn}, learning rate {peak_learning_rate(args, self.hidden_size):.3g}"
+            weights
+            + f", {args.loss_fn}, learning rate {peak_learning_rate(args, self.hidden_size):.3g}"
+        )
         if world().size > 1:
             how += f", in {world().size} processes"
+        if is_sharded():
+            how += " that share the weights (FSDP)"
         ahead = steps_ahead(config)
         order = (
             f"rollouts run up to {ahead} step{'s' * (ahead > 1)} ahead of training"
@@ -113,6 +121,12 @@ class Plan:
         ]
 
 
+SHARDED_ENGINE = (
+    'inference.engine = "embedded" samples from the trainer\'s own weights, but FSDP spreads them '
+    'over processes; set engine = "vllm", or leave FSDP out'
+)
+
+
 def preflight(config: Config) -> Plan:
     """Check a config against the world, without loading any weights.
 
@@ -128,6 +142,8 @@ def preflight(config: Config) -> Plan:
     settings = config.inference
     if not isinstance(settings, EmbeddedSettings):
         check_settings(settings, outer_environ())
+    elif is_sharded():
+        raise ConfigError(SHARDED_ENGINE)
     environment = make(config.env.id, **config.env.args)
     asyncio.run(_check(environment))
     model_config = _model_config(config.model)
@@ -155,10 +171,11 @@ def preflight(config: Config) -> Plan:
             f"{task.id!r} has {longest} tokens; raise it (and max_seq_len), or shorten the prompts"
         )
     parameters = _count_parameters(model_config)
+    shape = Shape.of(model_config, parameters)
     budget = ""
     # A process that only launches others leaves the devices alone: they find it.
-    if args.micro_batch_tokens == "auto" and not processes_to_launch(config):
-        config, budget = _with_budget(config, Shape.of(model_config, parameters))
+    if not processes_to_launch(config):
+        config, budget = _settled(config, shape)
     return Plan(
         config,
         environment,
@@ -169,7 +186,7 @@ def preflight(config: Config) -> Plan:
         longest,
         parameters,
         model_config.get_text_config().hidden_size,
-        _memory(config, model_config, parameters),
+        _memory(config, shape),
         summary(verdicts),
         budget,
     )
@@ -243,32 +260,54 @@ def _count_parameters(model_config: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _memory(config: Config, model_config: Any, parameters: int) -> dict[str, int]:
+def _memory(config: Config, shape: Shape) -> dict[str, int]:
     """Predict the bytes of a trainer process at its peak, by purpose."""
     args = config.args
     budget = args.max_seq_len if args.micro_batch_tokens == "auto" else args.micro_batch_tokens
     return predict(
-        Shape.of(model_config, parameters),
+        shape,
         args,
         min(budget, args.batch_size * args.max_seq_len),
         requests=_requests(config),
         max_seq_len=args.max_seq_len,
+        parts=_parts(),
     )
 
 
-def _with_budget(config: Config, shape: Shape) -> tuple[Config, str]:
-    """Return the config with the token budget that was found, and how it was, in one line."""
+def _settled(config: Config, shape: Shape) -> tuple[Config, str]:
+    """Return the config with what "auto" means here, and how a budget was found, if it was."""
     import torch
 
-    settings = config.inference
+    settings, cuda = config.inference, torch.cuda.is_available()
+    said = ""
+    if config.args.bf16 == "auto":
+        bf16 = config.args.use_lora and cuda and torch.cuda.is_bf16_supported()
+        config = _with(config, bf16=bf16)
     served = isinstance(settings, VllmSettings) and settings.base_url is None
-    share = SHARE_BESIDE_SERVER if served and torch.cuda.is_available() else SHARE
+    share = SHARE_BESIDE_SERVER if served and cuda else SHARE
     free = free_memory()
-    tokens = largest_budget(shape, config.args, int(share * free), requests=_requests(config))
-    args = config.args.model_copy(update={"micro_batch_tokens": tokens})
-    trainer = config.trainer.model_copy(update={"args": args})
-    said = f"{tokens:,} tokens, found for {share:.0%} of the {free / 2**20:,.0f} MiB that are free"
-    return config.model_copy(update={"trainer": trainer}), said
+    room = int(share * free)
+    if config.args.gradient_checkpointing == "auto":
+        tight = sum(_memory(config, shape).values()) > room
+        config = _with(config, gradient_checkpointing=tight)
+    if config.args.micro_batch_tokens == "auto":
+        requests = _requests(config)
+        tokens = largest_budget(shape, config.args, room, requests=requests, parts=_parts())
+        config = _with(config, micro_batch_tokens=tokens)
+        free_mib = free / 2**20
+        said = f"{tokens:,} tokens, found for {share:.0%} of the {free_mib:,.0f} MiB that are free"
+    return config, said
+
+
+def _with(config: Config, **found: Any) -> Config:
+    """Return a config with other ``[trainer.args]``."""
+    args = config.args.model_copy(update=found)
+    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"args": args})})
+
+
+def _parts() -> int:
+    """Return how many processes the model is spread over."""
+    return world().size if is_sharded() else 1
 
 
 def _requests(config: Config) -> int:

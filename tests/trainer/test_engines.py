@@ -12,7 +12,6 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,8 +24,9 @@ from vf.inference.completions import Completion
 from vf.inference.serving import Serving
 from vf.inference.tiny_path import resolve_model
 from vf.traces.errors import ConfigError, ServerDown, TrainingError
-from vf.trainer.engines import PROBE_TOKENS, PolicyWeights, check_gap, probe
-from vf.trainer.learning.policy import Policy
+from vf.trainer.engines import PROBE_TOKENS, check_gap, probe
+from vf.trainer.learning.ranks import Ranks
+from vf.trainer.learning.weights import Weights
 from vf.trainer.rl_trainer import RLTrainer
 
 MakeTrainer = Callable[..., RLTrainer]
@@ -126,7 +126,7 @@ def test_the_gap_is_the_mean_distance_of_the_logprobs(
     gap = asyncio.run(asyncio.wait_for(work, 20.0))
     ids = torch.tensor([[1, 2, 3, 7, 8]])
     with torch.no_grad(), trainer.engine.training():
-        logits = trainer.policy.module(ids, use_cache=False).logits[0].float() / 0.5
+        logits = trainer.policy.weights.module(ids, use_cache=False).logits[0].float() / 0.5
     mine = torch.log_softmax(logits, -1)
     wanted = (abs(-1.0 - mine[2, 7]) + abs(-2.0 - mine[3, 8])) / 2
     assert gap == pytest.approx(float(wanted), abs=1e-4)
@@ -144,7 +144,7 @@ def test_an_untied_copy_says_the_same(tmp_path: Path) -> None:
     module = AutoModelForCausalLM.from_pretrained(resolve_model("tiny"), dtype=torch.float32)
     with torch.no_grad():
         next(module.parameters()).mul_(1.5)  # as training would
-    weights = PolicyWeights(SimpleNamespace(module=module))  # type: ignore[arg-type]
+    weights = Weights(module, Ranks(), adapter=False)
     weights.save(tmp_path / "copy", untied=True)
     config = json.loads((tmp_path / "copy" / "config.json").read_text())
     assert config["tie_word_embeddings"] is False
@@ -156,8 +156,7 @@ def test_an_untied_copy_says_the_same(tmp_path: Path) -> None:
 
 def test_tensors_are_named_as_in_the_models_own_files() -> None:
     module = AutoModelForCausalLM.from_pretrained(resolve_model("tiny"))
-    policy: Policy = SimpleNamespace(module=module)  # type: ignore[assignment]
-    named = dict(PolicyWeights(policy).named_tensors())
+    named = dict(Weights(module, Ranks(), adapter=False).named_tensors())
     state = module.state_dict()
     assert set(named) <= set(state)
     assert set(state) - set(named) <= {"lm_head.weight"}, "tied to the embedding"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
+from operator import attrgetter
 
 import torch
 
 from vf.traces.errors import TrainingError, VfError
 from vf.trainer.learning.policy import Policy
-from vf.trainer.learning.ranks import Accumulate, Finish, Load, Stop
+from vf.trainer.learning.ranks import Accumulate, Finish, Load, Stop, Together
 from vf.trainer.saving.checkpoint import load_checkpoint
 from vf.trainer.settings.config import Config
 
@@ -50,6 +53,10 @@ def _follow(policy: Policy) -> None:
             case Accumulate(seed=seed):
                 torch.manual_seed(seed)
                 policy.add_gradient(command)
+            case Together(path, args):
+                result = attrgetter(path)(policy)(*args)
+                if isinstance(result, Iterator):
+                    deque(result, maxlen=0)
             case Finish():
                 # A loss that is not finite is so on every rank, and rank 0 decides what it means
                 # for the run: this one listens for what comes next.

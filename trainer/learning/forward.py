@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -14,6 +15,7 @@ from vf.trainer.learning.head import head_logprobs, pick
 from vf.trainer.learning.prefix_tree import PrefixTree
 
 How = Literal["packed", "own_head", "padded"]
+METHOD = "vf_tree_logprobs"  # of a model that is spread over processes; see sharding.py
 
 
 def token_logprobs(
@@ -116,11 +118,12 @@ class Forward:
         """Return log p and entropy of trained tokens; see :func:`token_logprobs`."""
         if batch.tree is None or self.how == "padded":
             return token_logprobs(self.model, batch, temperature, entropy_gradient=entropy_gradient)
-        return tree_logprobs(
-            self.model,
+        through: Any = getattr(self.model, METHOD, None) or partial(tree_logprobs, self.model)
+        found: tuple[torch.Tensor, torch.Tensor] = through(
             batch,
             batch.tree,
             temperature,
             entropy_gradient=entropy_gradient,
             own_head=self.how == "own_head",
         )
+        return found

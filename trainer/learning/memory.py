@@ -70,7 +70,13 @@ class Shape:
 
 
 def predict(
-    shape: Shape, args: TrainerArgs, tokens: int, *, requests: int = 0, max_seq_len: int = 0
+    shape: Shape,
+    args: TrainerArgs,
+    tokens: int,
+    *,
+    requests: int = 0,
+    max_seq_len: int = 0,
+    parts: int = 1,
 ) -> dict[str, int]:
     """Return the bytes of a trainer process at its peak, by purpose.
 
@@ -90,14 +96,15 @@ def predict(
         tokens: T, that the largest micro-batch computes.
         requests: That the embedded engine answers at once; 0 where another engine answers.
         max_seq_len: Tokens that its cache holds for each.
+        parts: Processes that weights, gradients and optimizer are spread over.
     """
-    width, trained = 2 if args.bf16 else FLOAT32, trained_parameters(shape, args)
+    width, trained = 2 if args.bf16 is True else FLOAT32, trained_parameters(shape, args)
     adapter = FLOAT32 * trained if args.use_lora else 0
     cached = requests * (math.ceil(max_seq_len / PAGE_TOKENS) + 1) * PAGE_TOKENS
     found = {
-        "weights": shape.parameters * width + adapter,
-        "gradients and optimizer": 3 * FLOAT32 * trained,
-        "reference": shape.parameters * width if args.reference_model is not None else 0,
+        "weights": (shape.parameters * width + adapter) // parts,
+        "gradients and optimizer": 3 * FLOAT32 * trained // parts,
+        "reference": shape.parameters * width // parts if args.reference_model is not None else 0,
         "key-value cache": cached * 2 * shape.keys * shape.layers * width,
         "activations": activations(shape, args, tokens),
         "head and scratch": scratch(shape, args, tokens),
@@ -105,7 +112,9 @@ def predict(
     return {name: size for name, size in found.items() if size}
 
 
-def largest_budget(shape: Shape, args: TrainerArgs, free: int, *, requests: int = 0) -> int:
+def largest_budget(
+    shape: Shape, args: TrainerArgs, free: int, *, requests: int = 0, parts: int = 1
+) -> int:
     """Return the most tokens in a micro-batch whose predicted peak is within the free memory.
 
     It is a multiple of 256 tokens above ``max_seq_len``, at most :data:`CEILING`, and not more than
@@ -116,13 +125,14 @@ def largest_budget(shape: Shape, args: TrainerArgs, free: int, *, requests: int 
         args: ``[trainer.args]``.
         free: Bytes.
         requests: That the embedded engine answers at once.
+        parts: Processes that weights, gradients and optimizer are spread over.
     """
     least = args.max_seq_len
     most = max(least, min(CEILING, args.batch_size * args.max_seq_len))
 
     def peak(tokens: int) -> int:
-        found = predict(shape, args, tokens, requests=requests, max_seq_len=args.max_seq_len)
-        return sum(found.values())
+        limits = {"requests": requests, "max_seq_len": args.max_seq_len}
+        return sum(predict(shape, args, tokens, **limits, parts=parts).values())
 
     choices = range(least, most + 1, GRAIN)
     return choices[max(0, bisect.bisect_right(choices, free, key=peak) - 1)]
@@ -168,12 +178,12 @@ def kept_per_token(shape: Shape, args: TrainerArgs) -> int:
     adapted matrix its input in float32: 4·(5·H + A + I).
     """
     h, i, a, k = shape.hidden, shape.intermediate, shape.queries, shape.keys
-    width = 2 if args.bf16 else FLOAT32
+    width = 2 if args.bf16 is True else FLOAT32
     norms = 4 if args.use_lora else 6
     kept = width * (norms * h + 4 * i + 2 * a + 2 * k) + FLOAT32 * (shape.heads + 2)
     if args.use_lora:
         kept += FLOAT32 * 7 * args.lora_rank
-    if args.bf16:
+    if args.bf16 is True:
         kept += FLOAT32 * (2 * h + 5 * h + a + i)
     return kept
 
@@ -184,9 +194,9 @@ def activations(shape: Shape, args: TrainerArgs, tokens: int) -> int:
     T·layers·:func:`kept_per_token`; with ``gradient_checkpointing`` T·layers·w·H, the layers'
     inputs, and one layer's as above. Behind the layers, 3·T·w·H for the last norm.
     """
-    width = 2 if args.bf16 else FLOAT32
+    width = 2 if args.bf16 is True else FLOAT32
     layer = kept_per_token(shape, args)
-    if args.gradient_checkpointing:
+    if args.gradient_checkpointing is True:
         per_token = shape.layers * width * shape.hidden + layer
     else:
         per_token = shape.layers * layer
@@ -209,4 +219,4 @@ def scratch(shape: Shape, args: TrainerArgs, tokens: int) -> int:
         head = 3 * chunk
         if not args.use_lora:
             head = max(head, 2 * chunk + FLOAT32 * shape.vocabulary * shape.hidden)
-    return max(head, 3 * tokens * (2 if args.bf16 else FLOAT32) * shape.intermediate)
+    return max(head, 3 * tokens * (2 if args.bf16 is True else FLOAT32) * shape.intermediate)

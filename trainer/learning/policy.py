@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from vf.inference.embedded.loading import load_module
-from vf.traces.errors import ConfigError, TrainingError
+from vf.traces.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
+from vf.trainer.learning.building import build_model, build_optimizer, weights_dtype
 from vf.trainer.learning.forward import token_logprobs
-from vf.trainer.learning.learning_rate import peak_learning_rate
-from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.learning.memory import CEILING
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
-from vf.trainer.learning.out_of_memory import Budget, Work, attempt
+from vf.trainer.learning.out_of_memory import KNOBS, Budget, Shortage, Work, attempt
 from vf.trainer.learning.packing import share_out
-from vf.trainer.learning.ranks import Accumulate, Finish, Ranks
-from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference
+from vf.trainer.learning.ranks import Accumulate, Finish, Ranks, together
+from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference, State
 from vf.trainer.learning.self_test import choose_forward, has_dropout
+from vf.trainer.learning.sharding import shard, spread_state, whole, whole_state
 from vf.trainer.learning.too_long import fit
+from vf.trainer.learning.weights import Weights
 from vf.trainer.settings.config import TrainerArgs
 
 # Told a part of an update that begins, and the micro-batch that it is about.
@@ -54,70 +53,39 @@ class Policy:
     """
 
     def __init__(self, model_name: str, args: TrainerArgs) -> None:
-        from transformers import get_scheduler
-
-        self.args = args
         self.ranks = Ranks()
+        self.args = args = self.ranks.led(args)  # what "auto" means is found by rank 0
         self.accelerator = self.ranks.accelerator
         self.objective = Objective(args)
         self.phase: Phase = unwatched
         self._sums, self._totals = self.objective.empty_sums(), Totals()
         self._work: list[Work] = []  # of the optimizer step under way
-        # What "auto" means is found before, for rank 0; the others get what it cuts.
         tokens = CEILING if args.micro_batch_tokens == "auto" else args.micro_batch_tokens
         self.budget = Budget(tokens, args.micro_batch_size)
-        model = load_module(model_name, _dtype(args))
-        width = model.config.get_text_config().hidden_size
-        if args.use_lora:
-            model = _with_lora(model, args)
-        if args.gradient_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-            model.enable_input_require_grads()
-        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.AdamW(
-            trainable,
-            lr=peak_learning_rate(args, width),
-            betas=(args.betas[0], args.betas[1]),
-            eps=args.eps,
-            weight_decay=args.weight_decay,
-        )
-        name = (
-            "constant_with_warmup"
-            if args.lr_scheduler_type == "constant"
-            else args.lr_scheduler_type
-        )
-        scheduler = get_scheduler(
-            name,
-            optimizer,
-            num_warmup_steps=args.warmup_steps * args.updates_per_step,
-            num_training_steps=args.max_steps * args.updates_per_step,
-        )
-        # Only placed on the device, never wrapped: the ranks sum their gradients themselves.
-        self.model: Any = self.accelerator.prepare_model(model, evaluation_mode=True)
-        self.optimizer, self.scheduler = self.accelerator.prepare(optimizer, scheduler)
-        self.ranks.align(self._trained)
+        model = build_model(model_name, args)
+        self.weights = Weights(model, self.ranks, adapter=args.use_lora)
+        self.model: Any = model
+        self.optimizer, self.scheduler = build_optimizer(self.model, args)
         self.model.eval()
-        self.forward = choose_forward(self.module, args.max_seq_len, packing=args.packing)
+        self.forward = choose_forward(self.weights.module, args.max_seq_len, packing=args.packing)
         # Dropout must differ between samples, and so must the activations that it is applied to.
         self._share = args.share_prefixes and not has_dropout(model)
         self._reference_forward = self.forward
         self.reference = self._build_reference() if args.kl_penalty_coef else None
 
     def _build_reference(self) -> Reference:
-        args, mine = self.args, self.accelerator.unwrap_model(self.model)
+        args, mine = self.args, self.model
         if args.reference_model is None:
             return AdapterReference(mine)
-        model = load_module(args.reference_model, _dtype(args), "trainer.args.reference_model")
-        model = model.to(self.accelerator.device)
+        dtype = weights_dtype(args)
+        model = load_module(args.reference_model, dtype, "trainer.args.reference_model")
+        if self.ranks.sharding is not None:
+            shard(model, self.ranks.sharding, trained=False)
+        else:
+            model = model.to(self.accelerator.device)
         reference = FrozenReference(model, mine, follows=args.reference_update_steps is not None)
         self._reference_forward = choose_forward(model, args.max_seq_len, packing=args.packing)
         return reference
-
-    @property
-    def module(self) -> Any:
-        """The model as it was loaded, with the adapter inside its layers if there is one."""
-        model = self.accelerator.unwrap_model(self.model)
-        return model.get_base_model() if self.args.use_lora else model
 
     @property
     def learning_rate(self) -> float:
@@ -156,7 +124,11 @@ class Policy:
         ]
         computed = sum(batch.computed for part in batches for batch in part)
         totals = replace(Totals.of(samples), computed=computed, too_long=too_long)
-        parts = [Accumulate(part, totals, seed) for part, seed in zip(batches, seeds, strict=True)]
+        rounds = max(map(len, batches)) if self.ranks.sharding is not None else 0
+        parts = [
+            Accumulate(part, totals, seed, rounds)
+            for part, seed in zip(batches, seeds, strict=True)
+        ]
         self.ranks.tell(parts)
         self.add_gradient(parts[0])
         self.ranks.joined()
@@ -189,9 +161,28 @@ class Policy:
         self._work += todo
         with self._training():
             while shortage := attempt(todo, self._backward):
+                self._give_up_if_sharded(shortage)
                 self.optimizer.zero_grad()
                 self._sums = self.objective.empty_sums()
                 todo = self._work = self.budget.halve(self._work, shortage, share=self._share)
+            for _ in range(part.rounds - len(todo)):
+                logprobs, _ = self.forward(self._idle(), self.args.temperature)
+                (0.0 * logprobs.sum()).backward()  # type: ignore[no-untyped-call]
+
+    def _idle(self) -> MicroBatch:
+        """Return the least micro-batch: layers that are spread need every rank in every round."""
+        branch = Branch([0, 0], [0, 1], [0.0, 0.0], [0, 0], [0, 0])
+        packed = self.forward.how != "padded"
+        [batch] = self.budget.pack([Sample(branch, 0.0)], packed=packed, share=False)
+        return batch.to(self.accelerator.device)
+
+    def _give_up_if_sharded(self, shortage: Shortage) -> None:
+        if self.ranks.sharding is not None:
+            raise TrainingError(
+                f"out of memory in a micro-batch of {shortage.tokens:,} tokens; with parameters "
+                "spread over processes a step cannot begin again, for the others are in its midst. "
+                f"{KNOBS}. The allocator: {shortage.message}"
+            )
 
     def _backward(self, work: Work) -> None:
         """Add the gradient of one micro-batch."""
@@ -203,7 +194,7 @@ class Policy:
             )
             loss, sums = self.objective(batch, logprobs, entropy, work.reference, work.mean_gap)
         with self.phase("backward", batch):
-            self.accelerator.backward(loss)
+            loss.backward()  # type: ignore[no-untyped-call]
         self._sums += sums
 
     def take_step(self) -> UpdateStats:
@@ -214,17 +205,22 @@ class Policy:
         """
         sums, totals = self._sums, self._totals
         self._sums, self._totals = self.objective.empty_sums(), Totals()
-        counted = torch.cat([sums, sums.new_tensor([self.budget.retries])])
+        tokens = sum(int(work.batch.loss_mask.sum()) for work in self._work)
+        counted = torch.cat([sums, sums.new_tensor([self.budget.retries, tokens])])
         self._work, self.budget.retries = [], 0
-        self.ranks.add_up(self._trained, counted)
-        sums, retries = counted[:-1], int(counted[-1])
+        self.ranks.add_up(self.weights.trained, counted)
+        sums, retries = counted[:-2], int(counted[-2])
+        if int(counted[-1]) != totals.tokens:
+            raise TrainingError(
+                f"the trainer processes disagree on a batch: of its {totals.tokens:,} trained "
+                f"tokens they computed {int(counted[-1]):,}"
+            )
         factor = scale(totals, self.args)
-        for parameter in self._trained:
+        for parameter in self.weights.trained:
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
-        norm = float(
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm)
-        )
+        clipped = torch.nn.utils.clip_grad_norm_(self.weights.trained, self.args.max_grad_norm)
+        norm = float(whole(clipped))
         stats = replace(self.objective.stats(sums, factor, norm, totals), oom_retries=retries)
         if not (is_finite(sums) and norm < float("inf")):
             self.optimizer.zero_grad()
@@ -246,7 +242,10 @@ class Policy:
             return work
         with torch.no_grad(), self.reference.active(), self._reference_forward.active():
             while shortage := attempt(work, self._ask):
+                self._give_up_if_sharded(shortage)
                 work = self.budget.halve(work, shortage, share=share)
+            for _ in range(part.rounds - len(work)):
+                self._reference_forward(self._idle(), self.args.temperature)
         gap = torch.zeros(1, dtype=torch.float64)
         for each in work:
             if each.reference is not None:
@@ -271,6 +270,7 @@ class Policy:
             if steps % every == 0:
                 self.reference.follow()
 
+    @together("logprobs")
     def logprobs(self, prompt_ids: list[int], token_ids: list[int]) -> list[float]:
         """Return the log-probability of each token after the prompt, at the run's temperature."""
         branch = Branch()
@@ -282,51 +282,20 @@ class Policy:
             logprobs, _ = token_logprobs(self.model, batch, self.args.temperature)
         return [float(logprob) for logprob in logprobs]
 
-    def fingerprint(self) -> str:
-        """Return a short hash of what is not trained: another base model has another.
+    @together("optimizer_state")
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the optimizer's state; it does not depend on how many processes there are."""
+        state: dict[str, Any] = self.optimizer.state_dict()
+        return whole_state(state) if self.ranks.sharding is not None else state
 
-        It is made of each frozen parameter's name, shape and first values.
-        """
-        digest = hashlib.sha256()
-        for name, parameter in self.accelerator.unwrap_model(self.model).named_parameters():
-            if not parameter.requires_grad:
-                head = parameter.detach().reshape(-1)[:64].float().cpu()
-                digest.update(f"{name} {tuple(parameter.shape)}".encode())
-                digest.update(head.numpy().tobytes())
-        return digest.hexdigest()[:16]
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`optimizer_state` returned."""
+        self.optimizer.load_state_dict(spread_state(state, self.weights.trained))
 
-    def save(self, folder: Path) -> None:
-        """Save the adapter or the model in Hugging Face's format."""
-        self.accelerator.unwrap_model(self.model).save_pretrained(folder)
-
-    def trainable_state(self) -> dict[str, torch.Tensor]:
-        """Return the trained parameters by name, on the CPU."""
-        model = self.accelerator.unwrap_model(self.model)
-        return {
-            name: parameter.detach().cpu().clone()
-            for name, parameter in model.named_parameters()
-            if parameter.requires_grad
-        }
-
-    def load_trainable_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Copy saved parameters back in place, so that an engine on this module sees them.
-
-        Raises:
-            ConfigError: The names or shapes are those of another model.
-        """
-        model = self.accelerator.unwrap_model(self.model)
-        mine = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        if {name: p.shape for name, p in mine.items()} != {n: t.shape for n, t in state.items()}:
-            raise ConfigError(
-                "the checkpoint's trained parameters are those of another model or adapter"
-            )
-        with torch.no_grad():
-            for name, parameter in mine.items():
-                parameter.copy_(state[name])
-
-    @property
-    def _trained(self) -> list[torch.nn.Parameter]:
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+    @together("reference_state")
+    def reference_state(self) -> State | None:
+        """Return what the reference has learned, if it follows."""
+        return self.reference.state() if self.reference is not None else None
 
     @contextmanager
     def _training(self) -> Iterator[None]:
@@ -337,23 +306,3 @@ class Policy:
                 yield
         finally:
             self.model.eval()
-
-
-def _dtype(args: TrainerArgs) -> torch.dtype:
-    return torch.bfloat16 if args.bf16 else torch.float32
-
-
-def _with_lora(model: Any, args: TrainerArgs) -> Any:
-    from peft import LoraConfig, get_peft_model
-
-    config = LoraConfig(
-        r=args.lora_rank,
-        lora_alpha=args.lora_alpha,
-        lora_dropout=args.lora_dropout,
-        target_modules=lora_targets(model, args),
-        task_type="CAUSAL_LM",
-    )
-    try:
-        return get_peft_model(model, config)
-    except ValueError as error:
-        raise ConfigError(f"trainer.args.lora_target_modules: {error}") from error

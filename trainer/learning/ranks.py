@@ -8,10 +8,14 @@ the same step: what one process would have done, up to the order of additions.
 Commands travel over a gloo group of their own, on which a follower may wait as long as rollouts
 take. Sums travel over the default group (NCCL on GPUs), where nobody has reason to be late. Where a
 process dies, the launcher ends the others (see :mod:`vf.trainer.launch`).
+
+By default every rank holds the whole model. With FSDP (:mod:`vf.trainer.learning.sharding`) each
+holds a part, and whatever reads parameters or runs the model is done by all of them.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -23,13 +27,15 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from vf.traces.errors import TrainingError
+from vf.traces.errors import ConfigError, TrainingError
 from vf.trainer.launch import world
 from vf.trainer.learning.batch import MicroBatch, Totals
+from vf.trainer.learning.sharding import sharding_plugin
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Sized)
+Value = TypeVar("Value")
 
 LATE = timedelta(minutes=30)  # in a sum, or in joining: then the process hangs
 IDLE = timedelta(days=30)  # between two commands
@@ -44,16 +50,31 @@ class Accumulate:
         batches: The receiving rank's share.
         totals: What the shares of all ranks hold together.
         seed: Of the follower's dropout. Rank 0, which saves its random state, goes on with that.
+        rounds: Passes that every rank must make, where the model is spread over them; else 0.
     """
 
     batches: list[MicroBatch]
     totals: Totals
     seed: int
+    rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
     """Take the optimizer step together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Run a method of the policy, for the parts of the model that this rank has.
+
+    Attributes:
+        path: Which: ``logprobs``, or ``weights.state``.
+        args: What it takes.
+    """
+
+    path: str
+    args: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +93,7 @@ class Stop:
     """There is no more to do."""
 
 
-Command = Accumulate | Finish | Load | Stop
+Command = Accumulate | Finish | Together | Load | Stop
 
 
 def balance(pieces: Sequence[T], ranks: int, cost: Callable[[T], int] = len) -> list[list[T]]:
@@ -101,12 +122,17 @@ class Ranks:
         accelerator: Accelerate's handle on this process and its device.
         count: How many processes there are.
         rank: Which one this is; 0 leads.
+        sharding: Accelerate's settings for FSDP, if the model is spread over the processes.
+
+    Raises:
+        ConfigError: What the launcher asks for cannot be.
     """
 
     def __init__(self) -> None:
         from accelerate import Accelerator
         from accelerate.utils import InitProcessGroupKwargs
 
+        self.sharding = sharding_plugin()
         self.accelerator = Accelerator(
             # Several processes on a machine without CUDA: Accelerate must be told.
             cpu=True if world().size > 1 and not torch.cuda.is_available() else None,
@@ -129,7 +155,7 @@ class Ranks:
         """
         if self.count == 1:
             return
-        self._owed = any(isinstance(command, Accumulate | Finish) for command in commands)
+        self._owed = any(isinstance(each, Accumulate | Finish | Together) for each in commands)
         with _all_there():
             dist.scatter_object_list([None], list(commands), src=0, group=self._commands)
 
@@ -145,17 +171,78 @@ class Ranks:
         command: Command = received[0]
         return command
 
+    def led(self, value: Value) -> Value:
+        """Return rank 0's value on every rank.
+
+        Raises:
+            TrainingError: A rank is gone.
+        """
+        if self.count == 1:
+            return value
+        box = [value]
+        with _all_there():
+            dist.broadcast_object_list(box, src=0, group=self._commands)
+        return box[0]
+
+    @contextmanager
+    def together(self, path: str, *args: Any) -> Iterator[None]:
+        """Let the other ranks run a method of the policy too, where the model is spread over them.
+
+        Within another such method they run it anyway.
+
+        Args:
+            path: The method, as the policy finds it.
+            *args: What it takes.
+
+        Raises:
+            TrainingError: A rank is gone.
+        """
+        if self.sharding is None or self.rank or self._owed:
+            yield
+            return
+        self.tell([Together(path, args)] * self.count)
+        yield
+        self.joined()
+
+    def agree(self, base: str, model: Any) -> None:
+        """See that all ranks have loaded the same model.
+
+        Args:
+            base: A hash of what is not trained.
+            model: The module.
+
+        Raises:
+            ConfigError: They have not; names the first that differs from rank 0.
+            TrainingError: A rank is gone.
+        """
+        if self.count == 1:
+            return
+        shapes = [(name, tuple(each.shape), each.dtype) for name, each in model.named_parameters()]
+        found: list[Any] = [None] * self.count
+        with _all_there():
+            dist.all_gather_object(found, (base, shapes), group=self._commands)
+        for rank, theirs in enumerate(found):
+            if theirs != found[0]:
+                raise ConfigError(
+                    f"trainer process {rank} has another model than process 0: the same files, "
+                    "settings and versions must be on all machines"
+                )
+
     def align(self, parameters: Sequence[torch.Tensor]) -> None:
         """Give every rank the parameters of rank 0, in place.
+
+        Args:
+            parameters: On the device of this process, or, before they are spread, on the CPU.
 
         Raises:
             TrainingError: A rank is gone.
         """
         if self.count == 1:
             return
+        group = self._commands if self.sharding is not None else None
         with _all_there():
             for parameter in parameters:
-                dist.broadcast(parameter.detach(), src=0)
+                dist.broadcast(parameter.detach(), src=0, group=group)
 
     def total(self, sums: torch.Tensor) -> None:
         """Replace statistics by their sums over the ranks, before an update goes on.
@@ -176,6 +263,8 @@ class Ranks:
     def add_up(self, parameters: Sequence[torch.Tensor], sums: torch.Tensor) -> None:
         """Replace gradients and statistics by their sums over the ranks.
 
+        Gradients of a model that is spread are summed already.
+
         Args:
             parameters: The trained ones. What has a gradient on no rank is left without.
             sums: float64 ``[S]``, summed in place.
@@ -184,6 +273,10 @@ class Ranks:
             TrainingError: A rank is gone or hangs.
         """
         if self.count == 1:
+            return
+        if self.sharding is not None:
+            self.total(sums)
+            self.joined()
             return
         touched = torch.tensor([p.grad is not None for p in parameters], dtype=sums.dtype)
         totals = torch.cat([sums, touched]).to(self.accelerator.device)
@@ -249,3 +342,21 @@ def _all_there() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise TrainingError(f"a trainer process is gone or hangs: {error}") from error
+
+
+def together(path: str) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
+    """Make a method one that all ranks run at once (:meth:`Ranks.together`).
+
+    Args:
+        path: The method, as the policy finds it.
+    """
+
+    def decorate(method: Callable[..., Value]) -> Callable[..., Value]:
+        @functools.wraps(method)
+        def run(self: Any, *args: Any) -> Value:
+            with self.ranks.together(path, *args):
+                return method(self, *args)
+
+        return run
+
+    return decorate

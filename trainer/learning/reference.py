@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from vf.traces.errors import ConfigError
+from vf.trainer.learning.sharding import spread_like, whole
 
 State = dict[str, torch.Tensor]
 
@@ -68,7 +69,7 @@ class AdapterReference:
         """Return the reference's adapter, on the CPU."""
         if self._adapter is None:
             return None
-        return {name: tensor.cpu() for name, tensor in self._adapter.items()}
+        return {name: whole(tensor).cpu() for name, tensor in self._adapter.items()}
 
     def load_state(self, state: Mapping[str, torch.Tensor] | None) -> None:
         """Take an adapter back; see :class:`Reference`."""
@@ -77,7 +78,7 @@ class AdapterReference:
             return
         self._adapter = self._trained_copy()
         for name, tensor in self._adapter.items():
-            tensor.copy_(state[name])
+            tensor.copy_(spread_like(state[name], tensor))
 
     def _trained_copy(self) -> State:
         return {
@@ -135,12 +136,15 @@ class FrozenReference:
         """Return the weights, on the CPU, if they ever change."""
         if not self._follows:
             return None
-        return {name: tensor.detach().cpu() for name, tensor in self._model.state_dict().items()}
+        mine = self._model.state_dict()
+        return {name: whole(tensor.detach()).cpu() for name, tensor in mine.items()}
 
     def load_state(self, state: Mapping[str, torch.Tensor] | None) -> None:
         """Take the weights back; see :class:`Reference`."""
         if state is not None:
-            self._model.load_state_dict(state)
+            mine = self._model.state_dict()
+            spread = {name: spread_like(tensor, mine[name]) for name, tensor in state.items()}
+            self._model.load_state_dict(spread)
 
 
 def _shapes(model: Any) -> dict[str, tuple[int, ...]]:

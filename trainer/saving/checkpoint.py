@@ -36,7 +36,7 @@ class Progress:
         alarms: What the alarms remember (:meth:`~vf.trainer.watching.alarms.Alarms.state`).
         best_reward: Highest held-out mean reward of any checkpoint so far.
         base: Fingerprint of the weights that are not trained
-            (:meth:`~vf.trainer.learning.policy.Policy.fingerprint`).
+            (:class:`~vf.trainer.learning.weights.Weights`).
         queue: Rollouts that were ahead of training; their traces stand in a file of their own.
     """
 
@@ -67,7 +67,7 @@ def save_checkpoint(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        policy.save(temporary / "model")
+        policy.weights.save(temporary / "model")
         tokenizer.save_pretrained(temporary / "model")
         torch.save(_state(policy), temporary / "state.pt")
         if config is not None:
@@ -140,8 +140,8 @@ def load_checkpoint(path: Path, policy: Policy) -> None:
         state: dict[str, Any] = torch.load(
             path / "state.pt", map_location="cpu", weights_only=False
         )
-    policy.load_trainable_state(state["parameters"])
-    policy.optimizer.load_state_dict(state["optimizer"])
+    policy.weights.load_trainable_state(state["parameters"])
+    policy.load_optimizer_state(state["optimizer"])
     policy.scheduler.load_state_dict(state["scheduler"])
     if policy.reference is not None:
         policy.reference.load_state(state.get("reference"))
@@ -156,10 +156,10 @@ def load_checkpoint(path: Path, policy: Policy) -> None:
 
 def _state(policy: Policy) -> dict[str, Any]:
     return {
-        "parameters": policy.trainable_state(),
-        "optimizer": policy.optimizer.state_dict(),
+        "parameters": policy.weights.trainable_state(),
+        "optimizer": policy.optimizer_state(),
         "scheduler": policy.scheduler.state_dict(),
-        "reference": policy.reference.state() if policy.reference is not None else None,
+        "reference": policy.reference_state(),
         "rng": {
             "torch": torch.get_rng_state(),
             "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],

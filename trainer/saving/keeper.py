@@ -41,7 +41,7 @@ class Keeper:
         self._policy = policy
         self._plan = plan
         self._note = note
-        self.base = policy.fingerprint()
+        self.base = policy.weights.fingerprint
         self.best_reward: float | None = None
         self.unsaved: CheckpointError | None = None
 

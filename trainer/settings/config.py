@@ -116,12 +116,15 @@ class TrainerArgs(LossArgs, LoopArgs):
     max_grad_norm: Annotated[float, Field(gt=0)] = Field(
         default=1.0, description="Gradient norm is clipped to it."
     )
-    bf16: bool = Field(
-        default=False, description="Keep the frozen weights in bfloat16 (with LoRA)."
+    bf16: bool | Literal["auto"] = Field(
+        default="auto",
+        description="Keep the frozen weights in bfloat16 (with LoRA). `auto` does where LoRA is "
+        "trained on a CUDA device that computes in it.",
     )
-    gradient_checkpointing: bool = Field(
-        default=False,
-        description="Recompute activations in the backward pass: less memory, more time.",
+    gradient_checkpointing: bool | Literal["auto"] = Field(
+        default="auto",
+        description="Recompute activations in the backward pass: less memory, more time. `auto` "
+        "does if the predicted peak without it is more than the free memory.",
     )
 
     use_lora: bool = Field(
@@ -177,7 +180,7 @@ class TrainerArgs(LossArgs, LoopArgs):
         lora = sorted(name for name in changed if name.startswith("lora_") or name in parts)
         if lora and not self.use_lora:
             raise ValueError(f"{', '.join(lora)} is set, but use_lora = false; remove one")
-        if self.bf16 and not self.use_lora:
+        if self.bf16 is True and not self.use_lora:
             raise ValueError(
                 "bf16 = true needs use_lora = true: weights trained in bfloat16 lose small updates"
             )
@@ -272,6 +275,12 @@ class TrainerConfig(Strict):
         default=None,
         description="CUDA devices to train on, or how many of the first; one process on each. "
         "By default one process, on the first device that there is.",
+    )
+    accelerate_config: str | None = Field(
+        default=None,
+        description="A file that `accelerate config` wrote, such as one for FSDP2: how the "
+        "trainer's processes are started, and whether they share the weights. `gpus` still says "
+        "how many and where.",
     )
     args: TrainerArgs = Field(default_factory=TrainerArgs)
 

@@ -112,7 +112,7 @@ def _reward(case: _Case) -> Iterator[str]:
 
 def _train(case: _Case) -> Iterator[str]:
     args = case.args
-    if args.gradient_checkpointing:
+    if args.gradient_checkpointing is True:
         yield (
             "trainer.args.gradient_checkpointing = true computes every activation twice: turn it "
             "off if memory allows"
@@ -135,7 +135,7 @@ def _train(case: _Case) -> Iterator[str]:
         )
     if not args.use_lora:
         yield "trainer.args.use_lora = true trains far fewer weights"
-    elif not args.bf16:
+    elif args.bf16 is not True:
         yield "trainer.args.bf16 = true makes the frozen weights' part faster on a GPU"
     yield "trainer.gpus shares the work among devices"
     yield from _overlap(case)

@@ -115,7 +115,7 @@ class Recorder:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._cost = ModelCost.of(policy.module)
+        self._cost = ModelCost.of(policy.weights.module)
         self._device: torch.device = policy.accelerator.device
         self._profiler: profile | None = None
         self.rows: dict[str, Row] = {}
@@ -185,7 +185,7 @@ def profile_step(trainer: RLTrainer) -> StepProfile:
             failed.
         EngineError: The engine died.
     """
-    device, dtype = trainer.policy.accelerator.device, trainer.policy.module.dtype
+    device, dtype = trainer.policy.accelerator.device, trainer.policy.weights.module.dtype
     rate, how = matmul_rate(device, dtype)  # before rollouts begin, which may be on this device
     trainer.display.start(trainer.step_count, trainer.args.max_steps)
     warm = False

@@ -96,7 +96,7 @@ def test_a_dead_engine_ends_the_run_within_seconds(make_trainer: Any) -> None:
 
     def kill() -> None:
         killed.append(time.monotonic())
-        trainer.policy.module.model.norm.forward = broken
+        trainer.policy.weights.module.model.norm.forward = broken
 
     timer = threading.Timer(0.5, kill)
     timer.start()

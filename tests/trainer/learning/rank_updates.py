@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 import torch
 from accelerate.utils import set_seed
+from torch.distributed.tensor import DTensor
+from transformers import AutoTokenizer
 
+from vf.inference.tiny_path import resolve_model
 from vf.traces.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.launch import world
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.follower import follow
 from vf.trainer.learning.policy import Policy
+from vf.trainer.saving.checkpoint import Progress, load_checkpoint, save_checkpoint
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.load_config import parse_config
 
@@ -62,8 +66,8 @@ def samples(seed: int, count: int) -> list[Sample]:
     return out
 
 
-def updates(config: Config) -> dict[str, Any]:
-    """Train, and return what came of it."""
+def updates(config: Config, folder: Path) -> dict[str, Any]:
+    """Train, and return what came of it; a checkpoint is left in the folder."""
     set_seed(config.args.seed)
     policy = Policy(config.model, config.args)
     stats = [policy.update(samples(step, 7)) for step in range(3)]
@@ -72,14 +76,25 @@ def updates(config: Config) -> dict[str, Any]:
     broken[0].branch.logprobs[-1] = -math.inf
     with pytest.raises(TrainingError, match="not finite"):
         policy.update(broken)
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("tiny"))
+    checkpoint = save_checkpoint(folder, policy, tokenizer, Progress(5, 0.0))
+    policy.update(samples(6, 7))
+    load_checkpoint(checkpoint, policy)
     stats.append(policy.update(samples(5, 7)))
-    policy.ranks.stop()
-    return {
+    found = {
         "ranks": policy.ranks.count,
+        "spread": any(isinstance(each, DTensor) for each in policy.model.parameters()),
         "stats": [asdict(each) for each in stats],
-        "parameters": policy.trainable_state(),
+        "parameters": policy.weights.trainable_state(),
+        "published": {
+            name: tensor.cpu().clone() for name, tensor in policy.weights.named_tensors()
+        },
+        "logprobs": policy.logprobs([1, 2, 3], [4, 5, 6]),
+        "optimizer": policy.optimizer_state(),
         "learning_rate": policy.learning_rate,
     }
+    policy.ranks.stop()
+    return found
 
 
 def main() -> None:
@@ -88,7 +103,7 @@ def main() -> None:
     if rank := world().rank:
         follow(settings(lora, seed=rank))  # starts from other weights, and must get rank 0's
     else:
-        torch.save(updates(settings(lora)), path)
+        torch.save(updates(settings(lora), path.parent), path)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def gradients(policy: Policy, batch: list[Sample]) -> dict[str, torch.Tensor]:
             if parameter.grad is not None:
                 seen[name] = parameter.grad.clone()
 
-    handle = policy.optimizer.optimizer.register_step_pre_hook(note)
+    handle = policy.optimizer.register_step_pre_hook(note)
     policy.update(batch)
     handle.remove()
     return seen

@@ -57,7 +57,7 @@ class Shortages:
     def __init__(self, policy: Policy, passes: set[int], *, backward: bool) -> None:
         self.passes = passes
         self.seen = 0
-        layer = policy.module.model.layers[0]
+        layer = policy.weights.module.model.layers[0]
         if backward:  # the last layer's gradients have been added by then
             layer.register_full_backward_hook(self._fail)
         else:
@@ -112,7 +112,7 @@ def test_a_step_in_parts_begins_again_with_the_first() -> None:
     expected = gradients(make(), parts[0] + parts[1])
     policy = make()
     seen: dict[str, torch.Tensor] = {}
-    policy.optimizer.optimizer.register_step_pre_hook(
+    policy.optimizer.register_step_pre_hook(
         lambda *_: seen.update(
             {n: p.grad.clone() for n, p in policy.model.named_parameters() if p.grad is not None}
         )
@@ -148,7 +148,7 @@ def test_other_errors_are_not_taken_for_it() -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("shapes do not match")
 
-    policy.module.model.layers[0].register_forward_hook(fail)
+    policy.weights.module.model.layers[0].register_forward_hook(fail)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         policy.update(forked_samples(3))
 

@@ -110,7 +110,7 @@ def test_parts_of_a_step_add_up_to_the_step() -> None:
         named = parts.model.named_parameters()
         seen.update({name: p.grad.clone() for name, p in named if p.grad is not None})
 
-    handle = parts.optimizer.optimizer.register_step_pre_hook(note)
+    handle = parts.optimizer.register_step_pre_hook(note)
     for place in range(0, len(batch), 4):
         parts.accumulate(batch[place : place + 4])
     parts.finish()

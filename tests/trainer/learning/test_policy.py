@@ -71,7 +71,7 @@ def test_gradient_matches_a_naive_loop(use_lora: bool, micro_batch_tokens: int) 
     batch = samples()
     expected = naive_gradient(policy, batch, args.temperature)
     seen: dict[str, torch.Tensor] = {}
-    policy.optimizer.optimizer.register_step_pre_hook(
+    policy.optimizer.register_step_pre_hook(
         lambda *_: seen.update(
             {n: p.grad.clone() for n, p in policy.model.named_parameters() if p.grad is not None}
         )
@@ -104,7 +104,7 @@ def test_the_gradient_norm_is_clipped() -> None:
             squares = [p.grad.square().sum() for p in policy.model.parameters()]
             norms.append(float(sum(squares) ** 0.5))
 
-        policy.optimizer.optimizer.register_step_pre_hook(note)
+        policy.optimizer.register_step_pre_hook(note)
         policy.update(samples())
         steps.append(norms[0])
     assert steps[0] == pytest.approx(1e-3, rel=1e-2)
@@ -125,12 +125,12 @@ def test_warmup_and_decay_of_the_learning_rate() -> None:
 
 def test_a_loss_that_is_not_finite_stops_before_the_step() -> None:
     policy = Policy("tiny", TrainerArgs())
-    before = policy.trainable_state()
+    before = policy.weights.trainable_state()
     broken = samples()
     broken[0].branch.logprobs[-1] = float("-inf")
     with pytest.raises(TrainingError, match="not finite"):
         policy.update(broken)
-    after = policy.trainable_state()
+    after = policy.weights.trainable_state()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,26 @@ import pytest
 import torch
 
 from tests.trainer.learning.rank_updates import samples, settings, updates
+from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.ranks import balance
+from vf.trainer.saving.checkpoint import load_checkpoint
 
 SCRIPT = Path(__file__).with_name("rank_updates.py")
 
 
-def run_in_two_processes(how: str, path: Path) -> dict[str, Any]:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+CONFIGS = Path(__file__).parents[3] / "configs" / "accelerate"
+LAUNCHERS = {
+    "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+    "fsdp2": [
+        *("accelerate.commands.launch", "--config_file", str(CONFIGS / "fsdp2.yaml")),
+        *("--main_process_port", "0"),
+    ],
+}
+
+
+def run_in_two_processes(launcher: str, how: str, path: Path) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, *launcher, str(SCRIPT), how, str(path)],
+        [sys.executable, "-m", *LAUNCHERS[launcher], str(SCRIPT), how, str(path)],
         capture_output=True,
         text=True,
         timeout=200,
@@ -32,19 +44,45 @@ def run_in_two_processes(how: str, path: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("how", ["lora", "all weights"])
-def test_two_processes_take_the_same_steps_as_one(how: str, tmp_path: Path) -> None:
-    got = run_in_two_processes(how, tmp_path / "two.pt")
-    expected = updates(settings(how == "lora"))
+@pytest.fixture(scope="module", params=["lora", "all weights"])
+def alone(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, dict[str, Any]]:
+    """What one process makes of it."""
+    folder = tmp_path_factory.mktemp("alone")
+    return request.param, updates(settings(request.param == "lora"), folder)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "fsdp2"])
+def test_two_processes_take_the_same_steps_as_one(
+    launcher: str, alone: tuple[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    how, expected = alone
+    got = run_in_two_processes(launcher, how, tmp_path / "two.pt")
     assert (expected["ranks"], got["ranks"]) == (1, 2)
+    assert got["spread"] == (launcher == "fsdp2")
     assert got["learning_rate"] == expected["learning_rate"]
     for theirs, ours in zip(expected["stats"], got["stats"], strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
-    assert got["parameters"].keys() == expected["parameters"].keys()
-    for name, parameter in expected["parameters"].items():
-        # Adam divides by the gradient's size, so where that is tiny its rounding shows: as far less
-        # than one step of 1e-3.
-        torch.testing.assert_close(got["parameters"][name], parameter, rtol=1e-4, atol=1e-5)
+    for read in ("parameters", "published"):
+        assert got[read].keys() == expected[read].keys()
+        for name, parameter in expected[read].items():
+            # Adam divides by the gradient's size, so where that is tiny its rounding shows: as far
+            # less than one step of 1e-3.
+            torch.testing.assert_close(got[read][name], parameter, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got["logprobs"], expected["logprobs"], rtol=1e-4, atol=1e-4)
+    assert got["optimizer"]["state"].keys() == expected["optimizer"]["state"].keys()
+    for number, moments in expected["optimizer"]["state"].items():
+        ours = got["optimizer"]["state"][number]
+        torch.testing.assert_close(ours, moments, rtol=1e-3, atol=1e-7)
+
+    # One process goes on where they were.
+    policy = Policy("tiny", settings(how == "lora", seed=7).args)
+    load_checkpoint(tmp_path / "step-5", policy)
+    again = asdict(policy.update(samples(5, 7)))
+    assert again == pytest.approx(got["stats"][-1], rel=1e-4, abs=1e-6)
+    for name, parameter in policy.weights.trainable_state().items():
+        torch.testing.assert_close(parameter, got["parameters"][name], rtol=1e-4, atol=1e-5)
 
 
 LEADER = """

@@ -208,19 +208,19 @@ def test_sequences_that_are_too_long_are_counted(
 def test_sequences_that_are_too_long_can_end_the_run() -> None:
     args = TrainerArgs(max_seq_len=30, max_prompt_len=20, long_sequences="refuse")
     policy = Policy("tiny", args)
-    before = policy.trainable_state()
+    before = policy.weights.trainable_state()
     with pytest.raises(TrainingError, match=r"longer than max_seq_len = 30.*long_sequences"):
         policy.update(long_and_short())
-    after = policy.trainable_state()
+    after = policy.weights.trainable_state()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_a_step_of_which_nothing_is_left_changes_nothing() -> None:
     policy = Policy("tiny", TrainerArgs(max_seq_len=5, max_prompt_len=4))
     batch = [sample for sample in long_and_short() if len(sample) > 5]
-    before = policy.trainable_state()
+    before = policy.weights.trainable_state()
     stats = policy.update(batch)
-    after = policy.trainable_state()
+    after = policy.weights.trainable_state()
     assert (stats.tokens, stats.too_long, stats.loss) == (0, len(batch), 0.0)
     assert all(torch.equal(before[name], after[name]) for name in before)
     values = [getattr(stats, field.name) for field in fields(stats)]

@@ -127,8 +127,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     policy = Policy("tiny", config.args)
     tokenizer = AutoTokenizer.from_pretrained(resolve_model("tiny"))
     for step in (1, 2):
-        moved = {name: each + 0.01 for name, each in policy.trainable_state().items()}
-        policy.load_trainable_state(moved)
+        moved = {name: each + 0.01 for name, each in policy.weights.trainable_state().items()}
+        policy.weights.load_trainable_state(moved)
         save_checkpoint(folder / "checkpoints", policy, tokenizer, Progress(step, 0.0))
     (folder / "config.toml").write_text(to_toml(config))
     return folder

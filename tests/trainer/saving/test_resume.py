@@ -63,10 +63,10 @@ def test_resumed_run_equals_the_unbroken_one(make_trainer: Any, tmp_path: Path) 
     assert all(line.get(NOISE, 0.0) < 1e-5 for line in resumed.folder.read_metrics())
     for step in range(1, 6):
         assert task_ids(resumed.folder, step) == task_ids(unbroken.folder, step)
-    final = [run.policy.trainable_state() for run in (unbroken, resumed)]
+    final = [run.policy.weights.trainable_state() for run in (unbroken, resumed)]
     # Which requests shared a batch differs, and Adam makes of rounding in a vanishing gradient a
     # step of full size: so single parameters may differ, all together they must not.
-    start = make_trainer("start", **SETTINGS).policy.trainable_state()
+    start = make_trainer("start", **SETTINGS).policy.weights.trainable_state()
     moved = sum(float((final[0][name] - start[name]).square().sum()) for name in start)
     apart = sum(float((final[0][name] - final[1][name]).square().sum()) for name in start)
     assert apart < 1e-6 * moved

@@ -102,7 +102,7 @@ def test_flops_are_those_that_torch_counts(packed: bool) -> None:
     policy = Policy("tiny", args)
     [batch] = pack(samples(), 1000) if packed else micro_batches(samples(), 1000)
     # Of the fused attention on CPUs torch knows no count.
-    cost, work = replace(ModelCost.of(policy.module), attention=0), Work.of(batch)
+    cost, work = replace(ModelCost.of(policy.weights.module), attention=0), Work.of(batch)
     with policy.forward.active():
         with FlopCounterMode(display=False) as forward:
             logprobs, _ = policy.forward(batch, 1.0)
@@ -115,9 +115,9 @@ def test_flops_are_those_that_torch_counts(packed: bool) -> None:
 
 def test_a_lora_backward_pass_has_no_gradients_of_frozen_weights() -> None:
     policy = Policy("tiny", TrainerArgs(lora_rank=8))
-    cost = ModelCost.of(policy.module)
+    cost = ModelCost.of(policy.weights.module)
     adapters = sum(p.numel() for n, p in policy.model.named_parameters() if "lora_" in n)
-    plain = ModelCost.of(Policy("tiny", TrainerArgs(use_lora=False)).module)
+    plain = ModelCost.of(Policy("tiny", TrainerArgs(use_lora=False)).weights.module)
     assert (cost.trained, cost.head_trained) == (adapters, 0)
     assert cost.weights == plain.weights + adapters
     work = Work(tokens=10, predictions=3, pairs=55)
@@ -156,7 +156,7 @@ def test_a_profiled_run_has_a_trace_and_numbers_that_fit(make_trainer: TrainerFa
     last: list[MicroBatch] = []
     while sum(batch.computed for batch in last) < computed:
         last.insert(0, seen.pop())
-    cost = ModelCost.of(trainer.policy.module)
+    cost = ModelCost.of(trainer.policy.weights.module)
     assert rows["forward"].flops == sum(cost.forward(Work.of(batch)) for batch in last)
     assert rows["backward"].flops == sum(cost.backward(Work.of(batch)) for batch in last)
     total = sum(row.seconds for row in found.rows)

@@ -1,0 +1,134 @@
+"""The policy's parameters, read and written whole, however the trainer processes hold them."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from vf.traces.errors import ConfigError
+from vf.trainer.learning.ranks import Ranks, together
+from vf.trainer.learning.sharding import shard, spread_like, whole
+
+
+class Weights:
+    """The trained module's parameters.
+
+    Where FSDP spreads them, what reads them is done by all ranks at once, when rank 0 calls it.
+
+    Args:
+        model: The module as :func:`~vf.trainer.learning.building.build_model` made it, on the CPU.
+            Its parameters become rank 0's, and it is moved to the device of this process.
+        ranks: The trainer processes.
+        adapter: Whether an adapter is what is trained.
+
+    Attributes:
+        fingerprint: A short hash of what is not trained: another base model has another.
+
+    Raises:
+        ConfigError: Another rank has another model, or the FSDP settings do not fit it.
+        TrainingError: Another trainer process is gone.
+    """
+
+    def __init__(self, model: Any, ranks: Ranks, *, adapter: bool) -> None:
+        self.model = model
+        self.ranks = ranks
+        self._adapter = adapter
+        self.fingerprint = _fingerprint(model)
+        ranks.agree(self.fingerprint, model)
+        if ranks.sharding is not None:
+            ranks.align(self.trained)
+            shard(self.module, ranks.sharding)
+        else:
+            # Never wrapped: the ranks sum their gradients themselves.
+            model.to(ranks.accelerator.device)
+            ranks.align(self.trained)
+
+    @property
+    def module(self) -> Any:
+        """The model as it was loaded, with the adapter inside its layers if there is one."""
+        return self.model.get_base_model() if self._adapter else self.model
+
+    @property
+    def trained(self) -> list[torch.nn.Parameter]:
+        """The parameters that learn, as this process holds them."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def save(self, folder: Path, *, untied: bool = False) -> None:
+        """Save the adapter or the model in Hugging Face's format.
+
+        Args:
+            folder: Where to.
+            untied: Write tied tensors of a whole model as if they were several.
+        """
+        if untied:
+            config = copy.deepcopy(self.module.config)
+            config.tie_word_embeddings = False
+            config.save_pretrained(folder)
+            save_file(self.state(), folder / "model.safetensors", metadata={"format": "pt"})
+            return
+        state = None
+        if self.ranks.sharding is not None:
+            state = self.trainable_state() if self._adapter else self.state()
+        self.model.save_pretrained(folder, state_dict=state)
+
+    @together("weights.state")
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return the module's tensors by name, on the CPU; tied ones are there twice."""
+        return {
+            name: whole(tensor.detach()).cpu().clone()
+            for name, tensor in self.module.state_dict().items()
+        }
+
+    def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the module's parameters by name, on this process's device."""
+        with self.ranks.together("weights.named_tensors"):
+            left = self.module.named_parameters()
+            try:
+                for name, parameter in left:
+                    yield name, whole(parameter.detach())
+            finally:  # were the reader to stop early, the other ranks go on
+                for _, parameter in left:
+                    whole(parameter.detach())
+
+    @together("weights.trainable_state")
+    def trainable_state(self) -> dict[str, torch.Tensor]:
+        """Return the trained parameters by name, on the CPU."""
+        return {
+            name: whole(parameter.detach()).cpu().clone()
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def load_trainable_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Copy saved parameters back in place, so that an engine on this module sees them.
+
+        Every rank does so for itself.
+
+        Raises:
+            ConfigError: The names or shapes are those of another model.
+        """
+        mine = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if {name: p.shape for name, p in mine.items()} != {n: t.shape for n, t in state.items()}:
+            raise ConfigError(
+                "the checkpoint's trained parameters are those of another model or adapter"
+            )
+        with torch.no_grad():
+            for name, parameter in mine.items():
+                parameter.copy_(spread_like(state[name], parameter))
+
+
+def _fingerprint(model: Any) -> str:
+    """Return a short hash of a model's frozen parameters: their names, shapes and first values."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            head = parameter.detach().reshape(-1)[:64].float().cpu()
+            digest.update(f"{name} {tuple(parameter.shape)}".encode())
+            digest.update(head.numpy().tobytes())
+    return digest.hexdigest()[:16]
