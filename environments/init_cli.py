@@ -18,6 +18,7 @@ examples:
   vf-init word-count --tools            several turns, with a typed Python function as a tool
   vf-init word-count --sandbox          the answer is code, tested in a container
   vf-init word-count --tools --sandbox  a tool, and Python in a container
+  vf-init word-count --prime-rl         verifiers and prime-rl load it, too, by its name
   vf-init word-count --into ~/environments
 
 What is written works as it is: install it, test it, validate it, train on it, change it.
@@ -37,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tools", action="store_true", help="the model has tools to call")
     parser.add_argument("--sandbox", action="store_true", help="code runs in a sandbox")
     parser.add_argument(
+        "--prime-rl", action="store_true", help="verifiers and prime-rl load it by its name"
+    )
+    parser.add_argument(
         "--into",
         type=Path,
         default=Path(),
@@ -45,7 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     try:
-        _write(args.name, args.into.expanduser(), tools=args.tools, sandbox=args.sandbox)
+        _write(
+            args.name,
+            args.into.expanduser(),
+            tools=args.tools,
+            sandbox=args.sandbox,
+            prime_rl=args.prime_rl,
+        )
     except ConfigError as error:
         _complain(str(error))
         return BAD_USAGE
@@ -55,13 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return DONE
 
 
-def _write(name: str, into: Path, *, tools: bool, sandbox: bool) -> None:
+def _write(name: str, into: Path, *, tools: bool, sandbox: bool, prime_rl: bool) -> None:
     from vf.environments.authoring.names import names_of
     from vf.environments.authoring.package import write_package
 
     names = names_of(name)
     folder = into / names.id
-    for path in write_package(folder, names, tools=tools, sandbox=sandbox):
+    options = {"tools": tools, "sandbox": sandbox, "prime_rl": prime_rl}
+    for path in write_package(folder, names, **options):
         print(f"  wrote {path}")
     here = shlex.quote(str(folder))
     environment = folder / names.package / "environment.py"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vf.environments.environment import Environment, Step
     from vf.environments.evaluate import Evaluation, evaluate
     from vf.environments.gym.from_gym import GymEnvironment
+    from vf.environments.neighbours.to_verifiers.expose import to_verifiers
     from vf.environments.registry import make, register, registered
     from vf.environments.runner import rollout
     from vf.environments.sandbox_source import sandbox_source
@@ -93,6 +94,7 @@ _HOME = {
     "rollout": "vf.environments.runner",
     "sandbox_source": "vf.environments.sandbox_source",
     "tasks_from": "vf.environments.datasets.tasks",
+    "to_verifiers": "vf.environments.neighbours.to_verifiers.expose",
     "tool": "vf.traces.tools",
     "validate": "vf.environments.validation.validate",
 }
@@ -143,6 +145,7 @@ __all__ = [
     "rollout",
     "sandbox_source",
     "tasks_from",
+    "to_verifiers",
     "tool",
     "validate",
 ]

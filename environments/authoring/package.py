@@ -16,6 +16,27 @@ It runs code in containers. `vf-sandbox doctor` says whether they can be had her
 `vf-sandbox build` makes their image; without them, the tests that need one are skipped.
 """
 
+_PRIME_RL = """
+## In prime-rl
+
+verifiers, and prime-rl with it, load the environment by its name where this package is installed
+together with vf-rl:
+
+```toml
+[[orchestrator.train.source]]
+name = "$id"
+env.taskset.id = "$id"
+# env.taskset.args.NAME = ...   arguments of the environment
+
+[[orchestrator.eval.source]]
+name = "$id-held-out"
+env.taskset.id = "$id"
+env.taskset.split = "eval"
+```
+
+The page "prime-rl" of vf-rl's documentation says what else goes into such a file.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -45,7 +66,9 @@ KINDS = {
 }
 
 
-def package_files(names: Names, *, tools: bool, sandbox: bool) -> Iterator[tuple[str, str]]:
+def package_files(
+    names: Names, *, tools: bool, sandbox: bool, prime_rl: bool
+) -> Iterator[tuple[str, str]]:
     """Yield the path within the package's folder, and the text, of every file.
 
     Args:
@@ -53,6 +76,7 @@ def package_files(names: Names, *, tools: bool, sandbox: bool) -> Iterator[tuple
         tools: Whether the model has tools.
         sandbox: Whether code runs in a sandbox: the model's answer, or with ``tools``, what it
             tries on its way.
+        prime_rl: Whether verifiers and prime-rl load it by its id.
     """
     kind = KINDS[tools, sandbox]
     values = {
@@ -62,17 +86,21 @@ def package_files(names: Names, *, tools: bool, sandbox: bool) -> Iterator[tuple
         "about": kind.about,
         "requires": "vf-rl[sandbox]" if sandbox else "vf-rl",
         "needs": _CONTAINERS if sandbox else "",
+        "prime_rl": Template(_PRIME_RL).substitute(id=names.id) if prime_rl else "",
+        "test_requires": ', "vf-rl[verifiers]"' if prime_rl else "",
         "max_prompt_len": str(kind.max_prompt_len),
         "max_seq_len": str(kind.max_seq_len),
         "validate_tasks": str(kind.validate_tasks),
     }
     templates = files("vf.environments.authoring") / "templates"
+    for_prime_rl = {"tests/test_prime_rl.py": "prime_rl_test.py"} if prime_rl else {}
     for path, template in {
         f"{names.package}/environment.py": f"{kind.template}.py",
-        f"{names.package}/__init__.py": "init.py",
+        f"{names.package}/__init__.py": "init_prime_rl.py" if prime_rl else "init.py",
         f"tests/test_{names.package}.py": f"{kind.template}_test.py",
         "tests/test_checks.py": "test_checks.py",
         "tests/conftest.py": "conftest.py",
+        **for_prime_rl,
         f"{names.id}.toml": "run.toml",
         "README.md": "README.md",
         "pyproject.toml": "pyproject.toml",
@@ -83,7 +111,12 @@ def package_files(names: Names, *, tools: bool, sandbox: bool) -> Iterator[tuple
 
 
 def write_package(
-    folder: Path, names: Names, *, tools: bool = False, sandbox: bool = False
+    folder: Path,
+    names: Names,
+    *,
+    tools: bool = False,
+    sandbox: bool = False,
+    prime_rl: bool = False,
 ) -> Iterator[Path]:
     """Write the package, and yield each file when it is there.
 
@@ -92,6 +125,7 @@ def write_package(
         names: What it is called.
         tools: Whether the model has tools.
         sandbox: Whether code runs in a sandbox.
+        prime_rl: Whether verifiers and prime-rl load it by its id.
 
     Raises:
         ConfigError: The folder exists, or the one that it would lie in does not.
@@ -101,7 +135,7 @@ def write_package(
         raise ConfigError(f"{folder} exists, and nothing is overwritten; take another name")
     if not folder.parent.is_dir():
         raise ConfigError(f"there is no folder {folder.parent} to write {folder.name} into")
-    for name, text in package_files(names, tools=tools, sandbox=sandbox):
+    for name, text in package_files(names, tools=tools, sandbox=sandbox, prime_rl=prime_rl):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -58,7 +58,7 @@ def clean_venv(tmp_path_factory: pytest.TempPathFactory) -> CleanVenv:
         shutil.copytree(
             ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
         )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "vf_rl.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     _run([sys.executable, "-m", "venv", "--without-pip", str(venv.folder)], cwd=folder)
     inner = sysconfig.get_path("purelib", "venv", {"base": str(venv.folder)})

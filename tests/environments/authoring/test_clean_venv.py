@@ -11,7 +11,7 @@ from tests.environments.authoring.conftest import CleanVenv
 
 COMBINATIONS = {
     "just-asks": [],
-    "with-tools": ["--tools"],
+    "with-tools": ["--tools", "--prime-rl"],
     "in-sandbox": ["--sandbox"],
     "tools-in-sandbox": ["--tools", "--sandbox"],
 }

@@ -67,11 +67,12 @@ def test_every_combination_is_complete(kind: tuple[bool, bool], capsys: Capsys) 
     assert (config.env.id, config.model, notes) == ("word-count", "tiny", [])
 
 
+@pytest.mark.parametrize("more", [[], ["--prime-rl"]], ids=["", "prime-rl"])
 @pytest.mark.parametrize("kind", FLAGS)
-def test_what_is_written_is_formatted_and_clean(kind: tuple[bool, bool]) -> None:
+def test_what_is_written_is_formatted_and_clean(kind: tuple[bool, bool], more: list[str]) -> None:
     if shutil.which("ruff", path=str(Path(sys.executable).parent)) is None:
         pytest.skip("ruff is not installed")
-    main(["counting-words", *FLAGS[kind]])
+    main(["counting-words", *FLAGS[kind], *more])
     settings = ["--isolated", "--line-length", "100"]
     rules = ["--select", "E,F,W,I,B,UP,SIM,C4,RET,PIE,PT,ASYNC"]
     for command in (["check", *rules], ["format", "--check"]):
@@ -82,6 +83,38 @@ def test_what_is_written_is_formatted_and_clean(kind: tuple[bool, bool]) -> None
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_with_prime_rl_verifiers_loads_it_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaders = pytest.importorskip("verifiers.v1.utils.loaders")
+    assert main(["sum-up", "--prime-rl"]) == 0
+    folder = tmp_path / "sum-up"
+    monkeypatch.syspath_prepend(folder)
+    # What its entry point would do, were it installed.
+    monkeypatch.setattr("vf.environments.registry._registered", {})
+    vf.register("sum-up", "sum_up.environment:SumUpEnv")
+    source = tomllib.loads(_block((folder / "README.md").read_text()))["orchestrator"]["train"]
+    config = loaders.resolve_env_config(source["source"][0]["env"])
+    made = loaders.load_environment(config).taskset
+    assert type(made.environment).__name__ == "SumUpEnv"
+    assert next(iter(made)).key == next(iter(made.environment.tasks("train"))).id
+    text = (folder / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    assert extras["test"][-1] == "vf-rl[verifiers]"
+    assert (folder / "tests" / "test_prime_rl.py").is_file()
+
+
+def test_without_prime_rl_nothing_of_it_is_written() -> None:
+    assert main(["word-count"]) == 0
+    for path in Path("word-count").rglob("*"):
+        assert path.is_dir() or "verifiers" not in path.read_text(), path
+
+
+def _block(page: str) -> str:
+    (text,) = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    return str(text)
 
 
 def test_it_can_be_written_elsewhere(tmp_path: Path, capsys: Capsys) -> None:
