@@ -80,8 +80,8 @@ class ToolSet(Protocol):
         """What the tools need."""
         ...
 
-    def bind(self, episode: Environment) -> Sequence[Callable[..., Any]]:
-        """Return the tools of one episode: typed functions or bound methods."""
+    def bind(self, episode: Environment) -> Sequence[Callable[..., Any] | Tool]:
+        """Return the tools of one episode: typed functions, bound methods, or finished tools."""
         ...
 
 
@@ -235,11 +235,13 @@ class Environment:
     def toolbox(self) -> ToolBox:
         """This episode's tools."""
         if self._toolbox is None:
-            functions: list[Callable[..., Any]] = []
+            functions: list[Callable[..., Any] | Tool] = []
             for entry in self.tools:
                 functions += entry.bind(self) if isinstance(entry, ToolSet) else [entry]
             functions += [getattr(self, name) for name in self._tool_methods]
-            self._toolbox = ToolBox([Tool.from_function(fn) for fn in functions])
+            self._toolbox = ToolBox(
+                [fn if isinstance(fn, Tool) else Tool.from_function(fn) for fn in functions]
+            )
         return self._toolbox
 
     @property

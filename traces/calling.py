@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from vf.traces.workers import in_thread
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 _INSTANT = "__vf_instant__"
 
 
@@ -19,7 +21,16 @@ def instant(fn: F) -> F:
     return fn
 
 
-async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def carry_out(work: Coroutine[Any, Any, T]) -> T:
+    """Carry out a coroutine in a loop and a thread of its own, and wait for what it returns.
+
+    For plain functions, which may well be called where a loop is running: in a notebook, say.
+    """
+    with ThreadPoolExecutor(1, "vf-apart") as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
+async def call(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Await a coroutine function, or run a plain function in a thread, where it may block.
 
     Raises:

@@ -32,6 +32,8 @@ _MARK = "__vf_tool__"
 _ANY: TypeAdapter[Any] = TypeAdapter(Any)
 
 ArgumentFault = Literal["invalid_json", "invalid_arguments"]
+# Says what is wrong with a call's arguments, for the model; nothing if they are right.
+FindFault = Callable[[dict[str, Any]], str]
 
 
 def tool(fn: F) -> F:
@@ -82,7 +84,31 @@ class Tool:
     description: str
     parameters: dict[str, Any]
     fn: Callable[..., Any]
-    _arguments: type[BaseModel]
+    _arguments: type[BaseModel] | None  # None: the fault is found by `_fault`
+    _fault: FindFault | None = None
+
+    @classmethod
+    def from_schema(
+        cls,
+        name: str,
+        description: str,
+        parameters: dict[str, Any],
+        fn: Callable[..., Any],
+        fault: FindFault,
+    ) -> Tool:
+        """Build a tool whose schema is given, such as another program's.
+
+        Args:
+            name: What the model calls it by.
+            description: What it is told of it.
+            parameters: JSON schema of the arguments (an object schema). Generated titles, which
+                cost tokens and say nothing, are dropped.
+            fn: Gets the arguments by name, as they are in the JSON.
+            fault: Says what is wrong with the arguments, for the model; ``""`` if nothing is.
+        """
+        parameters = {"properties": {}} | _without_titles(parameters)
+        parameters.pop("$schema", None)
+        return cls(name, description, parameters, fn, None, fault)
 
     @classmethod
     def from_function(cls, fn: Callable[..., Any]) -> Tool:
@@ -169,6 +195,8 @@ class Tool:
             ) from error
         if not isinstance(raw, dict):
             raise ArgumentError("invalid_arguments", "the arguments must be a JSON object")
+        if self._arguments is None:
+            return self._found_good(raw)
         try:
             parsed = self._arguments.model_validate_json(arguments, strict=True)
         except ValidationError as error:
@@ -180,6 +208,15 @@ class Tool:
             info.alias or field: getattr(parsed, field)
             for field, info in type(parsed).model_fields.items()
         }
+
+    def _found_good(self, raw: dict[str, Any]) -> dict[str, Any]:
+        try:
+            json.dumps(raw, ensure_ascii=False).encode()
+        except ValueError as error:  # half a surrogate pair
+            raise ArgumentError("invalid_json", f"the arguments: {error}") from error
+        if self._fault is not None and (found := self._fault(raw)):
+            raise ArgumentError("invalid_arguments", found)
+        return raw
 
 
 def _place(fn: Callable[..., Any]) -> str:

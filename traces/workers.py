@@ -32,7 +32,7 @@ _PATIENCE = 0.005  # seconds, the interpreter's own for a thread that does not y
 _quick: WeakSet[Any] = WeakSet()
 
 
-async def in_thread(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+async def in_thread(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run a plain function in a thread, in the caller's context, and return what it returns.
 
     Raises:

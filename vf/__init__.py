@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from vf.environments.environment import Environment, Step
     from vf.environments.evaluate import Evaluation, evaluate
     from vf.environments.gym.from_gym import GymEnvironment
+    from vf.environments.mcp.tools import McpTools
+    from vf.environments.neighbours.to_trl.adapter import to_trl
     from vf.environments.neighbours.to_verifiers.expose import to_verifiers
     from vf.environments.registry import make, register, registered
     from vf.environments.runner import rollout
@@ -64,6 +66,7 @@ _HOME = {
     "InvalidToolUse": "vf.traces.errors",
     "Judge": "vf.rubrics.judge",
     "Limits": "vf.sandbox.contract",
+    "McpTools": "vf.environments.mcp.tools",
     "Message": "vf.traces.messages",
     "Penalty": "vf.rubrics.rubric",
     "PythonTool": "vf.environments.sandbox_tools",
@@ -94,6 +97,7 @@ _HOME = {
     "rollout": "vf.environments.runner",
     "sandbox_source": "vf.environments.sandbox_source",
     "tasks_from": "vf.environments.datasets.tasks",
+    "to_trl": "vf.environments.neighbours.to_trl.adapter",
     "to_verifiers": "vf.environments.neighbours.to_verifiers.expose",
     "tool": "vf.traces.tools",
     "validate": "vf.environments.validation.validate",
@@ -115,6 +119,7 @@ __all__ = [
     "InvalidToolUse",
     "Judge",
     "Limits",
+    "McpTools",
     "Message",
     "Penalty",
     "PythonTool",
@@ -145,6 +150,7 @@ __all__ = [
     "rollout",
     "sandbox_source",
     "tasks_from",
+    "to_trl",
     "to_verifiers",
     "tool",
     "validate",

@@ -1,0 +1,1 @@
+"""Any of our environments as what TRL's `GRPOTrainer` takes."""

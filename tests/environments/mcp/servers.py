@@ -1,0 +1,113 @@
+"""Servers of the tests, and how an episode is run with their tools."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import vf
+from vf.inference.scripted import Line
+from vf.traces.calling import call
+
+HERE = Path(__file__).parent
+HONEST = [sys.executable, str(HERE / "honest_server.py")]
+PLENTY = 120.0  # seconds; a machine that runs tests may be slow
+TASK = vf.Task("one", "Begin.", answer=None)
+COUNT = {"name": "count", "inputSchema": {"type": "object"}}
+
+
+def odd(**told: Any) -> list[str]:
+    """Return the command of a server that does what it is told."""
+    return [sys.executable, str(HERE / "odd_server.py"), json.dumps({"tools": [COUNT]} | told)]
+
+
+def tools(command: Sequence[str] | None = None, **settings: Any) -> vf.McpTools:
+    """Return a tool set that has time."""
+    return vf.McpTools(command, **({"start_timeout": PLENTY, "timeout": PLENTY} | settings))
+
+
+class Desk(vf.Environment):
+    """An environment with these tools and no others."""
+
+    tool_timeout = PLENTY
+
+    def __init__(self, *sets: vf.McpTools) -> None:
+        self.tools = sets
+
+
+async def check(environment: vf.Environment) -> None:
+    """Look whether its tools can be had, as before a run."""
+    await call(environment.check)
+
+
+async def play(environment: vf.Environment, *script: Line) -> vf.Trace:
+    """Run one episode."""
+    return await vf.rollout(environment, TASK, vf.ScriptedModel(script))
+
+
+def told(trace: vf.Trace) -> list[str]:
+    """Return what the tools answered."""
+    assert trace.error is None, trace.error.message
+    return [message.content for message in trace.messages if message.role == "tool"]
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process still runs. A zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def is_gone(pid: int) -> bool:
+    """Wait for the end of a process that has been killed."""
+    for _ in range(200):
+        if not alive(pid):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def running(word: str) -> list[int]:
+    """Return the processes that have a word in their command line."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and word in (folder / "cmdline").read_text():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid() and alive(pid)]
+
+
+@contextmanager
+def served(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Serve the honest server over HTTP; yield its address and the process."""
+    server = subprocess.Popen(
+        [*HONEST, "0", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    assert server.stderr is not None
+    try:
+        said = ""
+        for line in server.stderr:
+            said += line
+            if found := re.search(r"running on (http://[\d.:]+)", line):
+                break
+        else:
+            raise AssertionError(f"the server did not start: {said}")
+        threading.Thread(
+            target=server.stderr.read, daemon=True
+        ).start()  # else it fills, and blocks
+        yield found[1], server
+    finally:
+        server.kill()
+        server.wait(30)
