@@ -14,6 +14,14 @@ import pytest
 import vf
 from vf.environments import registry
 
+# Environments that are one of many, by the argument that says which.
+FIRST = {
+    "gym": "gymnasium_id",
+    "openenv": "url",
+    "reasoning-gym": "task",
+    "textarena": "game",
+}
+
 
 @pytest.fixture(autouse=True)
 def _own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +178,11 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
         "guess-number",
         "gym",
         "math-python",
+        "openenv",
+        "reasoning-gym",
         "repo-fix",
         "reverse-text",
+        "textarena",
         "wiki-qa",
     ]
     for name in vf.registered():
@@ -179,8 +190,8 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
             with pytest.raises(vf.ConfigError, match="wiki-qa"):
                 vf.make(name)
             continue
-        if name == "gym":  # makes one of any of Gymnasium's
-            with pytest.raises(vf.ConfigError, match="gymnasium_id"):
+        if name in FIRST:
+            with pytest.raises(vf.ConfigError, match=f"argument: '{FIRST[name]}'"):
                 vf.make(name)
             continue
         made = vf.make(name)

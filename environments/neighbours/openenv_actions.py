@@ -1,0 +1,163 @@
+"""From a model's words or tool calls to an OpenEnv action, and from an observation to text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vf.environments.search.extras import load
+from vf.traces.errors import ConfigError, InvalidToolUse, ToolError
+from vf.traces.suggest import did_you_mean
+from vf.traces.tools import ArgumentError, Tool, render_result
+
+STEP = "step"  # the tool that an action is, where it is no text
+_BROKEN = ("timeout", "transport_error")  # of a tool's errors: not the model's doing
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaTool(Tool):
+    """A tool whose schema comes from elsewhere, and is checked with ``jsonschema``."""
+
+    def validate(self, arguments: str) -> dict[str, Any]:
+        """Check the model's arguments (JSON text) against the schema, and return them.
+
+        Raises:
+            ArgumentError: The text is not a JSON object, or does not fit.
+        """
+        try:
+            raw = json.loads(arguments, parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise ArgumentError("invalid_json", f"the arguments are not valid JSON: {error}") from (
+                error
+            )
+        if not isinstance(raw, dict):
+            raise ArgumentError("invalid_arguments", "the arguments must be a JSON object")
+        problems = load("jsonschema", "openenv").Draft202012Validator(self.parameters)
+        found = sorted(problems.iter_errors(raw), key=lambda problem: str(list(problem.path)))
+        if found:
+            told = [
+                f"{'.'.join(map(str, problem.path)) or 'arguments'}: {problem.message}"
+                for problem in found
+            ]
+            raise ArgumentError("invalid_arguments", "; ".join(told))
+        return raw
+
+
+def check_schema(name: str, schema: Mapping[str, Any]) -> None:
+    """See that a schema is one, of an object.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    jsonschema = load("jsonschema", "openenv")
+    try:
+        jsonschema.Draft202012Validator.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise ConfigError(f"{name}: its schema is not valid: {error.message}") from error
+    if schema.get("type", "object") != "object":
+        raise ConfigError(f"{name}: its schema is not of an object, but {schema['type']!r}")
+
+
+def action_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of an action without what is no business of a model's."""
+    hidden = {"metadata"}
+    properties = {
+        name: {key: value for key, value in each.items() if key != "title"}
+        for name, each in schema.get("properties", {}).items()
+        if name not in hidden
+    }
+    kept = {key: schema[key] for key in ("$defs",) if key in schema}
+    required = [name for name in schema.get("required", ()) if name not in hidden]
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+        **kept,
+    }
+
+
+def text_field(
+    where: str, fields: Mapping[str, Any], wanted: str | None, as_tool: bool
+) -> str | None:
+    """Return the field that a reply's text fills; None if actions are calls of a tool.
+
+    Args:
+        where: The server, for the errors.
+        fields: As :func:`action_fields` returns.
+        wanted: The field that was asked for, if any.
+        as_tool: Whether a tool was asked for.
+
+    Raises:
+        ConfigError: There is no such field, it holds no text, or others must be filled too.
+    """
+    properties, required = fields["properties"], set(fields["required"])
+    if as_tool and wanted is not None:
+        raise ConfigError("openenv: text_field and as_tool exclude each other")
+    texts = [name for name, each in properties.items() if each.get("type") == "string"]
+    plain = [name for name in texts if "enum" not in properties[name]]
+    if wanted is None:
+        # Only where nothing else could be meant.
+        only = plain[0] if len(properties) == 1 and plain else None
+        return None if as_tool else only
+    if wanted not in properties:
+        raise ConfigError(
+            f"openenv: {where}: an action has no field {wanted!r}."
+            f"{did_you_mean(wanted, properties)} It has: {', '.join(properties)}"
+        )
+    if wanted not in texts:
+        raise ConfigError(f"openenv: {where}: the field {wanted!r} of an action holds no text")
+    if others := required - {wanted}:
+        raise ConfigError(
+            f"openenv: {where}: an action needs {', '.join(sorted(others))} as well, so a reply's "
+            "text is not enough: leave text_field out, and actions are calls of a tool"
+        )
+    return wanted
+
+
+def tell(observation: Mapping[str, Any]) -> str:
+    """Write an observation down: its one text as it is, or else a line per field.
+
+    ``metadata`` and what is None are left out.
+    """
+    shown = {
+        name: value
+        for name, value in observation.items()
+        if name not in ("metadata", "reward", "done") and value is not None
+    }
+    if len(shown) == 1 and isinstance(only := next(iter(shown.values())), str):
+        return only
+    return "\n".join(f"{name}: {render_result(value)}" for name, value in shown.items())
+
+
+def tell_result(observation: Mapping[str, Any]) -> str:
+    """Write down what a tool of an MCP environment gave.
+
+    Raises:
+        InvalidToolUse: The tool reports an error, which the model is told.
+        ToolError: The server could not run it.
+    """
+    error = observation.get("error")
+    if isinstance(error, Mapping):
+        told = str(error.get("message") or "the tool failed")
+        if error.get("error_type") in _BROKEN:
+            raise ToolError(f"openenv: the tool {observation.get('tool_name')!r}: {told}")
+        raise InvalidToolUse(told)
+    result = observation.get("result")
+    if not isinstance(result, Mapping) or "content" not in result:
+        return tell(observation) if "result" not in observation else render_result(result)
+    parts = [
+        str(part["text"])
+        for part in result["content"] or ()
+        if isinstance(part, Mapping) and part.get("type") == "text"
+    ]
+    text = "\n".join(parts) if parts else render_result(result.get("data"))
+    if result.get("is_error"):
+        raise InvalidToolUse(text)
+    return text
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")

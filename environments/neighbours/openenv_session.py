@@ -1,0 +1,164 @@
+"""One episode's session with an OpenEnv server, over OpenEnv's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vf.traces.errors import EnvironmentFailure, InvalidToolUse
+
+_CODE = re.compile(r"\(code: (\w+)\)\s*$")
+_FULL = "CAPACITY_REACHED"
+_REFUSED = "VALIDATION_ERROR"
+_CLOSING = 3.0  # seconds that a server gets to say goodbye, after which it is left
+_PAUSE = 0.25  # seconds between two tries to get into a server that is full
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answers to a reset or a step.
+
+    Attributes:
+        observation: Its fields.
+        reward: None if it gave none.
+        done: The episode is over.
+    """
+
+    observation: dict[str, Any]
+    reward: float | None
+    done: bool
+
+
+class Session:
+    """One client and its one session: it never begins a second one unnoticed.
+
+    OpenEnv's client connects again where its connection is lost. That is a new session, in which
+    nothing has happened yet, so here it is an error.
+
+    Args:
+        make_client: Makes the client.
+        where: The server's address, for the errors.
+        patience: Seconds for one answer, and to get into a server that is full.
+    """
+
+    def __init__(self, make_client: Callable[[], Any], where: str, patience: float) -> None:
+        self._make_client = make_client
+        self._where = where
+        self._patience = patience
+        self._client: Any = None
+
+    async def open(self, first: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Connect, and return what the first thing that is done there gives.
+
+        A server that has no place for another session is asked again until the patience is at
+        its end.
+
+        Args:
+            first: What to do first, given the client.
+
+        Raises:
+            EnvironmentFailure: It cannot be reached, is full, or fails.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience
+        while True:
+            self._client = self._make_client()
+            try:
+                await self._asked("connect", self._client.connect())
+                _stay(self._client)
+                return await self._asked("the first question", first(self._client))
+            except _Full as full:
+                await self.close()
+                if loop.time() > deadline:
+                    raise EnvironmentFailure(
+                        f"openenv: {self._where}: the server is full, and was for "
+                        f"{self._patience:g} s ({full}): lower max_concurrent, or give the server "
+                        "a larger max_concurrent_envs"
+                    ) from full
+                await asyncio.sleep(_PAUSE)
+
+    async def reset(self, arguments: Mapping[str, Any]) -> Answer:
+        """Connect, and begin an episode.
+
+        Raises:
+            EnvironmentFailure: The server cannot be reached, fails, does not answer in time, or
+                answers with something else than an observation.
+        """
+        return self._read(await self.open(lambda client: client.reset(**arguments)))
+
+    async def step(self, action: Any) -> Answer:
+        """Act.
+
+        Raises:
+            InvalidToolUse: The server says that this is no action.
+            EnvironmentFailure: As :meth:`reset`, or the connection was lost.
+        """
+        return self._read(await self._asked("step", self._client.step(action)))
+
+    async def close(self) -> None:
+        """Leave the server, if it can still be told."""
+        client, self._client = self._client, None
+        if client is not None:
+            try:
+                async with asyncio.timeout(_CLOSING):
+                    await client.close()
+            except TimeoutError:
+                return  # the client goes on closing by itself
+            except Exception as error:
+                raise EnvironmentFailure(
+                    f"openenv: {self._where}: close: {type(error).__name__}: {error}"
+                ) from error
+
+    async def _asked(self, what: str, answer: Awaitable[Any]) -> Any:
+        try:
+            async with asyncio.timeout(self._patience):
+                return await answer
+        except TimeoutError as error:
+            raise EnvironmentFailure(
+                f"openenv: {self._where}: {what}: no answer within {self._patience:g} s"
+            ) from error
+        except Exception as error:
+            # Whatever a server can do to its client: gone, a page of HTML, an error of its own.
+            code = _CODE.search(str(error)) if isinstance(error, RuntimeError) else None
+            if code is not None and code[1] == _FULL:
+                raise _Full(str(error)) from error
+            if code is not None and code[1] == _REFUSED and what == "step":
+                raise InvalidToolUse("the environment does not take this as an action") from error
+            raise EnvironmentFailure(
+                f"openenv: {self._where}: {what}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _read(self, result: Any) -> Answer:
+        """Return a client's result, if it is one."""
+        observation = getattr(result, "observation", None)
+        if observation is not None and hasattr(observation, "model_dump"):
+            observation = observation.model_dump(exclude={"reward", "done"})
+        reward, done = getattr(result, "reward", None), getattr(result, "done", None)
+        if not isinstance(observation, dict) or not observation or not isinstance(done, bool):
+            raise EnvironmentFailure(
+                f"openenv: {self._where}: the answer is no observation: {repr(result)[:200]}"
+            )
+        number = isinstance(reward, int | float) and math.isfinite(reward)
+        if reward is not None and not number:
+            raise EnvironmentFailure(f"openenv: {self._where}: the reward is {repr(reward)[:100]}")
+        return Answer(observation, None if reward is None else float(reward), done)
+
+
+class _Full(Exception):
+    """The server has no place for another session."""
+
+
+def _stay(client: Any) -> None:
+    """See that a connected client does not connect again."""
+    connection = client._ws
+
+    async def still_connected() -> Any:
+        if client._ws is not connection:
+            raise ConnectionError("the session was lost")
+        return client
+
+    client._connect_async = still_connected

@@ -1,0 +1,37 @@
+"""Which versions of a neighbour's package an adapter has been tested with."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import PackageNotFoundError, version
+
+from vf.traces.errors import ConfigError
+
+
+def check_version(package: str, extra: str, least: str, below: str) -> None:
+    """See that an installed package is of a version that is supported.
+
+    Args:
+        package: Its name on PyPI.
+        extra: The extra of ours that brings it.
+        least: The first version that is supported.
+        below: The first one after it that is not.
+
+    Raises:
+        ConfigError: It is of another one, or not installed; says which are supported.
+    """
+    try:
+        found = version(package)
+    except PackageNotFoundError as error:
+        raise ConfigError(
+            f"this needs the package {package!r}: pip install 'vf-rl[{extra}]'"
+        ) from error
+    if not _numbers(least) <= _numbers(found) < _numbers(below):
+        raise ConfigError(
+            f"the package {package} {found} is not supported, but {least} and later, before "
+            f"{below}, are: pip install 'vf-rl[{extra}]' '{package}>={least},<{below}'"
+        )
+
+
+def _numbers(written: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", written)[:3])

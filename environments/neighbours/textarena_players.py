@@ -1,0 +1,162 @@
+"""Who plays the other seats of a TextArena game."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from vf.inference.chat_model import ChatModel
+from vf.inference.model import Conversation, Model, Reply, Sampling
+from vf.traces.calling import call
+from vf.traces.errors import ConfigError
+from vf.traces.messages import Message
+from vf.traces.suggest import did_you_mean
+
+# A move for the messages that a player has been shown and has said so far.
+Policy: TypeAlias = Callable[[list[Message]], Any]
+# "random", moves in order, a policy, a model, or a table of one at an OpenAI-compatible API.
+Opponent: TypeAlias = str | Sequence[str] | Policy | Model | Mapping[str, Any]
+
+_MOVE = re.compile(r"\[[^\[\]\n]+\]")
+_SPEAKER = re.compile(r"^\[(?:GAME|Player [^\]]*)\]", re.MULTILINE)
+_SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_MODEL = ("model", "base_url", "timeout", "max_retries", "extra_body")
+_KEY = "api_key_env"  # the variable that holds the key, which a saved configuration must not
+
+
+class Player:
+    """One opponent in one episode: it hears what is new to it, and moves.
+
+    Args:
+        model: Who answers.
+        sampling: How.
+    """
+
+    def __init__(self, model: Model, sampling: Sampling) -> None:
+        self._model = model
+        self._sampling = sampling
+        self._conversation = Conversation()
+
+    async def move(self, heard: str) -> str:
+        """Return a move.
+
+        Args:
+            heard: What is new since its last move.
+
+        Raises:
+            ModelError: The model did not answer.
+        """
+        conversation = self._conversation
+        conversation.messages.append(Message("user", heard))
+        reply = await self._model.respond(conversation, self._sampling)
+        conversation.messages.append(reply.message)
+        conversation.turn += 1
+        return reply.message.content
+
+
+class PolicyModel:
+    """A function of the messages as a model; it may be a coroutine function.
+
+    Args:
+        policy: Returns the next move, as text.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
+        """Return the policy's move."""
+        return Reply(Message("assistant", str(await call(self._policy, conversation.messages))))
+
+
+def check_opponent(opponent: Opponent) -> None:
+    """See that something can play.
+
+    Raises:
+        ConfigError: It is nothing of the kind; says what is.
+    """
+    if isinstance(opponent, Mapping):
+        known = (*_MODEL, _KEY, *_SAMPLING)
+        for name in opponent:
+            if name not in known:
+                hint = did_you_mean(str(name), known)
+                raise ConfigError(
+                    f"textarena: opponent has no {name!r}.{hint} It takes: {', '.join(known)}"
+                )
+        if "model" not in opponent:
+            raise ConfigError("textarena: opponent: 'model' is missing, the name at the API")
+        as_model(opponent, random.Random(0))
+    elif isinstance(opponent, str):
+        if opponent != "random":
+            raise ConfigError(
+                f"textarena: there is no opponent {opponent!r}. It is 'random', a list of moves, "
+                "a function of the messages, a model, or a table with 'model' and 'base_url'"
+            )
+    elif isinstance(opponent, Sequence):
+        if not opponent or not all(isinstance(move, str) for move in opponent):
+            raise ConfigError("textarena: opponent: a list of moves holds texts, at least one")
+    elif not callable(opponent) and not hasattr(opponent, "respond"):
+        raise ConfigError(
+            f"textarena: opponent cannot be {type(opponent).__name__}: pass 'random', moves, a "
+            "function of the messages, a model, or a table with 'model' and 'base_url'"
+        )
+
+
+def as_model(opponent: Opponent, rng: random.Random) -> Model:
+    """Return an opponent as something that answers.
+
+    Args:
+        opponent: As :func:`check_opponent` lets pass.
+        rng: What a random one draws from.
+    """
+    if isinstance(opponent, Mapping):
+        settings = {name: opponent[name] for name in opponent if name in _MODEL}
+        return ChatModel(**settings, api_key=_api_key(opponent))
+    if isinstance(opponent, str):
+        return PolicyModel(lambda messages: random_move(messages, rng))
+    if isinstance(opponent, Sequence):
+        moves = list(opponent)
+        return PolicyModel(lambda messages: moves[len(messages) // 2 % len(moves)])
+    if hasattr(opponent, "respond"):
+        return opponent
+    return PolicyModel(opponent)
+
+
+def _api_key(table: Mapping[str, Any]) -> str | None:
+    """Return the key of an opponent's API.
+
+    Raises:
+        ConfigError: The variable that should hold it is not set.
+    """
+    name = table.get(_KEY)
+    if name is not None and not os.environ.get(name):
+        raise ConfigError(f"textarena: opponent: {_KEY}: the variable {name} is not set")
+    return None if name is None else os.environ[name]
+
+
+def sampling_of(opponent: Opponent) -> Sampling:
+    """Return how an opponent's table says to sample; the defaults for any other."""
+    if not isinstance(opponent, Mapping):
+        return Sampling()
+    return Sampling(**{name: opponent[name] for name in opponent if name in _SAMPLING})
+
+
+def random_move(messages: Sequence[Message], rng: random.Random) -> str:
+    """Return one of the moves that a player has been shown in square brackets.
+
+    Those of the latest message that holds any count; most games list what can be done there. In
+    others it is mostly an invalid move, of which the game's rules decide what becomes.
+
+    Args:
+        messages: What the player was shown and said, in order.
+        rng: Draws.
+    """
+    for message in reversed(messages):
+        if message.role == "user":
+            moves = _MOVE.findall(_SPEAKER.sub("", message.content))
+            if moves:
+                return str(rng.choice(list(dict.fromkeys(moves))))
+    return "[]"
