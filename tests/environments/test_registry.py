@@ -20,6 +20,7 @@ FIRST = {
     "openenv": "url",
     "reasoning-gym": "task",
     "textarena": "game",
+    "verifiers": "environment_id",
 }
 
 
@@ -183,6 +184,7 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
         "repo-fix",
         "reverse-text",
         "textarena",
+        "verifiers",
         "wiki-qa",
     ]
     for name in vf.registered():

@@ -1,0 +1,90 @@
+"""Messages of verifiers and ours. Its two APIs have classes of their own, with the same fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vf.traces.errors import EnvironmentFailure
+from vf.traces.messages import Message, ToolCall
+
+ROLES = ("system", "user", "assistant", "tool")
+
+
+def to_ours(message: Any) -> Message:
+    """Return one of verifiers' messages as ours.
+
+    Raises:
+        EnvironmentFailure: It is no chat message, or holds more than text.
+    """
+    role = _field(message, "role")
+    if role not in ROLES:
+        raise EnvironmentFailure(f"verifiers: a message has the role {role!r}, which is not chat's")
+    return Message(
+        role=role,
+        content=_text(_field(message, "content")),
+        reasoning=_field(message, "reasoning_content"),
+        tool_calls=[
+            ToolCall(_field(call, "id"), _field(call, "name"), _field(call, "arguments"))
+            for call in _field(message, "tool_calls") or ()
+        ],
+        tool_call_id=_field(message, "tool_call_id"),
+        name=_field(message, "name") if role == "tool" else None,
+    )
+
+
+def to_theirs(message: Message, types: Any, *, tools: bool, **fields: Any) -> Any:
+    """Return an answer of the model as one of verifiers' assistant messages.
+
+    Args:
+        message: The answer.
+        types: The module that holds its ``AssistantMessage`` (or what ``fields`` ask for) and
+            ``ToolCall``.
+        tools: Whether the model was offered any.
+        **fields: Further fields; with any, the class is ``ResponseMessage``.
+    """
+    cls = types.ResponseMessage if fields else types.AssistantMessage
+    calls = [
+        types.ToolCall(id=call.id, name=call.name, arguments=call.arguments)
+        for call in message.tool_calls
+    ]
+    # As an API has it: no text beside tool calls is null, else it is "". An API makes a call only
+    # of what it can read, and where there are tools.
+    read = all(call.malformed is None for call in message.tool_calls)
+    content = message.content or (None if calls and tools and read else "")
+    return cls(
+        content=content, reasoning_content=message.reasoning, tool_calls=calls or None, **fields
+    )
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two of verifiers' messages say the same, whatever made them.
+
+    Reasoning is not compared, for an environment may drop it; the renderer decides about ours.
+    """
+    if one is other:
+        return True
+    a, b = to_ours(one), to_ours(other)
+    return (a.role, a.content, a.tool_calls, a.tool_call_id) == (
+        b.role,
+        b.content,
+        b.tool_calls,
+        b.tool_call_id,
+    )
+
+
+def _field(thing: Any, name: str) -> Any:
+    return thing.get(name) if isinstance(thing, dict) else getattr(thing, name, None)
+
+
+def _text(content: Any) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    parts = list(content)
+    for part in parts:
+        if _field(part, "type") != "text":
+            raise EnvironmentFailure(
+                f"verifiers: a message holds {_field(part, 'type')!r}; only text can be shown"
+            )
+    return "".join(str(_field(part, "text")) for part in parts)

@@ -1,0 +1,221 @@
+"""The tools of a v1 taskset: its ``Toolset`` objects served inside this process.
+
+verifiers starts a process for each and talks MCP to it over HTTP. Here the same server speaks MCP
+through memory, so names, schemas, checks and the texts of errors are MCP's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from typing import Any
+
+from pydantic import BaseModel
+
+from vf.traces.errors import ConfigError, EnvironmentFailure, ToolError
+from vf.traces.messages import ToolCall
+from vf.traces.tools import Tool
+from vf.traces.trace import ToolEvent
+
+_current: ContextVar[Calls] = ContextVar("current")
+
+
+class Calls:
+    """The tool calls of one rollout.
+
+    Args:
+        trace: verifiers' trace, whose ``state`` the tools share.
+        servers: The tool sets, each with its server.
+    """
+
+    def __init__(self, trace: Any, servers: Sequence[Served]) -> None:
+        self.trace = trace
+        self.lost: Exception | None = None  # a connection that a tool found dead
+        self._tools = {name: (served, raw) for served in servers for name, raw in served.names}
+
+    async def run(self, call: ToolCall, event: ToolEvent) -> str:
+        """Run one call, and return the text for the model. ``event`` gets what became of it.
+
+        Raises:
+            ToolError: The tool found a connection dead.
+            EnvironmentFailure: It returned something other than text.
+        """
+        text = self._fault(call, event)
+        if text is not None:
+            return text
+        served, raw = self._tools[call.name]
+        token = _current.set(self)
+        try:
+            async with _client(served.server) as client:
+                result = await client.call_tool(raw, json.loads(call.arguments or "{}"))
+        finally:
+            _current.reset(token)
+        if self.lost is not None:
+            raise ToolError(
+                f"tool {call.name!r} raised {type(self.lost).__name__}: {self.lost}"
+            ) from self.lost
+        text = _text(call.name, result.content)
+        if getattr(result, "isError", False) or getattr(result, "is_error", False):
+            event.kind, event.detail = "rejected", text
+        return text
+
+    def _fault(self, call: ToolCall, event: ToolEvent) -> str | None:
+        """Return what the model is told of a call that cannot be made, as verifiers words it."""
+        if call.malformed is not None:
+            event.kind, event.detail = "malformed", call.malformed
+            return f"error: the tool call could not be read: {call.malformed}"
+        try:
+            arguments = json.loads(call.arguments or "{}")
+        except ValueError as error:
+            event.kind, event.detail = "invalid_json", str(error)
+            return (
+                f"error: invalid JSON in tool arguments ({error}); resend the call with valid JSON"
+            )
+        if not isinstance(arguments, dict):
+            event.kind, event.detail = "invalid_arguments", "not an object"
+            return (
+                "error: tool arguments must be a JSON object, got "
+                f"{type(arguments).__name__}; resend as an object"
+            )
+        if call.name not in self._tools:
+            event.kind, event.detail = "unknown_tool", call.name
+            return f"error: unknown tool {call.name!r}"
+        return None
+
+
+class Served:
+    """A tool set and its MCP server.
+
+    Args:
+        toolset: The verifiers ``Toolset``.
+
+    Attributes:
+        tools: Its tools as the model is told of them.
+        names: Of each, the name that the model knows, and the tool set's own.
+    """
+
+    def __init__(self, toolset: Any) -> None:
+        self.toolset = toolset
+        _share_state(toolset)
+        self.server = _server_class()(toolset.server_name or type(toolset).__name__)
+        toolset.register(self.server)
+        prefix = f"{toolset.server_name}_" if toolset.server_name else ""
+        self.names: list[tuple[str, str]] = []
+        self.tools: list[Tool] = []
+        for each in _at_once(self.server.list_tools()):
+            name, told = f"{prefix}{each.name}", each.description or ""
+            schema = getattr(each, "inputSchema", None) or getattr(each, "input_schema", None)
+            self.names.append((name, each.name))
+            self.tools.append(Tool(name, told, dict(schema or {}), _not_here, BaseModel))
+        self._setting_up: asyncio.Future[None] | None = None
+
+    async def ready(self) -> None:
+        """Set the tool set up, if it has not been: once for all rollouts that share it."""
+        if self._setting_up is None:
+            self._setting_up = asyncio.ensure_future(self.toolset.setup())
+        await asyncio.shield(self._setting_up)
+
+
+def check_placement(name: str, toolset: Any, refuse: Callable[[str, str], None]) -> None:
+    """See that a tool set may run in this process.
+
+    Raises:
+        ConfigError: It runs elsewhere.
+    """
+    config = toolset.config
+    cls = type(toolset).__name__
+    if getattr(config, "url", None):
+        refuse(name, f"the tool server of {cls} at {config.url}")
+    runtime = getattr(getattr(config, "runtime", None), "type", "subprocess")
+    if runtime != "subprocess" or getattr(config, "colocated", False):
+        where = "the agent's own runtime" if config.colocated else f"a {runtime} runtime"
+        refuse(name, f"{where} for the tools of {cls}")
+
+
+def _share_state(toolset: Any) -> None:
+    """Let a tool set's state be that of the rollout which calls it, without HTTP between.
+
+    As over HTTP, a call works on a copy, and what it changed replaces the whole.
+    """
+    adapter = toolset._state_adapter
+
+    async def pull() -> Any:
+        return adapter.validate_json(_current.get().trace.state.model_dump_json())
+
+    async def push(before: bytes) -> None:
+        after = adapter.dump_json(toolset.state)
+        if after != before:
+            trace = _current.get().trace
+            trace.state = type(trace.state).model_validate_json(after)
+
+    toolset._pull_state, toolset._push_state = pull, push
+    with_state = toolset._with_state
+    toolset._with_state = lambda fn: with_state(_noting_lost(fn))
+
+
+def _noting_lost(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a tool that notes a dead connection: MCP makes a text of it, like of any error."""
+    import httpx
+
+    @functools.wraps(fn)
+    async def noting(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = fn(*args, **kwargs)
+            return await result if inspect.isawaitable(result) else result
+        except (ConnectionError, httpx.TransportError) as error:
+            _current.get().lost = error
+            raise
+
+    return noting
+
+
+def _client(server: Any) -> AbstractAsyncContextManager[Any]:
+    """Return a client of a server in this process, for one call."""
+    try:
+        from mcp import Client  # from version 2 on
+    except ImportError:
+        from mcp.shared.memory import create_connected_server_and_client_session
+
+        found: AbstractAsyncContextManager[Any] = create_connected_server_and_client_session(server)
+        return found
+    made: AbstractAsyncContextManager[Any] = Client(server)
+    return made
+
+
+def _at_once(coroutine: Coroutine[Any, Any, list[Any]]) -> list[Any]:
+    """Return what a coroutine returns that waits for nothing, with or without a running loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        found: list[Any] = done.value
+        return found
+    raise EnvironmentFailure("verifiers: a tool server that lists its tools only after waiting")
+
+
+def _server_class() -> Any:
+    try:
+        from mcp.server.mcpserver import MCPServer  # from version 2 on
+    except ImportError:
+        from mcp.server.fastmcp import FastMCP
+
+        return FastMCP
+    return MCPServer
+
+
+def _text(name: str, blocks: Sequence[Any]) -> str:
+    for block in blocks:
+        if block.type != "text":
+            raise EnvironmentFailure(
+                f"tool {name!r} returned {block.type!r}; only text can be shown"
+            )
+    # As verifiers' harness joins them; nothing at all is shown as an empty list.
+    return "\n".join(block.text for block in blocks) if blocks else str(list(blocks))
+
+
+def _not_here(**arguments: Mapping[str, Any]) -> None:
+    raise ConfigError("the tools of a verifiers taskset are called through its server")
