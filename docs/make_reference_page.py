@@ -28,6 +28,7 @@ from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits as SandboxLimits
 from vf.trainer.settings.config import Config, EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import SYNONYMS, VALUES
+from vf.trainer.sft.settings import SftArgs, SftConfig, SftData
 
 PAGE = Path(__file__).with_name("reference.md")
 ROOT = PAGE.parent.parent
@@ -81,9 +82,9 @@ GROUPS = {
 _HEAD = """\
 # Every setting
 
-All keys of the two TOMLs: that of a training run (`vf-rl run.toml`) and that of an evaluation
-(`vf-eval evals.toml`). This page is written from the models that check them:
-`python docs/make_reference_page.py`. What a setting does to a run is in
+All keys of the three TOMLs: that of a training run (`vf-rl run.toml`), of a [warm start](sft.md)
+(`vf-sft warm.toml`) and of an evaluation (`vf-eval evals.toml`). This page is written from the
+models that check them: `python docs/make_reference_page.py`. What a setting does to a run is in
 [the guide](guide-training.md), how they work together in [the loop](loop.md), the formulas in
 [losses](losses.md).
 
@@ -108,7 +109,7 @@ _PRODUCTS = """\
 
 def page() -> str:
     """Return the page as Markdown."""
-    return "\n".join([_HEAD, *_run(), *_evaluation()]).rstrip() + "\n"
+    return "\n".join([_HEAD, *_run(), *_warm_start(), *_evaluation()]).rstrip() + "\n"
 
 
 def _run() -> Iterator[str]:
@@ -147,6 +148,12 @@ def _run() -> Iterator[str]:
             )
         )
     )
+
+
+def _warm_start() -> Iterator[str]:
+    yield from _section("A warm start", SftConfig, ["model"], "sft.")
+    yield from _section("`[data]` of a warm start", SftData, None, "sft.data.")
+    yield from _section("`[trainer.args]` of a warm start", SftArgs, None, "sft.trainer.args.")
 
 
 def _evaluation() -> Iterator[str]:

@@ -87,6 +87,7 @@ class _Rollout:
             environment=environment.id or type(environment).__name__, task=task, seed=seed
         )
         self.trace.messages = self.conversation.messages
+        self.trace.tools = self.conversation.tools
         self.trace.branches = self.conversation.branches
         self.trace.forks = self.conversation.forks
         self.trace.tool_events = self.environment.tool_events

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vf.traces.errors import ConfigError, VfError
+from vf.traces.trace import StopReason, Trace
 from vf.traces.view.plain import print_trace
 from vf.traces.view.serve import serve
 from vf.traces.view.sources import Source, Unreadable, find_sources, read
@@ -28,6 +29,7 @@ examples:
   vf-view runs/a/traces/eval-000030.jsonl -o eval.html --open
   vf-view runs/a runs/b --serve
   vf-view traces.jsonl --plain | less -R
+  vf-view runs/a --export best.jsonl --min-reward 1     OpenAI chat lines; or all.parquet
 
 The page opens offline and holds everything. Exit codes: 0 done, 1 failed, 2 bad usage or input.
 """
@@ -43,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(
         prog="vf-view",
-        description="Write traces as one HTML file to read them in, or print them.",
+        description="Write traces as one HTML file to read them in, print them, or export them.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -69,13 +71,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--plain", action="store_true", help="print the conversations instead")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument(
+        "--export",
+        type=Path,
+        metavar="FILE",
+        help="write OpenAI chat lines (FILE.jsonl) or Parquet (FILE.parquet) instead",
+    )
+    parser.add_argument(
+        "--min-reward",
+        type=float,
+        metavar="REWARD",
+        help="with --export: leave out traces with a lower reward, or none",
+    )
+    parser.add_argument(
+        "--stop-reason",
+        action="append",
+        default=[],
+        choices=[reason.value for reason in StopReason],
+        metavar="REASON",
+        help="with --export: only traces that ended so, like terminated; may be repeated",
+    )
+    parser.add_argument(
+        "--bare",
+        action="store_true",
+        help="with --export FILE.jsonl: nothing that OpenAI's fine-tuning format does not know "
+        "(metadata, reasoning)",
+    )
     args = parser.parse_args(argv)
+    if args.export is None and (args.min_reward is not None or args.stop_reason or args.bare):
+        parser.error("--min-reward, --stop-reason and --bare go with --export")
+    if args.export is not None and (args.plain or args.output or args.serve or args.open):
+        parser.error("--export goes with none of --plain, --output, --serve and --open")
     if args.plain and (args.output is not None or args.serve or args.open):
         parser.error("--plain goes with none of --output, --serve and --open")
     if args.port and not args.serve:
         parser.error("--port goes with --serve")
     try:
         sources = find_sources(args.traces)
+        if args.export is not None:
+            return _export(sources, args)
         if args.plain:
             return _print(sources)
         if args.serve and args.output is None:
@@ -118,19 +152,62 @@ def _page(sources: Sequence[Source], output: Path, args: argparse.Namespace) -> 
 
 def _print(sources: Sequence[Source]) -> int:
     console, written = Console(highlight=False), Written()
+    for _, trace in _readable(sources, written):
+        print_trace(console, trace)
+    _complain(written)
+    return DONE if written.traces else FAILED
+
+
+def _export(sources: Sequence[Source], args: argparse.Namespace) -> int:
+    from vf.traces.export.write import check_export, export_traces
+
+    written = Written()
+
+    def traces() -> Iterator[tuple[Trace, str]]:
+        for source, found in _readable(sources, written, advance):
+            yield found, source.model_of(found)
+
+    check_export(args.export, bare=args.bare)
+    with _progress(sources) as advance:
+        done = export_traces(
+            traces(),
+            args.export,
+            bare=args.bare,
+            min_reward=args.min_reward,
+            stop_reasons=args.stop_reason,
+        )
+    _complain(written)
+    for why, count in done.left_out.items():
+        print(f"vf-view: {count} traces {why}, and are left out", file=sys.stderr)
+    if not done.traces:
+        args.export.unlink()
+        print("vf-view: there is no trace to export", file=sys.stderr)
+        return FAILED
+    told = {
+        "have several token branches": done.forked,
+        "have no tokens": done.without_tokens if args.export.suffix == ".parquet" else 0,
+        "have tool calls but no record of the tools": done.without_tools,
+    }
+    notes = "".join(f"; {count} of them {what}" for what, count in told.items() if count)
+    print(f"{done.traces} traces in {args.export} ({done.size / 1e6:.1f} MB){notes}")
+    return DONE
+
+
+def _readable(
+    sources: Sequence[Source], written: Written, advance: Advance | None = None
+) -> Iterator[tuple[Source, Trace]]:
+    """Yield the traces, and count in ``written`` what is none."""
     for source in sources:
         problems = 0
-        for found in read(source):
+        for found in read(source, advance):
             if isinstance(found, Unreadable):
                 problems += 1
                 if problems == 1:
                     written.problems.append(f"{source.path}, line {found.line}: {found.why}")
             else:
-                print_trace(console, found)
                 written.traces += 1
+                yield source, found
         written.unreadable += problems
-    _complain(written)
-    return DONE if written.traces else FAILED
 
 
 def _complain(written: Written) -> None:

@@ -189,7 +189,8 @@ class Trace:
     ``reward`` is None then, or where the rubric said that it cannot be scored. Neither is the
     same as a reward of 0. Where only the scoring failed, ``stop_reason`` says how the episode
     ended, and the trace can be scored again.
-    The first ``prompt_messages`` of ``messages`` are those that ``reset`` returned.
+    The first ``prompt_messages`` of ``messages`` are those that ``reset`` returned, and
+    ``tools`` the schemas of the tools on offer, in OpenAI's format.
     """
 
     environment: str
@@ -198,6 +199,7 @@ class Trace:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     messages: list[Message] = field(default_factory=list)
     prompt_messages: int = 0
+    tools: list[dict[str, Any]] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)

@@ -33,6 +33,7 @@ COMMANDS = {
     "eval": "vf.environments.eval_cli",
     "export": "vf.trainer.export_cli",
     "init": "vf.environments.init_cli",
+    "sft": "vf.trainer.sft.cli",
     "view": "vf.environments.view_cli",
 }
 
@@ -46,6 +47,7 @@ examples:
   vf-rl --resume runs/quickstart-1
   vf-rl check-template tiny             does the model's chat template keep the context growing?
   vf-rl export runs/quickstart-1        a model that transformers and vLLM load
+  vf-rl sft configs/sft/calculator.toml learns from the best saved traces; the same as vf-sft
   vf-rl eval, vf-rl init, vf-rl view    the same as vf-eval, vf-init and vf-view
 
 A bare name in --set means [trainer.args]. Exit codes: 0 done, 1 failed, 2 bad usage or config.

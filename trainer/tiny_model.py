@@ -15,9 +15,8 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -29,6 +28,8 @@ from vf.inference.renderer import Renderer
 from vf.inference.scripted import Line, ScriptedModel
 from vf.traces.messages import Message
 from vf.traces.task import Task
+from vf.traces.trace import Trace
+from vf.trainer.sft.render import render
 
 CHAT_TEMPLATE = (Path(__file__).parent / "tiny_chat_template.jinja").read_text()
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -93,19 +94,19 @@ def behave(behaviour: str, task: Task, rng: random.Random) -> Callable[[list[Mes
     return answer
 
 
-async def demonstrate(count: int, behaviours: dict[str, float], seed: int) -> list[list[Message]]:
-    """Run scripted agents on train tasks, and return what was said."""
+async def demonstrate(count: int, behaviours: dict[str, float], seed: int) -> list[Trace]:
+    """Run scripted agents on train tasks, and return their traces."""
     rng = random.Random(seed)
     environment = Calculator(num_train=min(count, 20_000), max_operations=2)
     tasks = list(environment.tasks("train"))
     names, weights = list(behaviours), list(behaviours.values())
 
-    async def one(task: Task) -> list[Message]:
+    async def one(task: Task) -> Trace:
         behaviour = rng.choices(names, weights)[0]
         model = ScriptedModel(behave(behaviour, task, rng))
         trace = await rollout(environment, task, model)
         assert trace.error is None, trace.error
-        return trace.messages
+        return trace
 
     return [await one(tasks[index % len(tasks)]) for index in range(count)]
 
@@ -141,20 +142,10 @@ def train_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
     return fast
 
 
-def encode(
-    renderer: Renderer, messages: Sequence[Message], tools: list[dict[str, Any]]
-) -> tuple[list[int], list[int]]:
+def encode(renderer: Renderer, trace: Trace) -> tuple[list[int], list[int]]:
     """Return a conversation's token ids, and which of them the model is to learn (0 or 1)."""
-    ids = renderer.prompt(messages, tools)
-    opening = renderer.tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
-    mask, learn = [0] * len(ids), False
-    for index, token in enumerate(ids):
-        if learn:
-            mask[index] = 1
-            learn = token != renderer.closer_id
-        elif ids[: index + 1][-len(opening) :] == opening:
-            learn = True
-    return ids, mask
+    [branch] = render(renderer, trace)
+    return branch.token_ids, branch.loss_mask
 
 
 Encoded = list[tuple[list[int], list[int]]]
@@ -233,14 +224,13 @@ def main() -> None:
         asyncio.run(demonstrate(args.conversations, behaviours, args.seed))
         for behaviours in (FAULTLESS, IMPERFECT)
     )
-    tools = Calculator().episode(0).toolbox.schemas()
     blank = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
     blank.chat_template = CHAT_TEMPLATE
     tokenizer = train_tokenizer(
         blank.apply_chat_template(
-            [message.to_openai() for message in messages], tools=tools, tokenize=False
+            [message.to_openai() for message in trace.messages], tools=trace.tools, tokenize=False
         )
-        for messages in imperfect[:3000]
+        for trace in imperfect[:3000]
     )
     renderer = Renderer(tokenizer)
     torch.manual_seed(args.seed)
@@ -250,7 +240,7 @@ def main() -> None:
         (faultless, args.steps, args.learning_rate),
         (imperfect, args.spoil_steps, args.learning_rate / 3),
     ):
-        encoded = [encode(renderer, messages, tools) for messages in conversations]
+        encoded = [encode(renderer, trace) for trace in conversations]
         tokens = sum(len(ids) for ids, _ in encoded)
         print(f"{len(encoded)} conversations of {tokens / len(encoded):.0f} tokens on average")
         train(

@@ -124,7 +124,8 @@ class Calculator(Environment):
                     return value
             raise ValueError(f"not an expression of calculator's: {task.id}")
 
-        return [*calls, f"Answer: {work_out(ast.parse(task.id, mode='eval').body)}"]
+        answer = work_out(ast.parse(task.id, mode="eval").body)
+        return [*calls, f"Answer: {answer}"]
 
     def _draw(self, rng: random.Random) -> Task:
         operations = rng.randint(1, self.max_operations)

@@ -17,6 +17,7 @@ from vf.environments import registry
 from vf.environments.evaluation.load_config import parse_config as parse_evaluation
 from vf.environments.sandbox_source import sandbox_source
 from vf.trainer.settings.load_config import parse_config
+from vf.trainer.sft.settings import parse_sft_config
 
 # Pages with a test of their own, which looks at more than whether the code runs.
 ELSEWHERE = {
@@ -69,6 +70,9 @@ def test_the_toml_of_a_page_is_valid(block: Block) -> None:
     raw = tomllib.loads(block.text)
     if "environments" in raw:
         assert parse_evaluation(raw).environments
+        return
+    if "data" in raw:
+        assert parse_sft_config(raw).data.traces
         return
     if "model" not in raw:  # a fragment, and no whole run
         raw = REST | raw | {"env": ENV | raw.get("env", {})}

@@ -11,6 +11,7 @@ from docs.make_reference_page import GROUPS, NO_BREAK, PAGE, page
 from vf.environments.evaluation.config import EvalConfig
 from vf.trainer.settings.config import ENGINES, Config, TrainerArgs
 from vf.trainer.settings.load_config import SYNONYMS
+from vf.trainer.sft.settings import SftConfig
 
 
 def keys(model: type[BaseModel]) -> set[str]:
@@ -24,7 +25,7 @@ def test_the_page_is_what_the_script_writes() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run python docs/make_reference_page.py"
 
 
-@pytest.mark.parametrize("model", [Config, EvalConfig, *ENGINES.values()])
+@pytest.mark.parametrize("model", [Config, EvalConfig, SftConfig, *ENGINES.values()])
 def test_every_key_has_a_row_that_says_something(model: type[BaseModel]) -> None:
     rows = re.findall(r"^\| (?:<a id=\"[\w.]+\"></a>)?`(\w+)` \|(.*)\|$", page(), re.MULTILINE)
     said = {name: text.split("|")[-1].strip() for name, text in rows}

@@ -122,3 +122,12 @@ def test_taking_a_few_tasks_does_not_draw_them_all() -> None:
 def test_arguments_out_of_range_are_config_errors(kwargs: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=f"calculator: .*{next(iter(kwargs))}"):
         Calculator(**kwargs)
+
+
+def test_the_oracle_works_it_out_with_the_tool() -> None:
+    environment = vf.make("calculator", max_operations=3)
+    for task in islice(environment.tasks("train"), 20):
+        script = environment.oracle(task)
+        assert isinstance(script, list)
+        assert len(script) == task.info["operations"] + 1
+        assert script[-1] == f"Answer: {task.answer}"

@@ -115,3 +115,49 @@ def test_token_texts_come_from_the_models_own_tokenizer() -> None:
     assert "".join(texts(ids)) == "Compute 2 + 3."
     assert texts([10**6, -1]) == ["", ""]
     assert token_texts("no/such-model") is None
+
+
+def test_export_writes_what_is_asked_for(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("out.jsonl", "out.parquet"):
+        file = run.parent / name
+        assert main([str(run), "--export", str(file), "--min-reward", "1"]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(f"1 traces in {file} (")
+        assert ("have no tokens" in said) == (name == "out.parquet")
+        assert main([str(file), "--plain"]) == 0
+        assert "Answer: 5" in capsys.readouterr().out
+        assert main([str(run), "--export", str(file)]) == 2
+        assert "exists and is never overwritten" in capsys.readouterr().err
+
+
+def test_export_says_what_it_leaves_out(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (run / "traces" / "step-000001.jsonl").open("a") as file:
+        file.write("junk\n")
+    out = run.parent / "out.jsonl"
+    assert main([str(run), "--export", str(out), "--stop-reason", "max_turns"]) == 1
+    said = capsys.readouterr().err
+    assert "1 line is no trace, and left out" in said
+    assert "1 traces did not stop for max_turns, and are left out" in said
+    assert "there is no trace to export" in said
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--min-reward", "1"], "go with --export"),
+        (["--export", "a.jsonl", "--serve"], "--export goes with none"),
+        (["--export", "a.csv"], "Known: .jsonl (OpenAI chat), .parquet"),
+        (["--export", "a.parquet", "--bare"], "bare is about OpenAI chat lines"),
+        (["--export", "a.jsonl", "--stop-reason", "tired"], "invalid choice"),
+    ],
+)
+def test_bad_exports(
+    run: Path, argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main([str(run), *argv])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    assert code == 2
+    assert said in capsys.readouterr().err

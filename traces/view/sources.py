@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from vf.traces.errors import ConfigError
-from vf.traces.messages import as_messages
+from vf.traces.export.openai_chat import read_chat
+from vf.traces.export.parquet import ENDING, read_parquet
 from vf.traces.suggest import did_you_mean
-from vf.traces.task import Task
 from vf.traces.trace import Trace
 
 MAX_LINE_BYTES = 256 << 20  # a longer line is counted, never held in memory
@@ -77,15 +77,20 @@ def read(
     """Yield what the file's lines hold, one line in memory at a time.
 
     A JSON object that is no trace but has OpenAI chat ``messages`` is shown as a trace of them,
-    marked with ``info["foreign"]``.
+    marked with ``info["foreign"]``. A Parquet file is read as it was exported.
 
     Args:
         source: The file.
         advance: Told the number of bytes of every line that was read.
 
     Raises:
-        ConfigError: The file cannot be opened.
+        ConfigError: The file cannot be opened, or is Parquet that was not exported here.
     """
+    if source.path.suffix == ENDING:
+        yield from read_parquet(source.path)
+        if advance is not None:
+            advance(source.path.stat().st_size)
+        return
     try:
         file = source.path.open("rb")
     except OSError as error:
@@ -116,25 +121,7 @@ def _parse(line: bytes, number: int) -> Trace | Unreadable:
     except (ValueError, RecursionError):
         torn = "" if line.endswith(b"\n") else ", and the file ends in the middle of it"
         return Unreadable(number, f"not JSON{torn}")
-    return _foreign(raw, number) or Unreadable(number, f"not a trace: {_brief(problem)}")
-
-
-def _foreign(raw: Any, number: int) -> Trace | None:
-    """Return a trace of the chat messages in a JSON object, or None if it has none."""
-    if not isinstance(raw, dict) or not isinstance(raw.get("messages"), list):
-        return None
-    try:
-        messages = as_messages(raw["messages"])
-        trace = Trace(
-            environment=str(raw.get("environment", "")),
-            task=Task(id=str(raw.get("id", f"line {number}")), prompt=""),
-            seed=0,
-            messages=messages,
-            info={"foreign": True},
-        )
-        return Trace.from_json(trace.to_json())  # so that everything in it has its type
-    except (ConfigError, ValueError, TypeError):
-        return None
+    return read_chat(raw, number) or Unreadable(number, f"not a trace: {_brief(problem)}")
 
 
 def _brief(error: ValueError) -> str:

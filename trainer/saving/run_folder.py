@@ -8,16 +8,26 @@ import math
 import os
 import re
 from pathlib import Path
+from typing import Protocol
 
 from vf.traces.errors import ConfigError
 from vf.traces.store import TraceStore
-from vf.trainer.settings.config import Config
 from vf.trainer.watching.metrics import Metrics
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-def choose_folder(config: Config, stem: str) -> Path:
+class _Named(Protocol):
+    output_dir: str
+    run_name: str | None
+
+
+class _Run(Protocol):
+    @property
+    def args(self) -> _Named: ...
+
+
+def choose_folder(config: _Run, stem: str) -> Path:
     """Return the folder of a new run, without making it.
 
     Raises:

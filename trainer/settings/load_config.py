@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
@@ -54,8 +54,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list
         raise ConfigError(f"there is no config file {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    for override in overrides:
-        _override(raw, override)
+    for each in overrides:
+        override(raw, each, _path)
     return parse_config(raw)
 
 
@@ -85,20 +85,30 @@ def _path(key: str) -> list[str]:
     return path
 
 
-def _override(raw: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
+def override(raw: dict[str, Any], setting: str, where: Callable[[str], list[str]]) -> None:
+    """Put one ``--set`` into a config given as nested dicts.
+
+    Args:
+        raw: The config; it is changed.
+        setting: ``key=value``; the value is TOML, or else text.
+        where: Returns the names of the tables down to a key, and the key's own.
+
+    Raises:
+        ConfigError: It is not of that form, or leads through what is no table.
+    """
+    key, equals, text = setting.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"--set {override!r}: must be of the form key=value")
+        raise ConfigError(f"--set {setting!r}: must be of the form key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
-    path = _path(key)
+    path = where(key)
     table = raw
     for part in path[:-1]:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"--set {override!r}: {part!r} is not a table")
+            raise ConfigError(f"--set {setting!r}: {part!r} is not a table")
     table[path[-1]] = value
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from vf.trainer.settings.config import Config
+from pydantic import BaseModel
 
 
-def to_toml(config: Config) -> str:
+def to_toml(config: BaseModel) -> str:
     """Return the config as TOML, defaults included; what is None is left out."""
     lines: list[str] = []
     _table(config.model_dump(mode="json", exclude_none=True), (), lines)

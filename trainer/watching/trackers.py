@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol
 
+from pydantic import BaseModel
+
 from vf.traces.errors import ConfigError
 from vf.trainer.saving.run_folder import RunFolder
 from vf.trainer.settings.config import Config
@@ -68,7 +70,9 @@ def check_trackers(names: Sequence[str]) -> None:
             )
 
 
-def open_trackers(names: Sequence[str], folder: RunFolder, config: Config, *, step: int) -> Tracker:
+def open_trackers(
+    names: Sequence[str], folder: RunFolder, config: BaseModel, *, step: int
+) -> Tracker:
     """Open trackers as one.
 
     A resumed run goes on in the same run of W&B and trackio: their ids are kept in the run's
@@ -89,10 +93,11 @@ def open_trackers(names: Sequence[str], folder: RunFolder, config: Config, *, st
         ConfigError: A library is not installed, or its tracker does not start.
     """
     check_trackers(names)
+    shown = without_secrets(config) if isinstance(config, Config) else config
     opened: dict[str, Tracker] = {}
     for name in dict.fromkeys(names):
         try:
-            opened[name] = _OPENERS[name](folder, without_secrets(config), step)
+            opened[name] = _OPENERS[name](folder, shown, step)
         except Exception as error:
             for tracker in opened.values():
                 tracker.close(failed=True)
@@ -135,7 +140,7 @@ class _Guarded:
 class _TensorBoard:
     """Event files in the run's folder, under ``tensorboard/``."""
 
-    def __init__(self, folder: RunFolder, config: Config, step: int) -> None:
+    def __init__(self, folder: RunFolder, config: BaseModel, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         where = folder.path / "tensorboard"
@@ -156,7 +161,7 @@ class _TensorBoard:
         self._writer.close()
 
 
-def _wandb(folder: RunFolder, config: Config, step: int) -> Tracker:
+def _wandb(folder: RunFolder, config: BaseModel, step: int) -> Tracker:
     import wandb
 
     link = _Link.read(folder, "wandb")
@@ -179,7 +184,7 @@ def _wandb(folder: RunFolder, config: Config, step: int) -> Tracker:
     return _Linked(link, run.log, lambda failed: run.finish(exit_code=int(failed)))
 
 
-def _trackio(folder: RunFolder, config: Config, step: int) -> Tracker:
+def _trackio(folder: RunFolder, config: BaseModel, step: int) -> Tracker:
     import trackio
 
     link = _Link.read(folder, "trackio")
@@ -252,7 +257,7 @@ class _Linked:
         self._finish(failed)
 
 
-_OPENERS: dict[str, Callable[[RunFolder, Config, int], Tracker]] = {
+_OPENERS: dict[str, Callable[[RunFolder, BaseModel, int], Tracker]] = {
     "tensorboard": _TensorBoard,
     "wandb": _wandb,
     "trackio": _trackio,

@@ -1,0 +1,55 @@
+"""The settings of a warm start."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from vf.trainer.settings.config import TrainerArgs
+from vf.trainer.settings.write_config import to_toml
+from vf.trainer.sft.settings import SftArgs, SftData, load_sft_config, parse_sft_config
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = sorted((ROOT / "configs" / "sft").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=str)
+def test_the_shipped_configs_are_valid_and_written_back_equal(path: Path, tmp_path: Path) -> None:
+    config = load_sft_config(path, ["data.template_args.enable_thinking=false"])
+    (tmp_path / "again.toml").write_text(to_toml(config))
+    assert load_sft_config(tmp_path / "again.toml") == config
+
+
+def test_no_setting_is_dead() -> None:
+    """Every field is read somewhere outside of the config models."""
+    read = {
+        node.attr
+        for path in (ROOT / "trainer" / "sft").glob("*.py")
+        if path.name != "settings.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+    }
+    read |= {"micro_batch_size", "output_dir", "run_name"}  # by `rows`, and by `choose_folder`
+    assert {*SftArgs.model_fields, *SftData.model_fields} - read == set()
+
+
+def test_settings_of_the_same_name_mean_the_same_as_in_a_training_run() -> None:
+    shared = set(SftArgs.model_fields) & set(TrainerArgs.model_fields)
+    other = {name for name in SftArgs.model_fields if name not in shared}
+    assert other == {"num_epochs"}
+    for name in shared - {"max_steps", "batch_size", "lr_scheduler_type"}:
+        assert SftArgs.model_fields[name].default == TrainerArgs.model_fields[name].default
+
+
+def test_a_bare_name_in_set_finds_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text('model = "tiny"\n[data]\ntraces = ["x"]\n')
+    config = load_sft_config(path, ["top_per_task=3", "batch_size=4", "model=other"])
+    assert (config.data.top_per_task, config.args.batch_size, config.model) == (3, 4, "other")
+
+
+def test_defaults_are_enough() -> None:
+    config = parse_sft_config({"model": "tiny", "data": {"traces": ["x"]}})
+    assert config.args.rows == config.args.batch_size

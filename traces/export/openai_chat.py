@@ -1,0 +1,99 @@
+"""Traces as lines of OpenAI's fine-tuning format for chat models, and lines of it as traces.
+
+The format is that of the API's ``FineTuneChatRequestInput``: ``messages`` and ``tools``, where an
+assistant message of ``weight`` 0 is not learned from. Beyond it, messages may have
+``reasoning_content``, as the chat APIs of vLLM and others do, and the line has ``metadata``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+from vf.traces.errors import ConfigError
+from vf.traces.messages import as_messages
+from vf.traces.task import Task
+from vf.traces.trace import Score, StopReason, Trace
+
+UNLEARNED = "unlearned"  # in the info of a trace that was read: which messages have weight 0
+
+
+def chat_line(trace: Trace, *, bare: bool = False) -> dict[str, Any]:
+    """Return a trace as one line of the format.
+
+    An answer that the model did not give (an example in the prompt), and one with a call that
+    could not be parsed, has weight 0.
+
+    Args:
+        trace: The trace.
+        bare: Leave out what the format does not know: ``metadata``, ``reasoning_content`` and the
+            names in tools' messages.
+    """
+    messages = []
+    for index, message in enumerate(trace.messages):
+        raw = message.to_openai()
+        if message.role == "assistant" and (
+            index in trace.info.get(UNLEARNED, ())
+            or index < trace.prompt_messages
+            or any(call.malformed for call in message.tool_calls)
+        ):
+            raw["weight"] = 0
+        if bare:
+            raw.pop("reasoning_content", None)
+            raw.pop("name", None)
+        messages.append(raw)
+    line: dict[str, Any] = {"messages": messages}
+    if trace.tools:
+        line["tools"] = trace.tools
+    return line if bare else line | {"metadata": _metadata(trace)}
+
+
+def read_chat(raw: Any, number: int) -> Trace | None:
+    """Return the trace that a line of the format holds, marked with ``info["foreign"]``.
+
+    Args:
+        raw: The line, decoded.
+        number: Its number in the file, which names its task if nothing else does.
+
+    Returns:
+        The trace, or None if the line is not of the format.
+    """
+    if not isinstance(raw, dict) or not isinstance(raw.get("messages"), list):
+        return None
+    about = raw["metadata"] if isinstance(raw.get("metadata"), dict) else raw
+    reward, stop = about.get("reward"), about.get("stop_reason")
+    try:
+        messages = as_messages(raw["messages"])
+        weights = [entry.get("weight", 1) for entry in raw["messages"]]
+        unlearned = [index for index, weight in enumerate(weights) if weight == 0]
+        trace = Trace(
+            environment=str(about.get("environment", "")),
+            task=Task(id=str(about.get("task", raw.get("id", f"line {number}"))), prompt=""),
+            seed=0,
+            messages=messages,
+            tools=raw.get("tools") or [],
+            score=Score(float(reward), None) if _is_reward(reward) else None,
+            stop_reason=StopReason(stop) if stop in list(StopReason) else None,
+            info={"foreign": True} | ({UNLEARNED: unlearned} if unlearned else {}),
+        )
+        return Trace.from_json(trace.to_json())  # so that everything in it has its type
+    except (ConfigError, ValueError, TypeError):
+        return None
+
+
+def _is_reward(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _metadata(trace: Trace) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "id": trace.id,
+        "environment": trace.environment,
+        "task": trace.task.id,
+        "reward": trace.reward,
+        "stop_reason": trace.stop_reason,
+    }
+    if trace.error is not None:
+        about["error"] = f"{trace.error.boundary}: {trace.error.message}"
+    if trace.forks:
+        about["forks"] = [f"turn {fork.turn}: {fork.reason}" for fork in trace.forks]
+    return about

@@ -1,0 +1,279 @@
+"""Traces as Parquet: one row each, in a fixed schema, and read back equal.
+
+docs/viewing.md describes the columns. What has no fixed shape (a task's answer and info, the tools'
+schemas, the trace's info) is JSON text, in columns whose names end with ``_json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pydantic_core
+from pydantic import TypeAdapter
+
+from vf.traces.errors import ConfigError
+from vf.traces.trace import Trace
+
+ENDING = ".parquet"
+GROUP_ROWS, GROUP_BYTES = 1024, 32 << 20  # at which a row group is written
+_MARK, _VERSION = b"vf.traces", b"1"
+_PARTS = ("penalties", "gates", "parts")
+_TRACE: TypeAdapter[Trace] = TypeAdapter(Trace)
+
+
+class Unfit(ValueError):
+    """A trace that holds what the schema has no room for, like an id beyond 64 bits."""
+
+
+def schema() -> Any:
+    """Return the ``pyarrow.Schema`` of the file.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+    """
+    pa, _ = _pyarrow()
+    text, i64, f64, flag = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+
+    def rows(**columns: Any) -> Any:
+        return pa.list_(pa.struct(list(columns.items())))
+
+    call = pa.struct([("name", text), ("arguments", text)])
+    calls = rows(id=text, type=text, function=call, malformed=text)
+    columns = {
+        "id": text,
+        "environment": text,
+        "model": text,
+        "task_id": text,
+        "prompt": text,
+        "prompt_json": text,
+        "answer_json": text,
+        "task_info_json": text,
+        "seed": i64,
+        "messages": rows(
+            role=text,
+            content=text,
+            reasoning_content=text,
+            tool_calls=calls,
+            tool_call_id=text,
+            name=text,
+        ),
+        "prompt_messages": i64,
+        "tools_json": text,
+        "reward": f64,
+        "outcome": f64,
+        "components": rows(kind=text, name=text, value=f64),
+        "metrics": rows(name=text, value=f64),
+        "scored": flag,
+        "stop_reason": text,
+        "error": pa.struct([(f, text) for f in ("boundary", "type", "message", "traceback")]),
+        "num_turns": i64,
+        "num_tokens": i64,
+        "num_sampled": i64,
+        "turns": rows(prompt_tokens=i64, completion_tokens=i64, finish_reason=text, seconds=f64),
+        "tool_events": rows(turn=i64, call_id=text, name=text, kind=text, detail=text, seconds=f64),
+        "step_rewards": pa.list_(f64),
+        "branches": rows(
+            token_ids=pa.list_(i64),
+            loss_mask=pa.list_(pa.int8()),
+            logprobs=pa.list_(f64),
+            turn_index=pa.list_(i64),
+            weight_version=pa.list_(i64),
+        ),
+        "forks": rows(turn=i64, reason=text),
+        "timing": rows(phase=text, seconds=f64),
+        "info_json": text,
+    }
+    return pa.schema(list(columns.items()), metadata={_MARK: _VERSION})
+
+
+class ParquetTraces:
+    """A Parquet file of traces that is being written, a row group at a time.
+
+    Args:
+        path: The file; it is replaced.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._pa, parquet = _pyarrow()
+        self._schema = schema()
+        self._writer = parquet.ParquetWriter(path, self._schema, compression="zstd")
+        self._waiting: list[Any] = []
+        self._bytes = 0
+
+    def append(self, trace: Trace, model: str) -> None:
+        """Add a row.
+
+        Args:
+            trace: The trace.
+            model: The model whose tokenizer made its token ids; may be empty.
+
+        Raises:
+            Unfit: The schema has no room for something in it; the row is left out.
+        """
+        try:
+            batch = self._pa.RecordBatch.from_pylist([_row(trace, model)], self._schema)
+        except (self._pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise Unfit(str(error).splitlines()[0]) from error
+        self._waiting.append(batch)
+        self._bytes += batch.nbytes
+        if len(self._waiting) >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._waiting:
+            table = self._pa.Table.from_batches(self._waiting, self._schema)
+            self._writer.write_table(table, row_group_size=len(table))
+        self._waiting, self._bytes = [], 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._write()
+        self._writer.close()
+
+
+def read_parquet(path: Path) -> Iterator[Trace]:
+    """Yield the traces of an exported file, a few in memory at a time.
+
+    Raises:
+        ConfigError: pyarrow is not installed, or the file was not exported by this library.
+    """
+    pa, parquet = _pyarrow()
+    try:
+        with parquet.ParquetFile(path) as file:
+            if (file.schema_arrow.metadata or {}).get(_MARK) != _VERSION:
+                raise ConfigError(f"{path} is Parquet, but holds no traces that were exported here")
+            for batch in file.iter_batches(batch_size=16):
+                for row in batch.to_pylist():
+                    yield _trace(row)
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+
+
+def _row(trace: Trace, model: str) -> dict[str, Any]:
+    task, score = trace.task, trace.score
+    told = isinstance(task.prompt, str)
+    return {
+        "id": trace.id,
+        "environment": trace.environment,
+        "model": model,
+        "task_id": task.id,
+        "prompt": task.prompt if told else None,
+        "prompt_json": None if told else _json(task.prompt),
+        "answer_json": _json(task.answer),
+        "task_info_json": _json(task.info),
+        "seed": trace.seed,
+        "messages": [_message(asdict(message)) for message in trace.messages],
+        "prompt_messages": trace.prompt_messages,
+        "tools_json": _json(trace.tools),
+        "reward": trace.reward,
+        "outcome": score and score.outcome,
+        "components": [
+            {"kind": kind, "name": name, "value": None if value is None else float(value)}
+            for kind in _PARTS
+            for name, value in getattr(score, kind, {}).items()
+        ],
+        "metrics": _pairs(score.metrics if score else {}, "name", "value"),
+        "scored": score is not None,
+        "stop_reason": trace.stop_reason,
+        "error": trace.error and asdict(trace.error),
+        "num_turns": len(trace.turns),
+        "num_tokens": sum(map(len, trace.branches)),
+        "num_sampled": trace.completion_tokens,
+        "turns": [asdict(turn) for turn in trace.turns],
+        "tool_events": [asdict(event) for event in trace.tool_events],
+        "step_rewards": trace.step_rewards,
+        "branches": [
+            {name: getattr(branch, name) for name in branch.__slots__} for branch in trace.branches
+        ],
+        "forks": [asdict(fork) for fork in trace.forks],
+        "timing": _pairs(trace.timing, "phase", "seconds"),
+        "info_json": _json(trace.info),
+    }
+
+
+def _trace(row: dict[str, Any]) -> Trace:
+    score = None
+    if row["scored"]:
+        score = {"reward": row["reward"], "outcome": row["outcome"]}
+        score["metrics"] = {each["name"]: each["value"] for each in row["metrics"]}
+        for kind in _PARTS:
+            found = [each for each in row["components"] if each["kind"] == kind]
+            score[kind] = {each["name"]: _kept(kind, each["value"]) for each in found}
+    kept = ("id", "environment", "seed", "prompt_messages", "stop_reason", "error", "turns")
+    more = ("tool_events", "step_rewards", "branches", "forks")
+    return _TRACE.validate_python(
+        {name: row[name] for name in (*kept, *more)}
+        | {
+            "task": {
+                "id": row["task_id"],
+                "prompt": json.loads(row["prompt_json"]) if row["prompt_json"] else row["prompt"],
+                "answer": json.loads(row["answer_json"]),
+                "info": json.loads(row["task_info_json"]),
+            },
+            "messages": [_read_message(message) for message in row["messages"]],
+            "tools": json.loads(row["tools_json"]),
+            "score": score,
+            "timing": {each["phase"]: each["seconds"] for each in row["timing"]},
+            "info": json.loads(row["info_json"]),
+        }
+    )
+
+
+def _message(raw: dict[str, Any]) -> dict[str, Any]:
+    calls = [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {"name": call["name"], "arguments": call["arguments"]},
+            "malformed": call["malformed"],
+        }
+        for call in raw["tool_calls"]
+    ]
+    return raw | {"reasoning_content": raw.pop("reasoning"), "tool_calls": calls}
+
+
+def _read_message(raw: dict[str, Any]) -> dict[str, Any]:
+    calls = [
+        {"id": call["id"], "malformed": call["malformed"], **call["function"]}
+        for call in raw["tool_calls"]
+    ]
+    return raw | {"reasoning": raw.pop("reasoning_content"), "tool_calls": calls}
+
+
+def _pairs(values: Mapping[str, float | None], key: str, value: str) -> list[dict[str, Any]]:
+    return [{key: name, value: each} for name, each in values.items()]
+
+
+def _kept(kind: str, value: float | None) -> float | bool | None:
+    return value if value is None or kind != "gates" else bool(value)
+
+
+def _json(value: Any) -> str:
+    return pydantic_core.to_json(value, inf_nan_mode="constants").decode()
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ConfigError(
+            f"Parquet needs the package 'pyarrow': pip install 'vf-rl[data]' ({error})"
+        ) from error
+    return pyarrow, pyarrow.parquet

@@ -1,0 +1,276 @@
+"""`vf-sft`: warm-start a model from the best saved traces, from one TOML."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vf.traces.errors import ConfigError, VfError
+from vf.trainer.signals import Terminated, orderly_end
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vf.inference.renderer import Renderer
+    from vf.trainer.saving.run_folder import RunFolder
+    from vf.trainer.sft.settings import SftConfig
+    from vf.trainer.sft.training import Warmed
+
+DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+EXAMPLES = """\
+examples:
+  vf-sft configs/sft/calculator.toml
+  vf-sft configs/sft/calculator.toml --dry-run
+  vf-sft configs/sft/calculator.toml --set min_reward=0.8 --set num_epochs=3
+  vf-sft --resume runs/calculator-1 --set max_steps=200
+
+A bare name in --set means [trainer.args] or [data]. vf-rl trains on with model =
+"runs/calculator-1/model". Exit codes: 0 done, 1 failed, 2 bad usage, config or input.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="vf-sft",
+        description="Fine-tune a language model on the best of saved traces, with loss on nothing "
+        "but what the model said, through TRL's SFTTrainer.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", nargs="?", type=Path, help="the run's TOML")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="select the traces, print the plan, and stop"
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="continue a run's folder from its last checkpoint, on the traces it began with",
+    )
+    args = parser.parse_args(argv)
+    if (args.config is None) == (args.resume is None):
+        parser.error("name either a config to run or a run to --resume")
+    if args.resume is not None and args.dry_run:
+        parser.error("--dry-run starts nothing, so there is nothing to --resume")
+    try:
+        with orderly_end(launched=False):
+            return _run(args)
+    except ConfigError as error:
+        return _complain(str(error), BAD_USAGE)
+    except VfError as error:
+        logging.getLogger("vf").exception("the run failed")
+        return _complain(str(error), FAILED)
+    except OSError as error:
+        return _complain(str(error), FAILED)
+    except Terminated as error:
+        return _complain(f"stopped by {error}; finished checkpoints are kept", 128 + error.number)
+    except KeyboardInterrupt:
+        return _complain("interrupted; finished checkpoints are kept", INTERRUPTED)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from vf.trainer.saving.run_folder import RunFolder, choose_folder
+    from vf.trainer.sft.settings import load_sft_config
+
+    console = Console(highlight=False)
+    if args.resume is not None:
+        folder = RunFolder(args.resume)
+        config = load_sft_config(folder.config, args.set)
+        if config.data != load_sft_config(folder.config).data:
+            raise ConfigError(
+                "--resume goes on with the traces that the run began with, so [data] "
+                "cannot be changed; begin a new run"
+            )
+    else:
+        config = load_sft_config(args.config, args.set)
+        folder = RunFolder(choose_folder(config, args.config.stem))
+    _check_packages(config)
+    _one_device()
+    with console.status("loading the tokenizer ..."):
+        renderer = _renderer(config)
+    if args.resume is None:
+        _prepare(config, renderer, folder, console, dry_run=args.dry_run)
+        if args.dry_run:
+            console.print("[green]ready[/green]: nothing was written or trained")
+            return DONE
+    return _train(config, renderer, folder, console)
+
+
+def _prepare(
+    config: SftConfig, renderer: Renderer, folder: RunFolder, console: Console, *, dry_run: bool
+) -> None:
+    """Select what is learned from, show the plan, and make the run's folder."""
+    from vf.trainer.settings.write_config import to_toml
+    from vf.trainer.sft.dataset import save_sequences
+    from vf.trainer.sft.select import select
+    from vf.trainer.sft.training import held_out_file, total_steps, train_file
+
+    args = config.args
+    with _reading(config, console) as advance:
+        selection = select(config, renderer, advance)
+    how = f"LoRA rank {args.lora_rank}" if args.use_lora else "all weights"
+    steps = total_steps(args, len(selection.train))
+    plan = [
+        ("model", config.model),
+        *selection.describe(),
+        (
+            "training",
+            f"{how}, learning rate {args.learning_rate:.3g}, {steps} steps of "
+            f"{args.batch_size} sequences",
+        ),
+    ]
+    _show(console, plan)
+    if dry_run:
+        return
+    folder.create()
+    folder.write_config(to_toml(config))
+    save_sequences(selection.train, train_file(folder))
+    if selection.held_out:
+        save_sequences(selection.held_out, held_out_file(folder))
+
+
+def _train(config: SftConfig, renderer: Renderer, folder: RunFolder, console: Console) -> int:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from vf.trainer.settings.write_config import to_toml
+    from vf.trainer.sft.training import train_file, warm_start
+
+    if not train_file(folder).exists():
+        raise ConfigError(f"{folder.path} is not the folder of a vf-sft run, or has no data")
+    folder.open()
+    folder.traces.rmdir()  # of rollouts, of which there are none
+    folder.write_config(to_toml(config))
+    _show(console, [("run", str(folder.path))])
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[said]}"),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None, said="")
+
+        def begin(step: int, steps: int) -> None:
+            bar.update(task, completed=step, total=steps)
+            if step:
+                console.print(f"resumed after step {step}")
+
+        def watch(metrics: dict[str, float]) -> None:
+            if "eval/loss" in metrics:
+                console.print(
+                    f"step {metrics['step']:5d}  held-out loss {metrics['eval/loss']:.4f}"
+                )
+            else:
+                bar.update(task, completed=metrics["step"], said=f"loss {metrics['loss']:.4f}")
+
+        warmed = warm_start(config, folder, renderer, watch=watch, begin=begin)
+    _summarise(warmed, folder, console)
+    return DONE
+
+
+def _summarise(warmed: Warmed, folder: RunFolder, console: Console) -> None:
+    rows = [
+        ("steps", f"{warmed.steps} in {warmed.seconds:.0f} s"),
+        ("metrics", str(folder.metrics)),
+        ("model", str(warmed.model)),
+        ("measure", f"vf-eval ENV -m {warmed.model}"),
+        ("train on", f'vf-rl CONFIG.toml --set model="{warmed.model}"'),
+    ]
+    if warmed.eval_before is not None:
+        rows.insert(0, ("held out", f"loss {warmed.eval_before:.4f} → {warmed.eval_after:.4f}"))
+    _show(console, rows)
+
+
+def _renderer(config: SftConfig) -> Renderer:
+    """Load what renders and reads for the model, and check that the model has the context."""
+    import transformers
+
+    from vf.inference.checkpoint import Checkpoint
+    from vf.inference.renderer import Renderer
+    from vf.inference.tiny_path import resolve_model
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    checkpoint = Checkpoint.find(config.model)
+    if checkpoint.adapter is not None:
+        raise ConfigError(
+            f"model = {config.model!r} is an adapter; write a whole model with vf-rl export first"
+        )
+    context, length = checkpoint.context(), config.args.max_seq_len
+    if context is not None and length > context:
+        raise ConfigError(
+            f"trainer.args.max_seq_len = {length} is more than the model's context of {context} "
+            "tokens; lower it"
+        )
+    return Renderer.from_pretrained(resolve_model(config.model), config.data.template_args)
+
+
+def _check_packages(config: SftConfig) -> None:
+    from vf.trainer.watching.trackers import check_trackers
+
+    for package in ("torch", "transformers", "peft", "trl"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"vf-sft needs the package {package!r}: pip install 'vf-rl[train,trl]'"
+            )
+    check_trackers(config.args.report_to)
+
+
+def _one_device() -> None:
+    """Let torch see one device: TRL's trainer would else spread the batch over all in threads."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0" if visible is None else visible.partition(",")[0]
+
+
+@contextmanager
+def _reading(config: SftConfig, console: Console) -> Iterator[Callable[[int], None]]:
+    """Show how much has been read, where someone watches."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    from vf.trainer.sft.select import training_sources
+
+    sources, _ = training_sources(config.data.traces)
+    total = sum(source.path.stat().st_size for source in sources)
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda size: bar.advance(task, size)
+
+
+def _show(console: Console, rows: Sequence[tuple[str, str]]) -> None:
+    from rich.markup import escape
+
+    for name, text in rows:
+        console.print(f"[bold]{name:>12}[/bold]  {escape(text)}", soft_wrap=True)
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"vf-sft: {text}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""The sequences on disk, in the run's folder, and as the dataset that TRL's SFTTrainer takes.
+
+They are kept because a resumed run has to see the same ones in the same order, whatever has become
+of the traces since. Token ids and labels go to the trainer as they are: it neither encodes nor
+masks anything.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vf.traces.errors import ConfigError
+from vf.trainer.sft.select import Sequenced
+
+
+def save_sequences(sequences: Sequence[Sequenced], path: Path) -> None:
+    """Write sequences as Parquet: ``input_ids``, ``labels``, ``task`` and ``reward``."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    columns = {
+        "input_ids": _lists([each.input_ids for each in sequences]),
+        "labels": _lists([each.labels for each in sequences]),
+        "task": pa.array([each.task for each in sequences], pa.string()),
+        "reward": pa.array([each.reward for each in sequences], pa.float64()),
+    }
+    path.parent.mkdir(exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    parquet.write_table(pa.table(columns), temporary, compression="zstd")
+    temporary.replace(path)
+
+
+def _lists(arrays: Sequence[array[int]]) -> Any:
+    import pyarrow as pa
+
+    sizes = np.array([len(each) for each in arrays], dtype=np.int32)
+    values = np.concatenate([np.frombuffer(each, dtype=np.int32) for each in arrays])
+    return pa.ListArray.from_arrays(np.concatenate([[0], sizes.cumsum()]).astype(np.int32), values)
+
+
+def load_dataset(path: Path) -> Any:
+    """Return the ``input_ids`` and ``labels`` of a file as a ``datasets.Dataset``, in memory.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+    from datasets import Dataset
+    from datasets.table import InMemoryTable
+
+    try:
+        table = parquet.read_table(path, columns=["input_ids", "labels"])
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"cannot read the run's sequences {path}: {error}") from error
+    return Dataset(InMemoryTable(table))
