@@ -178,7 +178,15 @@ def _environments() -> Iterator[str]:
         yield f"**`{name}`**: {_flat((inspect.getdoc(cls) or '').partition('.')[0])}."
         yield ""
         parameters = inspect.signature(cls).parameters.values()
-        yield from _arguments(cls, [(each.name, each.default) for each in parameters])
+        yield from _arguments(
+            cls,
+            [
+                (f"**{each.name}", "")
+                if each.kind is each.VAR_KEYWORD
+                else (each.name, each.default)
+                for each in parameters
+            ],
+        )
     yield "### `[env.args.sandbox]`"
     yield ""
     yield 'Where code runs ([more](sandbox.md)). `sandbox = "docker"` is all defaults.'
@@ -206,6 +214,8 @@ def _rows(cls: type, arguments: Iterable[tuple[str, Any]]) -> Iterator[str]:
     described["pool"] = described.get("size")
     for name, default in arguments:
         shown = "needed" if default is inspect.Parameter.empty else _value(default)
+        if name.startswith("**"):
+            shown = ""
         assert described.get(name), f"{cls.__name__}: {name} is not described"
         about = re.sub("; see `(sandbox_source|with_packages)`", "", _flat(described[name] or ""))
         yield f"| `{name}` | {shown} | {about} |"
