@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests of v1 tasksets with verifiers 0.4, which cannot be installed beside the 0.3 that the
-# other tests need: it goes into a folder of its own, in front of what is installed.
+# Runs the tests that concern verifiers' v1 API and MCP with verifiers 0.4 and mcp 2, which cannot be
+# installed beside the 0.3 and 1 that the other tests need: they go into a folder of their own, in
+# front of what is installed.
 #   scripts/check_verifiers_04.sh [VERSION]
 # Exit code: that of the tests; 1 if the packages cannot be had.
 set -euo pipefail
@@ -14,8 +15,11 @@ if [ ! -e "$FOLDER/ready" ]; then
     rm -rf "$FOLDER"
     # Without dependencies, but for what it needs newer than what is there, or besides.
     "$PYTHON" -m pip install --quiet --no-deps --target "$FOLDER" \
-        "verifiers==$VERSION" mcp==2.0.0 mcp-types==2.0.0 httpx2 httpcore2 prime-runs
+        "verifiers==$VERSION" mcp==2.0.0 mcp-types==2.0.0 httpx2 httpcore2 prime-runs prime-traces
     touch "$FOLDER/ready"
 fi
 PYTHONPATH="$PWD:$PWD/$FOLDER" "$PYTHON" -m pytest -p no:cacheprovider -q \
-    tests/environments/neighbours/test_from_verifiers_v1.py
+    tests/environments/neighbours/test_from_verifiers_v1.py \
+    tests/environments/neighbours/test_to_verifiers_rollouts.py \
+    tests/environments/neighbours/test_to_verifiers_loading.py \
+    tests/environments/mcp

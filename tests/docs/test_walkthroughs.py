@@ -1,0 +1,49 @@
+"""Walk-throughs whose steps need each other, done as a reader would do them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.docs.blocks import ROOT, blocks
+
+EVAL = "vf-rl eval verifiers:spell-out"
+TRAIN = "vf-rl run.toml"
+
+
+def run(folder: Path, command: str, *more: str) -> str:
+    """Run a command that the page shows, cut short by more arguments."""
+    done = subprocess.run(
+        [sys.executable, "-m", "vf.trainer.cli", *command.split()[1:], *more],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_an_environment_of_verifiers_is_written_measured_and_trained(tmp_path: Path) -> None:
+    page = blocks(ROOT / "docs" / "verifiers.md")
+    [commands] = [block.text.splitlines() for block in page if "vf-rl eval" in block.text]
+    assert commands == [EVAL, TRAIN]
+    python = next(block.text for block in page if block.kind == "python")
+    done = subprocess.run([sys.executable, "-c", python], cwd=tmp_path, check=False)
+    assert done.returncode == 0
+    [toml] = [block.text for block in page if block.kind == "toml"]
+    (tmp_path / "run.toml").write_text(toml)
+
+    said = run(tmp_path, EVAL, "-n", "2", "-r", "1")
+    assert "verifiers_reward" in said
+
+    run(tmp_path, TRAIN, "--set", "max_steps=2", "--set", "run_name=walk")
+    log = (tmp_path / "runs" / "walk" / "metrics.jsonl").read_text().splitlines()
+    lines = [json.loads(line) for line in log]
+    assert [line["step"] for line in lines][-1] == 2
+    assert lines[-1]["rollouts/scored"] == 16
