@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
 
-from vf.environments.search.extras import load
+from vf.environments.extras import load
 from vf.traces.errors import ConfigError
 
 Row: TypeAlias = Mapping[str, Any]

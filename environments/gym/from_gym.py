@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vf.environments.environment import Environment, Split, Step
+from vf.environments.extras import load
 from vf.environments.gym.games import Returns, known_game
 from vf.environments.gym.moves import Parse, check_space, default_parse
 from vf.environments.gym.rendering import Render, default_render
-from vf.environments.search.extras import load
 from vf.rubrics.rubric import Rubric
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message

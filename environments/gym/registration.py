@@ -62,8 +62,8 @@ def register_gymnasium(id: str) -> str:
         ConfigError: There is no such environment, another one has its id in Gymnasium, or
             Gymnasium is not installed.
     """
+    from vf.environments.extras import load
     from vf.environments.registry import find
-    from vf.environments.search.extras import load
 
     registry = load("gymnasium.envs.registration", "gym").registry
     name = gymnasium_id(id, getattr(find(id), "__name__", ""))

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vf.environments.search.extras import load
+from vf.environments.json_schema import faults, validator
 from vf.traces.errors import ConfigError
 from vf.traces.suggest import did_you_mean
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what the chat APIs take as a tool's name
-_VALUES = ("default", "const", "enum", "examples")  # of a schema: not schemas themselves
-_MOST_FAULTS = 3  # that the model is told of at once
-_LONGEST_FAULT = 300  # characters
 
 
 @dataclass(frozen=True)
@@ -87,20 +84,6 @@ def select(
     return tools
 
 
-def faults(validator: Any, value: object) -> str:
-    """Say what is wrong with a value by a JSON schema; ``""`` if nothing is."""
-    found = sorted(validator.iter_errors(value), key=lambda error: error.json_path)
-    lines = [
-        f"{'.'.join(map(str, error.absolute_path)) or 'arguments'}: {_short(error.message)}"
-        for error in found[:_MOST_FAULTS]
-    ]
-    return "; ".join(lines)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_FAULT else f"{text[:_LONGEST_FAULT]}..."
-
-
 def _checked(tool: dict[str, Any], prefix: str, where: str) -> ListedTool:
     remote, schema = tool["name"], tool["inputSchema"]
     name = prefix + remote
@@ -121,59 +104,9 @@ def _checked(tool: dict[str, Any], prefix: str, where: str) -> ListedTool:
         remote=remote,
         description=(tool.get("description") or tool.get("title") or "").strip(),
         parameters=schema,
-        arguments=_validator(schema, f"{said}: its inputSchema"),
-        result=None if output is None else _validator(output, f"{said}: its outputSchema"),
+        arguments=validator(schema, "mcp", f"{said}: its inputSchema"),
+        result=None if output is None else validator(output, "mcp", f"{said}: its outputSchema"),
     )
-
-
-def _validator(schema: dict[str, Any], said: str) -> Any:
-    """Return a validator of a schema that refers to nothing but itself.
-
-    Raises:
-        ConfigError: The schema is none, or refers to something that is not in it.
-    """
-    validators: Any = load("jsonschema.validators", "mcp")
-    exceptions: Any = load("jsonschema.exceptions", "mcp")
-    referencing: Any = load("referencing", "mcp")
-    known: Any = load("referencing.jsonschema", "mcp")
-    kind = validators.validator_for(schema, default=validators.Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-        resource = referencing.Resource.from_contents(
-            schema, default_specification=known.DRAFT202012
-        )
-        root = resource.id() or ""
-        resolver = referencing.Registry().with_resource(root, resource).resolver(root)
-        for part in _schemas(schema):
-            if "$ref" in part:
-                resolver.lookup(part["$ref"])
-            if "pattern" in part:
-                re.compile(part["pattern"])
-    except (
-        exceptions.SchemaError,
-        referencing.exceptions.Unresolvable,
-        re.error,
-        RecursionError,
-        ValueError,
-    ) as error:
-        reason = str(getattr(error, "message", error)).partition("\n")[0]
-        raise ConfigError(
-            f"{said} is not a JSON schema that can be used: {_short(reason)}. Exclude the tool, or "
-            "mend the server"
-        ) from error
-    return kind(schema, registry=referencing.Registry())
-
-
-def _schemas(schema: object) -> Iterator[dict[str, Any]]:
-    """Yield a schema and all schemas in it."""
-    if isinstance(schema, list):
-        for item in schema:
-            yield from _schemas(item)
-    elif isinstance(schema, dict):
-        yield {key: schema[key] for key in ("$ref", "pattern") if isinstance(schema.get(key), str)}
-        for key, value in schema.items():
-            if key not in _VALUES:
-                yield from _schemas(value)
 
 
 def text_of(result: dict[str, Any]) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from vf.environments.extras import load
 from vf.environments.mcp.process import ServerProcess
-from vf.environments.search.extras import load
-from vf.traces.errors import ConfigError
 
 Transport = Literal["http", "sse"]
 # What the client reads messages from, and what it writes them to.
@@ -90,19 +87,3 @@ async def _address(server: Server) -> AsyncIterator[Streams]:
         http.streamable_http_client(server.url, http_client=client) as (read, write, *_),
     ):
         yield read, write
-
-
-def check_version() -> None:
-    """See that a version of the package is installed that this library knows.
-
-    Raises:
-        ConfigError: It is not; says which are.
-    """
-    load("mcp", "mcp")
-    found = version("mcp")
-    major, minor = map(int, re.findall(r"\d+", found)[:2])
-    if not (major == 2 or (major == 1 and minor >= 24)):
-        raise ConfigError(
-            f"the package mcp {found} is not supported; 1.24 and later, and all of 2, are: "
-            "pip install 'vf-rl[mcp]'"
-        )

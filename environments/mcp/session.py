@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from vf.environments.extras import load
 from vf.environments.mcp.process import GRACE, ServerProcess
 from vf.environments.mcp.server import Server
-from vf.environments.search.extras import load
 from vf.traces.errors import InvalidToolUse, ToolError
 
 CLOSE_TIMEOUT = GRACE + 3.0  # seconds that a session gets to end before it is cut off

@@ -15,9 +15,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from vf.environments.extras import check_version, load
+from vf.environments.json_schema import faults
 from vf.environments.mcp.calling import EpisodeSession, SharedSession
-from vf.environments.mcp.listing import ListedTool, faults, select, text_of
-from vf.environments.mcp.server import Server, Transport, check_version
+from vf.environments.mcp.listing import ListedTool, select, text_of
+from vf.environments.mcp.server import Server, Transport
 from vf.environments.mcp.session import Session
 from vf.environments.sandbox_tools import clip
 from vf.environments.search.batching import PerLoop
@@ -121,7 +123,8 @@ class McpTools:
             ConfigError: The server cannot be had (with what it said on standard error), a tool's
                 name or schema cannot be used, or the package is missing.
         """
-        check_version()
+        load("mcp", "mcp")
+        check_version("mcp", "mcp", "1.24", "3")
         try:
             session = await Session.open(self.server, self.start_timeout)
             try:

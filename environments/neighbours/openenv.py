@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 from vf.environments.environment import Environment, Split, Step
+from vf.environments.extras import check_version, load
+from vf.environments.json_schema import faults, validator
 from vf.environments.neighbours.openenv_actions import (
     STEP,
-    SchemaTool,
     action_fields,
-    check_schema,
     tell,
     tell_result,
 )
 from vf.environments.neighbours.openenv_actions import text_field as find_text_field
 from vf.environments.neighbours.openenv_server import describe
 from vf.environments.neighbours.openenv_session import Answer, Session
-from vf.environments.neighbours.supported import check_version
-from vf.environments.search.extras import load
 from vf.environments.tool_calls import ToolBox
 from vf.rubrics.rubric import Rubric
 from vf.traces.errors import ConfigError, EnvironmentFailure, InvalidToolUse, RubricError
 from vf.traces.messages import Message
 from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
+from vf.traces.tools import Tool
 from vf.traces.trace import Trace
 
 SUPPORTED = ("0.10", "0.11")
@@ -137,8 +137,14 @@ class OpenEnvEnvironment(Environment):
         self._mcp = server.tools
         self._fields = action_fields(server.action)
         tools: list[dict[str, Any]] = [{"name": STEP, "input_schema": self._fields}]
-        for tool in self._mcp or tools:
-            check_schema(f"openenv: {url}: the tool {tool['name']!r}", tool["input_schema"])
+        self._validators = {
+            tool["name"]: validator(
+                tool["input_schema"],
+                "openenv",
+                f"openenv: {url}: the tool {tool['name']!r}: its schema",
+            )
+            for tool in self._mcp or tools
+        }
         if self._mcp is not None and (text_field is not None or as_tool or client is not None):
             raise ConfigError(
                 f"openenv: {url} is an MCP environment, whose tools are the model's: leave client, "
@@ -223,14 +229,15 @@ class OpenEnvEnvironment(Environment):
             self._toolbox = ToolBox([*self._tools()])
         return self._toolbox
 
-    def _tools(self) -> Iterator[SchemaTool]:
+    def _tools(self) -> Iterator[Tool]:
         if self._mcp is None and self._text_field is None:
+            fault = partial(faults, self._validators[STEP])
             about = "Act in the environment."
-            yield SchemaTool(STEP, about, self._fields, self._step_tool, object)  # type: ignore[arg-type]
+            yield Tool.from_schema(STEP, about, self._fields, self._step_tool, fault)
         for tool in self._mcp or ():
-            about, schema = str(tool.get("description") or ""), tool["input_schema"]
-            call = self._tool_call(tool["name"])
-            yield SchemaTool(tool["name"], about, schema, call, object)  # type: ignore[arg-type]
+            name, about = tool["name"], str(tool.get("description") or "")
+            fault = partial(faults, self._validators[name])
+            yield Tool.from_schema(name, about, tool["input_schema"], self._tool_call(name), fault)
 
     async def _step_tool(self, /, **fields: Any) -> str:
         return self._render((await self._sent(fields)).observation) or _NOTHING_SEEN

@@ -2,62 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from vf.environments.search.extras import load
 from vf.traces.errors import ConfigError, InvalidToolUse, ToolError
 from vf.traces.suggest import did_you_mean
-from vf.traces.tools import ArgumentError, Tool, render_result
+from vf.traces.tools import render_result
 
 STEP = "step"  # the tool that an action is, where it is no text
 _BROKEN = ("timeout", "transport_error")  # of a tool's errors: not the model's doing
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaTool(Tool):
-    """A tool whose schema comes from elsewhere, and is checked with ``jsonschema``."""
-
-    def validate(self, arguments: str) -> dict[str, Any]:
-        """Check the model's arguments (JSON text) against the schema, and return them.
-
-        Raises:
-            ArgumentError: The text is not a JSON object, or does not fit.
-        """
-        try:
-            raw = json.loads(arguments, parse_constant=_refuse)
-        except (ValueError, RecursionError) as error:
-            raise ArgumentError("invalid_json", f"the arguments are not valid JSON: {error}") from (
-                error
-            )
-        if not isinstance(raw, dict):
-            raise ArgumentError("invalid_arguments", "the arguments must be a JSON object")
-        problems = load("jsonschema", "openenv").Draft202012Validator(self.parameters)
-        found = sorted(problems.iter_errors(raw), key=lambda problem: str(list(problem.path)))
-        if found:
-            told = [
-                f"{'.'.join(map(str, problem.path)) or 'arguments'}: {problem.message}"
-                for problem in found
-            ]
-            raise ArgumentError("invalid_arguments", "; ".join(told))
-        return raw
-
-
-def check_schema(name: str, schema: Mapping[str, Any]) -> None:
-    """See that a schema is one, of an object.
-
-    Raises:
-        ConfigError: It is not.
-    """
-    jsonschema = load("jsonschema", "openenv")
-    try:
-        jsonschema.Draft202012Validator.check_schema(schema)
-    except jsonschema.SchemaError as error:
-        raise ConfigError(f"{name}: its schema is not valid: {error.message}") from error
-    if schema.get("type", "object") != "object":
-        raise ConfigError(f"{name}: its schema is not of an object, but {schema['type']!r}")
 
 
 def action_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +110,3 @@ def tell_result(observation: Mapping[str, Any]) -> str:
     if result.get("is_error"):
         raise InvalidToolUse(text)
     return text
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")

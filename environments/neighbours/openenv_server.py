@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from vf.environments.extras import load
 from vf.environments.neighbours.openenv_session import Session
-from vf.environments.search.extras import load
 from vf.traces.errors import ConfigError, InfrastructureError
 
 T = TypeVar("T")

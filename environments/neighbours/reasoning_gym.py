@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vf.environments.environment import Environment, Split
+from vf.environments.extras import check_version, load
 from vf.environments.neighbours.reasoning_gym_problems import Problems
 from vf.environments.neighbours.reasoning_gym_scoring import score
-from vf.environments.neighbours.supported import check_version
-from vf.environments.search.extras import load
 from vf.inference.scripted import Script
 from vf.rubrics.process_pool import run_in_process
 from vf.rubrics.rubric import Rubric

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
+from vf.environments.extras import load
 from vf.environments.neighbours.global_random import GlobalRandom
-from vf.environments.search.extras import load
 from vf.traces.errors import ConfigError
 from vf.traces.suggest import did_you_mean
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vf.environments.environment import Environment, Split, Step
+from vf.environments.extras import check_version, load
 from vf.environments.neighbours.global_random import GlobalRandom
-from vf.environments.neighbours.supported import check_version
 from vf.environments.neighbours.textarena_games import count_players, innermost, make_game
 from vf.environments.neighbours.textarena_players import (
     Opponent,
@@ -16,7 +16,6 @@ from vf.environments.neighbours.textarena_players import (
     check_opponent,
     sampling_of,
 )
-from vf.environments.search.extras import load
 from vf.inference.chat_model import ChatModel
 from vf.rubrics.rubric import Rubric
 from vf.traces.calling import call

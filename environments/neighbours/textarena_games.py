@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from vf.environments.extras import load
 from vf.environments.neighbours.global_random import GlobalRandom
-from vf.environments.search.extras import load
 from vf.traces.errors import ConfigError
 from vf.traces.suggest import did_you_mean
 

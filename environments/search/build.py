@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vf.environments.extras import load
 from vf.environments.search.contract import Document
-from vf.environments.search.extras import load
 from vf.environments.search.meta import META_FILE, Fingerprint, IndexMeta
 from vf.environments.search.sources import USUAL, Documents, Fields, Source
 from vf.environments.search.tantivy_index import ANALYZER, make_analyzer, make_schema

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from vf.environments.extras import load
 from vf.environments.search.batching import PerLoop
 from vf.environments.search.contract import Document, Hit
-from vf.environments.search.extras import load
 from vf.environments.search.sources import clean
 from vf.traces.errors import ConfigError, ToolError
 

@@ -13,8 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from vf.environments.extras import load
 from vf.environments.search.contract import Document
-from vf.environments.search.extras import load
 from vf.traces.errors import ConfigError
 
 Source: TypeAlias = str | Path | Sequence[str | Path] | Iterable[Document | Mapping[str, Any]]

@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from vf.environments.extras import load
 from vf.environments.search.batching import Batcher
 from vf.environments.search.contract import Document, Hit
-from vf.environments.search.extras import load
 from vf.environments.search.meta import IndexMeta
 from vf.traces.calling import call
 from vf.traces.errors import ConfigError

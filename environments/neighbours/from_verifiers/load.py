@@ -9,18 +9,18 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions
 from types import ModuleType
 from typing import Any
 
 from vf.environments.author_lines import author_lines
 from vf.environments.environment import Environment
+from vf.environments.extras import check_version, load
 from vf.environments.neighbours.from_verifiers.checks import check_v0
-from vf.environments.search.extras import load
 from vf.traces.errors import ConfigError
 from vf.traces.suggest import did_you_mean
 
-SUPPORTED = (0, 3, 1), (0, 5)  # from, up to but without
+SUPPORTED = "0.3.1", "0.5"  # from, up to but without
 _LAST_V0 = (0, 4)  # the first without the v0 API
 _BUILT_IN = "verifiers.v1.tasksets"
 
@@ -50,7 +50,8 @@ def from_verifiers(
             such environment; it does not take an argument; its code raised (with the author's
             lines of the traceback); or it needs what cannot be given here.
     """
-    found = check_version()
+    load("verifiers", "verifiers")
+    found = check_version("verifiers", "verifiers", *SUPPORTED)
     name = f"verifiers:{environment_id}"
     module = _import(name, environment_id, found)
     if hasattr(module, "load_environment"):
@@ -75,27 +76,6 @@ def from_verifiers(
         if eval_args is not None:
             held_out = load_taskset(name, environment_id, module, {**args, **eval_args})
         return TasksetEnvironment(name, taskset, reward_range, held_out)
-
-
-def check_version() -> tuple[int, ...]:
-    """Return the installed version of verifiers.
-
-    Raises:
-        ConfigError: There is none, or it is not supported.
-    """
-    load("verifiers", "verifiers")
-    try:
-        said = version("verifiers")
-    except PackageNotFoundError:
-        said = "0.0.0"
-    numbers = tuple(int(each) for each in said.split(".")[:3] if each.isdigit())
-    low, high = SUPPORTED
-    if not low <= numbers < high:
-        raise ConfigError(
-            f"verifiers {said} is not supported, but {_dotted(low)} and later, below "
-            f"{_dotted(high)}: pip install 'vf-rl[verifiers]'"
-        )
-    return numbers
 
 
 def module_name(environment_id: str) -> str:

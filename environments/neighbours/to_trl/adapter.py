@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Any, Literal, get_args
 
 from vf.environments.environment import Environment, Split
 from vf.environments.evaluate import take_tasks
+from vf.environments.extras import check_version, load
 from vf.environments.neighbours.to_trl.episodes import Home, environment_class
 from vf.environments.neighbours.to_trl.rewards import reward_of_completions, reward_of_traces
 from vf.environments.neighbours.to_trl.rollouts import rollout_function
-from vf.environments.search.extras import load
 from vf.traces.calling import call, carry_out
 from vf.traces.errors import ConfigError
 from vf.traces.task import Task
@@ -45,7 +43,8 @@ def to_trl(environment: Environment, *, loop: Loop = "auto", seed: int = 0) -> d
         ConfigError: TRL is missing or of another version; TRL cannot do what the environment
             needs; or the environment's own :meth:`~vf.Environment.check` fails.
     """
-    _check_version()
+    load("trl", "trl")
+    check_version("trl", "trl", "1.16", "2")
     name = environment.id or type(environment).__name__
     if loop not in get_args(Loop):
         raise ConfigError(f"to_trl: loop must be one of {', '.join(get_args(Loop))}, got {loop!r}")
@@ -119,14 +118,3 @@ def _check(environment: Environment) -> None:
         await call(environment.check)
 
     carry_out(check())
-
-
-def _check_version() -> None:
-    load("trl", "trl")
-    found = version("trl")
-    major, minor = map(int, re.findall(r"\d+", found)[:2])
-    if major != 1 or minor < 16:
-        raise ConfigError(
-            f"the package trl {found} is not supported; 1.16 and later of 1 are: "
-            "pip install 'vf-rl[trl]'"
-        )

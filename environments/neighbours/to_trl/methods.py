@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union
 
-from vf.environments.search.extras import load
+from vf.environments.extras import load
 from vf.traces.errors import ConfigError
 from vf.traces.tools import Tool
 

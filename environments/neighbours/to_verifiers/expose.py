@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from vf.environments.search.extras import load
+from vf.environments.extras import check_version, load
+from vf.environments.neighbours.from_verifiers.load import SUPPORTED
 from vf.traces.errors import ConfigError
-
-SUPPORTED = ("0.3", "0.4")  # series of verifiers
 
 
 class Plugin(NamedTuple):
@@ -64,26 +62,9 @@ def to_verifiers(id: str = "", **kwargs: Any) -> Plugin:
 
 @cache  # the same classes each time: verifiers asks a module more than once
 def _plugin(id: str, arguments: str) -> Plugin:
-    check_version()
+    load("verifiers", "verifiers")
+    check_version("verifiers", "verifiers", *SUPPORTED)
+    load("verifiers.v1", "verifiers")
     from vf.environments.neighbours.to_verifiers.v1 import classes
 
     return classes(id, json.loads(arguments))
-
-
-def check_version() -> None:
-    """See that the verifiers that is installed is one that this works with.
-
-    Raises:
-        ConfigError: It is missing, or of another version.
-    """
-    load("verifiers", "verifiers")
-    try:
-        found = version("verifiers")
-    except PackageNotFoundError:  # a source tree, which says nothing of its version
-        return
-    if not found.startswith(tuple(f"{series}." for series in SUPPORTED)):
-        raise ConfigError(
-            f"verifiers {found} is installed; supported are {' and '.join(SUPPORTED)}: "
-            "pip install 'vf-rl[verifiers]'"
-        )
-    load("verifiers.v1", "verifiers")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from typing import Any
 
 import pytest
 
 import vf
-from vf.environments.mcp import server
 
 URL = "http://localhost:1/mcp"
 
@@ -51,14 +51,13 @@ def test_secrets_are_not_shown() -> None:
     assert "pass4" not in shown
 
 
-@pytest.mark.parametrize(("found", "right"), [("1.23.9", 0), ("1.24.0", 1), ("2.3", 1), ("3.0", 0)])
-def test_versions(found: str, right: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "version", lambda _: found)
-    if right:
-        server.check_version()
-    else:
-        with pytest.raises(vf.ConfigError, match=f"mcp {found} is not supported; 1.24 and later"):
-            server.check_version()
+@pytest.mark.parametrize("found", ["1.23.9", "3.0"])
+def test_versions_that_are_not_supported_are_told(
+    found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vf.environments.extras.version", lambda _: found)
+    with pytest.raises(vf.ConfigError, match=f"mcp {found} is not supported, but 1.24 and later"):
+        asyncio.run(vf.McpTools(command=["true"]).check())
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,4 +70,4 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(importlib, "import_module", none)
     with pytest.raises(vf.ConfigError, match=r"pip install 'vf-rl\[mcp\]'"):
-        server.check_version()
+        asyncio.run(vf.McpTools(command=["true"]).check())

@@ -269,7 +269,7 @@ def test_fields_that_a_text_cannot_fill(line: str, desk: str) -> None:
 
 
 def test_another_version_is_refused(guess: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vf.environments.neighbours.supported.version", lambda package: "0.2.0")
+    monkeypatch.setattr("vf.environments.extras.version", lambda package: "0.2.0")
     with pytest.raises(ConfigError, match=r"openenv 0\.2\.0 is not supported, but 0\.10 and"):
         OpenEnvEnvironment(guess)
 

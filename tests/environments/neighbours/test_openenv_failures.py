@@ -200,7 +200,7 @@ def test_a_server_that_talks_nonsense_is_no_reward(answer: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        ({"properties": {"a": {"type": "nonsense"}, "b": {}}}, "its schema is not valid"),
+        ({"properties": {"a": {"type": "nonsense"}, "b": {}}}, "its schema is not a JSON schema"),
         ({"properties": 3}, "no schema of actions"),
         ({"properties": {}}, "it gave no list of tools"),
     ],

@@ -253,7 +253,7 @@ def test_bad_input(arguments: dict[str, Any], said: str) -> None:
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vf.environments.neighbours.supported.version", lambda package: "0.0.9")
+    monkeypatch.setattr("vf.environments.extras.version", lambda package: "0.0.9")
     with pytest.raises(ConfigError, match=r"reasoning-gym 0\.0\.9 is not supported, but 0\.1\.20"):
         ReasoningGym("leg_counting")
     assert metadata.version("reasoning-gym") != "0.0.9"

@@ -328,7 +328,7 @@ def test_bad_input(arguments: dict[str, Any], told: str, monkeypatch: pytest.Mon
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vf.environments.neighbours.supported.version", lambda package: "0.6.0")
+    monkeypatch.setattr("vf.environments.extras.version", lambda package: "0.6.0")
     with pytest.raises(ConfigError, match=r"textarena 0\.6\.0 is not supported, but 0\.7\.4"):
         TextArena("TicTacToe-v0")
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import vf
-from vf.environments.neighbours.to_trl import adapter
 from vf.inference.scripted import Line, as_reply
 
 pytest.importorskip("trl")
@@ -231,6 +230,6 @@ def test_what_trl_cannot_do_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     factory = as_trl(Faulty())["environment_factory"]
     with pytest.raises(vf.ConfigError, match=r"has no task None.*remove_unused_columns"):
         factory().reset(prompt=[])
-    monkeypatch.setattr(adapter, "version", lambda _: "1.15.2")
-    with pytest.raises(vf.ConfigError, match=r"trl 1\.15\.2 is not supported; 1\.16"):
+    monkeypatch.setattr("vf.environments.extras.version", lambda _: "1.15.2")
+    with pytest.raises(vf.ConfigError, match=r"trl 1\.15\.2 is not supported, but 1\.16"):
         as_trl(Faulty())

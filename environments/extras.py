@@ -1,15 +1,32 @@
-"""Which versions of a neighbour's package an adapter has been tested with."""
+"""Packages that only some parts need: imported when they are needed, and of a known version."""
 
 from __future__ import annotations
 
+import importlib
 import re
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from vf.traces.errors import ConfigError
 
 
-def check_version(package: str, extra: str, least: str, below: str) -> None:
-    """See that an installed package is of a version that is supported.
+def load(module: str, extra: str) -> Any:
+    """Import an optional package and return it.
+
+    Raises:
+        ConfigError: It is not installed; names the extra that brings it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise ConfigError(
+            f"this needs the package {package!r}: pip install 'vf-rl[{extra}]' ({error})"
+        ) from error
+
+
+def check_version(package: str, extra: str, least: str, below: str) -> tuple[int, ...]:
+    """See that an installed package is of a version that is supported, and return that.
 
     Args:
         package: Its name on PyPI.
@@ -31,6 +48,7 @@ def check_version(package: str, extra: str, least: str, below: str) -> None:
             f"the package {package} {found} is not supported, but {least} and later, before "
             f"{below}, are: pip install 'vf-rl[{extra}]' '{package}>={least},<{below}'"
         )
+    return _numbers(found)
 
 
 def _numbers(written: str) -> tuple[int, ...]:
