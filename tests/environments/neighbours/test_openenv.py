@@ -17,7 +17,7 @@ pytest.importorskip("openenv")
 
 import vf
 from tests.environments.neighbours import openenv_servers as servers
-from vf.environments.neighbours.openenv import OpenEnvEnvironment
+from vf.environments.neighbours.openenv.environment import OpenEnvEnvironment
 from vf.inference.scripted import Script
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message
@@ -277,7 +277,7 @@ def test_another_version_is_refused(guess: str, monkeypatch: pytest.MonkeyPatch)
 def test_without_the_package_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['openenv'] = None\n"
-        "from vf.environments.neighbours.openenv import OpenEnvEnvironment\n"
+        "from vf.environments.neighbours.openenv.environment import OpenEnvEnvironment\n"
         "OpenEnvEnvironment('http://127.0.0.1:9')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

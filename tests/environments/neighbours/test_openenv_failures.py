@@ -18,7 +18,7 @@ pytest.importorskip("openenv")
 
 import vf
 from tests.environments.neighbours import openenv_servers as servers
-from vf.environments.neighbours.openenv import OpenEnvEnvironment
+from vf.environments.neighbours.openenv.environment import OpenEnvEnvironment
 from vf.inference.scripted import Script
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import vf
-from vf.environments.neighbours.reasoning_gym import ReasoningGym
-from vf.environments.neighbours.reasoning_gym_scoring import UNREADABLE, is_harmless, score
+from vf.environments.neighbours.reasoning_gym.environment import ReasoningGym
+from vf.environments.neighbours.reasoning_gym.scoring import UNREADABLE, is_harmless, score
 from vf.traces.errors import ConfigError
 
 reasoning_gym = pytest.importorskip("reasoning_gym")
@@ -262,7 +262,7 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_package_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['reasoning_gym'] = None\n"
-        "from vf.environments.neighbours.reasoning_gym import ReasoningGym\n"
+        "from vf.environments.neighbours.reasoning_gym.environment import ReasoningGym\n"
         "ReasoningGym('leg_counting')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

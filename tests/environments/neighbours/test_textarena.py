@@ -15,10 +15,10 @@ import pytest
 import vf
 from vf.environments import registry
 from vf.environments.eval_cli import main
-from vf.environments.neighbours.global_random import GlobalRandom
-from vf.environments.neighbours.textarena import TextArena
-from vf.environments.neighbours.textarena_games import innermost, make_game
-from vf.environments.neighbours.textarena_players import random_move
+from vf.environments.neighbours.textarena.environment import TextArena
+from vf.environments.neighbours.textarena.games import innermost, make_game
+from vf.environments.neighbours.textarena.global_random import GlobalRandom
+from vf.environments.neighbours.textarena.players import random_move
 from vf.inference.scripted import Script
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message
@@ -336,7 +336,7 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_package_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['textarena'] = None\n"
-        "from vf.environments.neighbours.textarena import TextArena\n"
+        "from vf.environments.neighbours.textarena.environment import TextArena\n"
         "TextArena('TicTacToe-v0')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -352,7 +352,7 @@ def test_the_wrappers_of_actions_are_kept_and_those_of_observations_stepped_roun
 def test_vf_eval_measures_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry_point = "vf.environments.neighbours.textarena:TextArena"
+    entry_point = "vf.environments.neighbours.textarena.environment:TextArena"
     monkeypatch.setattr(registry, "_registered", {"textarena": entry_point})
     folder = tmp_path / "results"
     options = ["-m", "tiny", "-n", "2", "--max-tokens", "8", "--json", "-o", str(folder)]

@@ -10,15 +10,15 @@ from typing import Any, Literal, get_args
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.extras import check_version, load
 from vf.environments.json_schema import faults, validator
-from vf.environments.neighbours.openenv_actions import (
+from vf.environments.neighbours.openenv.actions import (
     STEP,
     action_fields,
     tell,
     tell_result,
 )
-from vf.environments.neighbours.openenv_actions import text_field as find_text_field
-from vf.environments.neighbours.openenv_server import describe
-from vf.environments.neighbours.openenv_session import Answer, Session
+from vf.environments.neighbours.openenv.actions import text_field as find_text_field
+from vf.environments.neighbours.openenv.server import describe
+from vf.environments.neighbours.openenv.session import Answer, Session
 from vf.environments.tool_calls import ToolBox
 from vf.rubrics.rubric import Rubric
 from vf.traces.errors import ConfigError, EnvironmentFailure, InvalidToolUse, RubricError

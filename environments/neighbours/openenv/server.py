@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from vf.environments.extras import load
-from vf.environments.neighbours.openenv_session import Session
+from vf.environments.neighbours.openenv.session import Session
 from vf.traces.errors import ConfigError, InfrastructureError
 
 T = TypeVar("T")

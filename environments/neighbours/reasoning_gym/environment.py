@@ -7,8 +7,8 @@ from typing import Any
 
 from vf.environments.environment import Environment, Split
 from vf.environments.extras import check_version, load
-from vf.environments.neighbours.reasoning_gym_problems import Problems
-from vf.environments.neighbours.reasoning_gym_scoring import score
+from vf.environments.neighbours.reasoning_gym.problems import Problems
+from vf.environments.neighbours.reasoning_gym.scoring import score
 from vf.inference.scripted import Script
 from vf.rubrics.process_pool import run_in_process
 from vf.rubrics.rubric import Rubric

@@ -7,9 +7,9 @@ from typing import Any
 
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.extras import check_version, load
-from vf.environments.neighbours.global_random import GlobalRandom
-from vf.environments.neighbours.textarena_games import count_players, innermost, make_game
-from vf.environments.neighbours.textarena_players import (
+from vf.environments.neighbours.textarena.games import count_players, innermost, make_game
+from vf.environments.neighbours.textarena.global_random import GlobalRandom
+from vf.environments.neighbours.textarena.players import (
     Opponent,
     Player,
     as_model,

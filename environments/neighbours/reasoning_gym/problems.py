@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vf.environments.extras import load
-from vf.environments.neighbours.global_random import GlobalRandom
+from vf.environments.neighbours.textarena.global_random import GlobalRandom
 from vf.traces.errors import ConfigError
 from vf.traces.suggest import did_you_mean
 

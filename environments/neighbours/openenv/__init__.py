@@ -1,0 +1,1 @@
+"""Environments that an OpenEnv server runs."""
