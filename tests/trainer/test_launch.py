@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 
 from vf.traces.errors import ConfigError
 from vf.trainer import cli
@@ -26,8 +27,10 @@ from vf.trainer.launch import (
     leave_world,
     narrow_devices,
     outer_environ,
+    processes_to_launch,
     world,
 )
+from vf.trainer.settings.config import Config
 from vf.trainer.settings.load_config import parse_config
 
 TOML = """
@@ -256,19 +259,58 @@ def test_without_cuda_gpus_are_refused_before_anything_is_made(
 def test_the_command_launches_one_process_for_each_device(
     config: Path, environ: pytest.MonkeyPatch
 ) -> None:
-    launched: list[tuple[int, list[str], str]] = []
+    launched: list[tuple[int, list[str], str | None, str]] = []
     before = dict(os.environ)
 
-    def launch(count: int, argv: list[str]) -> int:
-        launched.append((count, argv, os.environ["CUDA_VISIBLE_DEVICES"]))
+    def launch(count: int, argv: list[str], config_file: str | None) -> int:
+        launched.append((count, argv, config_file, os.environ["CUDA_VISIBLE_DEVICES"]))
         return 7
 
     environ.setattr(torch.cuda, "device_count", lambda: 2)
     environ.setattr(cli, "launch", launch)
     argv = [str(config), "--set", "trainer.gpus=[2, 0]"]
     assert cli.main(argv) == 7
-    assert launched == [(2, argv, "2,0")]
+    assert launched == [(2, argv, None, "2,0")]
     assert outer_environ() == before  # what an inference server is started with
+
+
+def with_accelerate(path: Path, **trainer: Any) -> Config:
+    """Return a config that names a file of Accelerate's."""
+    raw = {"model": "tiny", "env": {"id": "calculator"}}
+    return parse_config({**raw, "trainer": {"accelerate_config": str(path), **trainer}})[0]
+
+
+def test_an_accelerate_config_says_how_many_processes_there_are_and_what_they_share(
+    tmp_path: Path,
+) -> None:
+    path = Path(__file__).parents[2] / "configs" / "accelerate" / "fsdp2.yaml"
+    assert processes_to_launch(with_accelerate(path)) == 2
+    assert processes_to_launch(with_accelerate(path, gpus=3)) == 3
+    arguments = launch_command_parser().parse_args(launcher_args(3, ["run.toml"], str(path)))
+    settled, _, _ = _validate_launch_command(arguments)
+    assert (settled.use_fsdp, settled.fsdp_version, settled.num_processes) == (True, 2, 3)
+    assert (settled.training_script, settled.training_script_args) == (
+        "vf.trainer.cli",
+        ["run.toml"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "accelerate_config = .*no.yaml"),
+        ("nonsense: 3\n", "accelerate_config = .*distributed_type"),
+        ("distributed_type: FSDP\nnum_machines: 2\nnum_processes: 4\n", "is for 2 machines"),
+    ],
+)
+def test_an_accelerate_config_that_is_wrong_is_told(
+    text: str | None, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "no.yaml"
+    if text is not None:
+        path.write_text("compute_environment: LOCAL_MACHINE\n" + text)
+    with pytest.raises(ConfigError, match=words):
+        processes_to_launch(with_accelerate(path))
 
 
 def test_children_of_a_rank_do_not_take_themselves_for_one(environ: pytest.MonkeyPatch) -> None:

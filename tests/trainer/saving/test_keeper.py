@@ -132,7 +132,7 @@ def test_another_model_of_the_same_shape_is_refused(
             model.get_output_embeddings().weight[0, 0] += 1.0
         return model
 
-    monkeypatch.setattr("vf.trainer.learning.policy.load_module", fine_tuned)
+    monkeypatch.setattr("vf.trainer.learning.building.load_module", fine_tuned)
     other: RLTrainer = make_trainer(max_steps=2)
     with pytest.raises(ConfigError, match="weights of model = 'tiny' are not those that the run"):
         other.resume()
