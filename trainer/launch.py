@@ -5,11 +5,14 @@ Importing this module loads no torch: which devices a process sees is settled be
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 # Holds CUDA_VISIBLE_DEVICES as it was before `[trainer] gpus` narrowed it.
 OUTER_DEVICES = "VF_OUTER_CUDA_VISIBLE_DEVICES"
+
+DEEPSPEED = (0, 19, 4)  # steps without a fixed number of micro-batches since then
 
 # What a launcher tells its workers. To a child of a worker it would be a lie.
 LAUNCHER_VARIABLES = (
@@ -46,9 +51,52 @@ def world() -> World:
     return World(int(os.environ.get("RANK", "0")), size) if size > 1 else World(0, 1)
 
 
-def is_sharded() -> bool:
-    """Return whether the launcher asked for the model to be spread over the processes (FSDP)."""
+def is_fsdp() -> bool:
+    """Return whether the launcher asked for the model to be spread over the processes by FSDP."""
     return world().size > 1 and os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
+
+
+def zero_stage() -> int | None:
+    """Return which stage of DeepSpeed's ZeRO the launcher asked for, or None for no DeepSpeed.
+
+    Raises:
+        ConfigError: DeepSpeed's own file cannot be read.
+    """
+    asked = os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true"
+    if world().size == 1 or not asked:
+        return None
+    file = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")
+    if file == "none":
+        return int(os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2"))
+    try:
+        return int(json.loads(Path(file).read_text())["zero_optimization"]["stage"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"deepspeed_config_file = {file!r} names no zero_optimization.stage: {error}"
+        ) from error
+
+
+def is_sharded() -> bool:
+    """Return whether each process holds a part of the parameters only (FSDP, or ZeRO's stage 3)."""
+    return is_fsdp() or zero_stage() == 3
+
+
+def check_deepspeed() -> None:
+    """See that DeepSpeed is there.
+
+    Raises:
+        ConfigError: It is not, or too old.
+    """
+    try:
+        found = version("deepspeed")
+    except PackageNotFoundError:
+        found = ""
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:3]) < DEEPSPEED:
+        needed = ".".join(map(str, DEEPSPEED))
+        raise ConfigError(
+            f"the Accelerate config asks for DeepSpeed, which is {found or 'not installed'}: "
+            f"{needed} or newer is needed, `pip install 'vf-rl[deepspeed]'`"
+        )
 
 
 def narrow_devices(config: Config) -> None:
@@ -133,6 +181,8 @@ def _configured_processes(path: str) -> int:
             f"trainer.accelerate_config = {path!r} is for {config.num_machines} machines: start "
             "`accelerate launch --config_file ... -m vf.trainer.cli CONFIG.toml` on each of them"
         )
+    if config.distributed_type == "DEEPSPEED":
+        check_deepspeed()
     return int(config.num_processes)
 
 

@@ -20,7 +20,14 @@ from vf.traces.calling import call
 from vf.traces.errors import ConfigError, VfError
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
-from vf.trainer.launch import check_devices, is_sharded, outer_environ, processes_to_launch, world
+from vf.trainer.launch import (
+    check_devices,
+    is_sharded,
+    outer_environ,
+    processes_to_launch,
+    world,
+    zero_stage,
+)
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.learning_rate import advice, peak_learning_rate
 from vf.trainer.learning.memory import (
@@ -87,7 +94,9 @@ class Plan:
         )
         if world().size > 1:
             how += f", in {world().size} processes"
-        if is_sharded():
+        if stage := zero_stage():
+            how += f" that share {SHARED[stage]} (ZeRO stage {stage})"
+        elif is_sharded():
             how += " that share the weights (FSDP)"
         ahead = steps_ahead(config)
         order = (
@@ -121,9 +130,11 @@ class Plan:
         ]
 
 
+SHARED = {1: "Adam's moments", 2: "gradients and moments", 3: "the weights"}
 SHARDED_ENGINE = (
-    'inference.engine = "embedded" samples from the trainer\'s own weights, but FSDP spreads them '
-    'over processes; set engine = "vllm", or leave FSDP out'
+    'inference.engine = "embedded" samples from the trainer\'s own weights, but the Accelerate '
+    'config spreads them over processes (FSDP, or ZeRO\'s stage 3); set engine = "vllm", or have '
+    "each process keep them whole (ZeRO's stage 1 or 2, or no accelerate_config)"
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -13,9 +12,9 @@ from vf.trainer.learning.attention import switched_on
 from vf.trainer.learning.batch import MicroBatch
 from vf.trainer.learning.head import head_logprobs, pick
 from vf.trainer.learning.prefix_tree import PrefixTree
+from vf.trainer.learning.sharding import Copies
 
 How = Literal["packed", "own_head", "padded"]
-METHOD = "vf_tree_logprobs"  # of a model that is spread over processes; see sharding.py
 
 
 def token_logprobs(
@@ -100,11 +99,13 @@ class Forward:
         model: A causal language model of transformers', with adapters inside its layers if any.
         how: ``packed``; ``own_head``, packed too, but with logits as the model makes them, of all
             trained tokens at once; or ``padded``.
+        sharding: How the trainer processes hold the model.
     """
 
-    def __init__(self, model: Any, how: How) -> None:
+    def __init__(self, model: Any, how: How, sharding: Copies | None = None) -> None:
         self.model = model
         self.how = how
+        self.run = (sharding or Copies()).run
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -117,9 +118,13 @@ class Forward:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log p and entropy of trained tokens; see :func:`token_logprobs`."""
         if batch.tree is None or self.how == "padded":
-            return token_logprobs(self.model, batch, temperature, entropy_gradient=entropy_gradient)
-        through: Any = getattr(self.model, METHOD, None) or partial(tree_logprobs, self.model)
-        found: tuple[torch.Tensor, torch.Tensor] = through(
+            padded: tuple[torch.Tensor, torch.Tensor] = self.run(
+                token_logprobs, self.model, batch, temperature, entropy_gradient=entropy_gradient
+            )
+            return padded
+        found: tuple[torch.Tensor, torch.Tensor] = self.run(
+            tree_logprobs,
+            self.model,
             batch,
             batch.tree,
             temperature,

@@ -69,8 +69,8 @@ def pick(
 
 
 def _vocabulary(head: torch.nn.Module) -> int:
-    weight = getattr(head, "weight", None)
-    return len(weight) if isinstance(weight, torch.Tensor) else 2**17
+    width = getattr(head, "out_features", None)  # the weight may be spread over processes
+    return width if isinstance(width, int) else 2**17
 
 
 def _chunks(

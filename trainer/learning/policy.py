@@ -14,7 +14,7 @@ from vf.traces.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
 from vf.trainer.learning.building import build_model, build_optimizer, weights_dtype
-from vf.trainer.learning.forward import token_logprobs
+from vf.trainer.learning.forward import Forward, token_logprobs
 from vf.trainer.learning.memory import CEILING
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
 from vf.trainer.learning.out_of_memory import KNOBS, Budget, Shortage, Work, attempt
@@ -22,7 +22,6 @@ from vf.trainer.learning.packing import share_out
 from vf.trainer.learning.ranks import Accumulate, Finish, Ranks, together
 from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference, State
 from vf.trainer.learning.self_test import choose_forward, has_dropout
-from vf.trainer.learning.sharding import shard, spread_state, whole, whole_state
 from vf.trainer.learning.too_long import fit
 from vf.trainer.learning.weights import Weights
 from vf.trainer.settings.config import TrainerArgs
@@ -66,8 +65,10 @@ class Policy:
         self.weights = Weights(model, self.ranks, adapter=args.use_lora)
         self.model: Any = model
         self.optimizer, self.scheduler = build_optimizer(self.model, args)
+        self.sharding = self.ranks.sharding
+        self.sharding.prepare(self.accelerator, model, self.optimizer, args.max_grad_norm)
         self.model.eval()
-        self.forward = choose_forward(self.weights.module, args.max_seq_len, packing=args.packing)
+        self.forward = self._choose_forward(self.weights.module)
         # Dropout must differ between samples, and so must the activations that it is applied to.
         self._share = args.share_prefixes and not has_dropout(model)
         self._reference_forward = self.forward
@@ -76,16 +77,18 @@ class Policy:
     def _build_reference(self) -> Reference:
         args, mine = self.args, self.model
         if args.reference_model is None:
-            return AdapterReference(mine)
+            return AdapterReference(mine, self.sharding)
         dtype = weights_dtype(args)
         model = load_module(args.reference_model, dtype, "trainer.args.reference_model")
-        if self.ranks.sharding is not None:
-            shard(model, self.ranks.sharding, trained=False)
-        else:
-            model = model.to(self.accelerator.device)
-        reference = FrozenReference(model, mine, follows=args.reference_update_steps is not None)
-        self._reference_forward = choose_forward(model, args.max_seq_len, packing=args.packing)
+        self.sharding.spread(model, self.accelerator.device, trained=False)
+        follows = args.reference_update_steps is not None
+        reference = FrozenReference(model, mine, self.sharding, follows=follows)
+        self._reference_forward = self._choose_forward(model)
         return reference
+
+    def _choose_forward(self, model: Any) -> Forward:
+        args = self.args
+        return choose_forward(model, args.max_seq_len, packing=args.packing, sharding=self.sharding)
 
     @property
     def learning_rate(self) -> float:
@@ -124,7 +127,7 @@ class Policy:
         ]
         computed = sum(batch.computed for part in batches for batch in part)
         totals = replace(Totals.of(samples), computed=computed, too_long=too_long)
-        rounds = max(map(len, batches)) if self.ranks.sharding is not None else 0
+        rounds = max(map(len, batches)) if self.sharding.together else 0
         parts = [
             Accumulate(part, totals, seed, rounds)
             for part, seed in zip(batches, seeds, strict=True)
@@ -166,8 +169,11 @@ class Policy:
                 self._sums = self.objective.empty_sums()
                 todo = self._work = self.budget.halve(self._work, shortage, share=self._share)
             for _ in range(part.rounds - len(todo)):
-                logprobs, _ = self.forward(self._idle(), self.args.temperature)
-                (0.0 * logprobs.sum()).backward()  # type: ignore[no-untyped-call]
+                self._pass_idly()
+
+    def _pass_idly(self, weight: float = 0.0) -> None:
+        logprobs, _ = self.forward(self._idle(), self.args.temperature)
+        self.sharding.backward(weight * logprobs.sum())
 
     def _idle(self) -> MicroBatch:
         """Return the least micro-batch: layers that are spread need every rank in every round."""
@@ -177,7 +183,7 @@ class Policy:
         return batch.to(self.accelerator.device)
 
     def _give_up_if_sharded(self, shortage: Shortage) -> None:
-        if self.ranks.sharding is not None:
+        if self.sharding.together:
             raise TrainingError(
                 f"out of memory in a micro-batch of {shortage.tokens:,} tokens; with parameters "
                 "spread over processes a step cannot begin again, for the others are in its midst. "
@@ -194,7 +200,7 @@ class Policy:
             )
             loss, sums = self.objective(batch, logprobs, entropy, work.reference, work.mean_gap)
         with self.phase("backward", batch):
-            loss.backward()  # type: ignore[no-untyped-call]
+            self.sharding.backward(loss)
         self._sums += sums
 
     def take_step(self) -> UpdateStats:
@@ -216,21 +222,19 @@ class Policy:
                 f"tokens they computed {int(counted[-1]):,}"
             )
         factor = scale(totals, self.args)
-        for parameter in self.weights.trained:
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
-        clipped = torch.nn.utils.clip_grad_norm_(self.weights.trained, self.args.max_grad_norm)
-        norm = float(whole(clipped))
+        if not is_finite(sums):
+            with self._training():
+                self._pass_idly(float("nan"))  # and a step with such a gradient is not taken
+        norm = self.sharding.step(
+            self.optimizer, self.weights.trained, factor, self.args.max_grad_norm
+        )
         stats = replace(self.objective.stats(sums, factor, norm, totals), oom_retries=retries)
         if not (is_finite(sums) and norm < float("inf")):
-            self.optimizer.zero_grad()
             raise TrainingError(
                 f"the loss ({stats.loss}) or its gradient norm ({norm}) is not finite; "
                 "lower learning_rate, or look for rewards or logprobs gone wrong"
             )
-        self.optimizer.step()
         self.scheduler.step()
-        self.optimizer.zero_grad()
         self._update_reference()
         return stats
 
@@ -279,18 +283,19 @@ class Policy:
         [batch] = micro_batches([Sample(branch, 0.0)], len(branch))
         batch = batch.to(self.accelerator.device)
         with torch.no_grad():
-            logprobs, _ = token_logprobs(self.model, batch, self.args.temperature)
+            logprobs, _ = self.sharding.run(
+                token_logprobs, self.model, batch, self.args.temperature
+            )
         return [float(logprob) for logprob in logprobs]
 
     @together("optimizer_state")
     def optimizer_state(self) -> dict[str, Any]:
         """Return the optimizer's state; it does not depend on how many processes there are."""
-        state: dict[str, Any] = self.optimizer.state_dict()
-        return whole_state(state) if self.ranks.sharding is not None else state
+        return self.sharding.optimizer_state(self.optimizer, self.weights.trained)
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
         """Take back what :meth:`optimizer_state` returned."""
-        self.optimizer.load_state_dict(spread_state(state, self.weights.trained))
+        self.sharding.load_optimizer_state(self.optimizer, self.weights.trained, state)
 
     @together("reference_state")
     def reference_state(self) -> State | None:

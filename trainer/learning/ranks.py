@@ -9,8 +9,9 @@ Commands travel over a gloo group of their own, on which a follower may wait as 
 take. Sums travel over the default group (NCCL on GPUs), where nobody has reason to be late. Where a
 process dies, the launcher ends the others (see :mod:`vf.trainer.launch`).
 
-By default every rank holds the whole model. With FSDP (:mod:`vf.trainer.learning.sharding`) each
-holds a part, and whatever reads parameters or runs the model is done by all of them.
+By default every rank holds the whole model. With FSDP (:mod:`vf.trainer.learning.fsdp`) or ZeRO
+(:mod:`vf.trainer.learning.zero`) each holds a part, and whatever reads parameters or runs the model
+is done by all of them.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ import torch
 import torch.distributed as dist
 
 from vf.traces.errors import ConfigError, TrainingError
-from vf.trainer.launch import world
+from vf.trainer.launch import is_fsdp, zero_stage
 from vf.trainer.learning.batch import MicroBatch, Totals
-from vf.trainer.learning.sharding import sharding_plugin
+from vf.trainer.learning.fsdp import Fsdp
+from vf.trainer.learning.sharding import Copies
+from vf.trainer.learning.zero import Zero
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +118,17 @@ def balance(pieces: Sequence[T], ranks: int, cost: Callable[[T], int] = len) -> 
     return shares
 
 
+def choose_sharding() -> Copies:
+    """Return the way of holding a model that the launcher asked for.
+
+    Raises:
+        ConfigError: It asked for what cannot be.
+    """
+    if is_fsdp():
+        return Fsdp()
+    return Zero() if zero_stage() is not None else Copies()
+
+
 class Ranks:
     """All trainer processes, seen from one of them. With one process, nothing here costs anything.
 
@@ -122,24 +136,15 @@ class Ranks:
         accelerator: Accelerate's handle on this process and its device.
         count: How many processes there are.
         rank: Which one this is; 0 leads.
-        sharding: Accelerate's settings for FSDP, if the model is spread over the processes.
+        sharding: How the processes hold the model between them.
 
     Raises:
         ConfigError: What the launcher asks for cannot be.
     """
 
     def __init__(self) -> None:
-        from accelerate import Accelerator
-        from accelerate.utils import InitProcessGroupKwargs
-
-        self.sharding = sharding_plugin()
-        self.accelerator = Accelerator(
-            # Several processes on a machine without CUDA: Accelerate must be told.
-            cpu=True if world().size > 1 and not torch.cuda.is_available() else None,
-            # It would step the schedule once for every process.
-            step_scheduler_with_optimizer=False,
-            kwargs_handlers=[InitProcessGroupKwargs(timeout=LATE)],
-        )
+        self.sharding = choose_sharding()
+        self.accelerator = self.sharding.accelerator(LATE)
         self.count: int = self.accelerator.num_processes
         self.rank: int = self.accelerator.process_index
         self._commands: Any = None
@@ -197,7 +202,7 @@ class Ranks:
         Raises:
             TrainingError: A rank is gone.
         """
-        if self.sharding is None or self.rank or self._owed:
+        if not self.sharding.together or self.rank or self._owed:
             yield
             return
         self.tell([Together(path, args)] * self.count)
@@ -239,7 +244,7 @@ class Ranks:
         """
         if self.count == 1:
             return
-        group = self._commands if self.sharding is not None else None
+        group = self._commands if self.sharding.together else None
         with _all_there():
             for parameter in parameters:
                 dist.broadcast(parameter.detach(), src=0, group=group)
@@ -274,7 +279,7 @@ class Ranks:
         """
         if self.count == 1:
             return
-        if self.sharding is not None:
+        if self.sharding.together:
             self.total(sums)
             self.joined()
             return

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from vf.traces.errors import ConfigError
-from vf.trainer.learning.sharding import spread_like, whole
+from vf.trainer.learning.sharding import Copies
 
 State = dict[str, torch.Tensor]
 
@@ -41,10 +41,12 @@ class AdapterReference:
 
     Args:
         model: The module with the adapter.
+        sharding: How the trainer processes hold it.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, sharding: Copies) -> None:
         self._model = model
+        self._sharding = sharding
         self._adapter: State | None = None  # of the reference; None is none
 
     @contextmanager
@@ -69,29 +71,27 @@ class AdapterReference:
         """Return the reference's adapter, on the CPU."""
         if self._adapter is None:
             return None
-        return {name: whole(tensor).cpu() for name, tensor in self._adapter.items()}
+        return {name: tensor.cpu() for name, tensor in self._adapter.items()}
 
     def load_state(self, state: Mapping[str, torch.Tensor] | None) -> None:
         """Take an adapter back; see :class:`Reference`."""
         if state is None:
             self._adapter = None
             return
-        self._adapter = self._trained_copy()
-        for name, tensor in self._adapter.items():
-            tensor.copy_(spread_like(state[name], tensor))
+        device = next(self._model.parameters()).device
+        self._adapter = {name: tensor.to(device) for name, tensor in state.items()}
 
     def _trained_copy(self) -> State:
         return {
-            name: parameter.detach().clone()
+            name: self._sharding.whole(parameter).clone()
             for name, parameter in self._model.named_parameters()
             if parameter.requires_grad
         }
 
     def _put(self, adapter: Mapping[str, torch.Tensor]) -> None:
-        with torch.no_grad():
-            for name, parameter in self._model.named_parameters():
-                if name in adapter:
-                    parameter.copy_(adapter[name])
+        for name, parameter in self._model.named_parameters():
+            if name in adapter:
+                self._sharding.put(parameter, adapter[name])
 
 
 class FrozenReference:
@@ -101,12 +101,13 @@ class FrozenReference:
         model: The reference.
         policy: The module that it follows, if it ever does.
         follows: Whether it does.
+        sharding: How the trainer processes hold the two.
 
     Raises:
         ConfigError: Their vocabularies differ, or it is to follow a model of another shape.
     """
 
-    def __init__(self, model: Any, policy: Any, *, follows: bool) -> None:
+    def __init__(self, model: Any, policy: Any, sharding: Copies, *, follows: bool) -> None:
         theirs = model.config.get_text_config().vocab_size
         ours = policy.config.get_text_config().vocab_size
         if theirs != ours:
@@ -114,7 +115,7 @@ class FrozenReference:
                 f"trainer.args.reference_model has a vocabulary of {theirs} tokens, and model one "
                 f"of {ours}; they must share their tokenizer"
             )
-        if follows and _shapes(model) != _shapes(policy):
+        if follows and _shapes(model, sharding) != _shapes(policy, sharding):
             raise ConfigError(
                 "trainer.args.reference_update_steps: the reference_model is of another shape than "
                 "model and cannot become it; name the same one"
@@ -122,6 +123,7 @@ class FrozenReference:
         self._model = model.requires_grad_(False).eval()
         self._policy = policy
         self._follows = follows
+        self._sharding = sharding
 
     @contextmanager
     def active(self) -> Iterator[Any]:
@@ -130,22 +132,24 @@ class FrozenReference:
 
     def follow(self) -> None:
         """Copy the policy's weights."""
-        self._model.load_state_dict(self._policy.state_dict())
+        theirs = self._policy.state_dict(keep_vars=True)
+        for name, tensor in self._model.state_dict(keep_vars=True).items():
+            self._sharding.put(tensor, self._sharding.whole(theirs[name]))
 
     def state(self) -> State | None:
         """Return the weights, on the CPU, if they ever change."""
         if not self._follows:
             return None
-        mine = self._model.state_dict()
-        return {name: whole(tensor.detach()).cpu() for name, tensor in mine.items()}
+        mine = self._model.state_dict(keep_vars=True)
+        return {name: self._sharding.whole(tensor).cpu() for name, tensor in mine.items()}
 
     def load_state(self, state: Mapping[str, torch.Tensor] | None) -> None:
         """Take the weights back; see :class:`Reference`."""
         if state is not None:
-            mine = self._model.state_dict()
-            spread = {name: spread_like(tensor, mine[name]) for name, tensor in state.items()}
-            self._model.load_state_dict(spread)
+            for name, tensor in self._model.state_dict(keep_vars=True).items():
+                self._sharding.put(tensor, state[name])
 
 
-def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+def _shapes(model: Any, sharding: Copies) -> dict[str, torch.Size]:
+    tensors = model.state_dict(keep_vars=True)
+    return {name: sharding.shape(tensor) for name, tensor in tensors.items()}

@@ -18,8 +18,9 @@ import torch
 from vf.traces.trace import Branch
 from vf.trainer.learning.attention import UnsupportedAttention, tree_attention
 from vf.trainer.learning.batch import MicroBatch, Sample, collate
-from vf.trainer.learning.forward import Forward, How, token_logprobs
+from vf.trainer.learning.forward import Forward, How
 from vf.trainer.learning.prefix_tree import Segment, build_tree
+from vf.trainer.learning.sharding import Copies
 
 log = logging.getLogger(__name__)
 
@@ -31,33 +32,38 @@ LOW_PRECISION = 0.03
 TIMES_PADDING = 4.0
 
 
-def choose_forward(model: Any, longest: int, *, packing: bool = True) -> Forward:
+def choose_forward(
+    model: Any, longest: int, *, packing: bool = True, sharding: Copies | None = None
+) -> Forward:
     """Return the best way to log-probabilities that is exact on a model.
 
     Args:
         model: A causal language model of transformers', in evaluation mode.
         longest: Tokens of the longest sequence that it will be asked about.
         packing: Whether anything but padded rows is wanted.
+        sharding: How the trainer processes hold the model.
     """
+    padded = Forward(model, "padded", sharding)
     if not packing:
-        return Forward(model, "padded")
+        return padded
     reasons: list[str] = []
     try:
         _refuse_layers(model, longest)
         check_attention(model)
         samples, batch = _probe(model, longest)
         with torch.no_grad():
-            expected, _ = token_logprobs(model, batch, 1.0)
-            alone = [token_logprobs(model, row, 1.0)[0] for row in samples]
+            expected, _ = padded(batch, 1.0)
+            alone = [padded(row, 1.0)[0] for row in samples]
         noise = float((torch.cat(alone) - expected).abs().mean())
         allowed = max(_tolerance(model), TIMES_PADDING * noise)
         ways: tuple[How, ...] = ("packed", "own_head")
         for how in ways:
-            gap = _gap(Forward(model, how), batch, expected)
+            forward = Forward(model, how, sharding)
+            gap = _gap(forward, batch, expected)
             if gap <= allowed:
                 if reasons:
                     log.warning("logits are made by the model, all at once: %s", reasons[0])
-                return Forward(model, how)
+                return forward
             reasons.append(f"{how} log-probabilities are off by {gap:.2g} nats")
     except Exception as error:  # whatever it is, padded rows do without
         reasons.append(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
@@ -66,7 +72,7 @@ def choose_forward(model: Any, longest: int, *, packing: bool = True) -> Forward
         type(model).__name__,
         "; ".join(reasons),
     )
-    return Forward(model, "padded")
+    return padded
 
 
 def has_dropout(model: Any) -> bool:

@@ -1,144 +1,145 @@
-"""Parameters spread over the trainer processes: FSDP2, as an Accelerate config asks for it.
+"""How the trainer processes hold the model between them: here, each the whole of it.
 
-Each process keeps a part of every parameter, of its gradient and of the optimizer's state. A layer
-is put together for as long as it computes, and gradients are summed and spread again behind it. So
-all processes must run the same layers in the same order: see
-:meth:`~vf.trainer.learning.policy.Policy.add_gradient`.
-
-Accelerate has the settings, torch's ``fully_shard`` does the work (Zhao et al. 2023,
-arXiv:2304.11277, in its second version). Accelerate's own preparation would give the head a unit of
-its own, whose weight :mod:`vf.trainer.learning.head` could not reach in chunks; here it belongs to
-the whole model's.
+:mod:`vf.trainer.learning.fsdp` and :mod:`vf.trainer.learning.zero` are the other ways, which
+:func:`~vf.trainer.learning.ranks.choose_sharding` takes where the launcher asks for them.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
-from types import MethodType
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
 
-from vf.traces.errors import ConfigError
-from vf.trainer.launch import is_sharded
-from vf.trainer.learning.forward import METHOD, tree_logprobs
+from vf.trainer.launch import world
 
 
-def sharding_plugin() -> Any | None:
-    """Return Accelerate's settings for FSDP if the launcher asked for it, else None.
+class Copies:
+    """Every process holds all parameters; :class:`~vf.trainer.learning.ranks.Ranks` sums gradients.
 
-    Raises:
-        ConfigError: It asked for FSDP's first version, or for what Accelerate does not take.
+    What it does, another way of holding does its own way: whoever runs the model, steps, or looks
+    at parameters asks this class.
+
+    Attributes:
+        together: Whether every pass, and every look at parameters, is made by all processes at
+            once, and gradients are summed on the way.
     """
-    if not is_sharded():
-        return None
-    from accelerate import FullyShardedDataParallelPlugin
 
-    try:
-        plugin = FullyShardedDataParallelPlugin()
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"the FSDP settings of Accelerate: {error}") from error
-    if plugin.fsdp_version != 2:
-        raise ConfigError(
-            "the FSDP settings of Accelerate are for its first version; set fsdp_version: 2"
+    together = False
+
+    def accelerator(self, timeout: timedelta) -> Any:
+        """Join the other processes.
+
+        Args:
+            timeout: After which a sum has failed.
+
+        Returns:
+            Accelerate's handle on this process and its device.
+        """
+        from accelerate import Accelerator
+        from accelerate.utils import InitProcessGroupKwargs
+
+        return Accelerator(
+            # Several processes on a machine without CUDA: Accelerate must be told.
+            cpu=True if world().size > 1 and not torch.cuda.is_available() else None,
+            # It would step the schedule once for every process.
+            step_scheduler_with_optimizer=False,
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=timeout)],
         )
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if precision != "no":
-        plugin.set_mixed_precision(precision)
-    return plugin
 
+    def spread(self, model: Any, device: torch.device, *, trained: bool = True) -> None:
+        """Put a model where it computes, in place.
 
-def shard(model: Any, plugin: Any, *, trained: bool = True) -> None:
-    """Spread a model's parameters over the processes, in place.
+        Args:
+            model: A causal language model of transformers' on the CPU, with adapters inside its
+                layers if any. All processes have the same.
+            device: This process's.
+            trained: Whether gradients will be asked for.
 
-    Args:
-        model: A causal language model of transformers', with adapters inside its layers if any. It
-            may be on the CPU: only this process's part moves to its device.
-        plugin: Accelerate's settings (:func:`sharding_plugin`).
-        trained: Whether gradients will be asked for.
+        Raises:
+            ConfigError: The launcher's settings do not fit the model.
+        """
+        model.to(device)
 
-    Raises:
-        ConfigError: The settings name layers that the model does not have.
-    """
-    from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
-    from torch.distributed.fsdp import (
-        FSDPModule,
-        MixedPrecisionPolicy,
-        OffloadPolicy,
-        fully_shard,
-        register_fsdp_forward_method,
-    )
+    def prepare(
+        self, accelerator: Any, model: Any, optimizer: torch.optim.Optimizer, max_norm: float
+    ) -> None:
+        """Take over what is trained, before its first pass.
 
-    settings: dict[str, Any] = {
-        "offload_policy": plugin.cpu_offload or OffloadPolicy(),
-        "mp_policy": plugin.mixed_precision_policy or MixedPrecisionPolicy(),
-        "reshard_after_forward": plugin.reshard_after_forward,
-    }
-    try:
-        plugin.set_auto_wrap_policy(model)
-        layer = fsdp2_prepare_auto_wrap_policy(plugin, model)
-    except ValueError as error:
-        raise ConfigError(f"the FSDP settings of Accelerate: {error}") from error
-    for module in list(model.modules())[:0:-1] if layer is not None else ():
-        if layer(module):
-            fully_shard(module, **settings)
-    # What lies outside of the layers, the head with it, is whole for all of a pass.
-    fully_shard(model, **settings | {"reshard_after_forward": False})
-    for module in model.modules():
-        if isinstance(module, FSDPModule) and trained:
-            # A rank's loss is a sum already. gloo knows no multiplied sum, so no factor either.
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
-    setattr(model, METHOD, MethodType(tree_logprobs, model))
-    register_fsdp_forward_method(model, METHOD)
+        Args:
+            accelerator: What :meth:`accelerator` returned.
+            model: The module that was spread, or the one with the adapter around it.
+            optimizer: Of its trained parameters.
+            max_norm: What :meth:`step` will clip to.
 
+        Raises:
+            ConfigError: The launcher's settings do not fit.
+        """
 
-def whole(tensor: Any) -> Any:
-    """Return a tensor put together from all processes' parts; what is none, as it is.
+    def run(self, function: Callable[..., Any], model: Any, *args: Any, **options: Any) -> Any:
+        """Return ``function(model, *args, **options)``, with the model's parameters at hand."""
+        return function(model, *args, **options)
 
-    All processes must call it for the same tensors in the same order.
-    """
-    from torch.distributed.tensor import DTensor
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradient of a loss."""
+        loss.backward()  # type: ignore[no-untyped-call]
 
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    def step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[torch.Tensor],
+        factor: float,
+        max_norm: float,
+    ) -> float:
+        """Take an optimizer step, unless the gradient is not finite, and forget the gradient.
 
+        Args:
+            optimizer: With its learning rate set.
+            parameters: The optimizer's.
+            factor: Multiplies the gradient, which is a sum.
+            max_norm: Most of the product; it is scaled down to that.
 
-def spread_like(value: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """Return this process's part of a whole tensor, where another tensor is spread; else itself."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
+        Returns:
+            The norm of the product before it was clipped. Not finite: no step was taken.
+        """
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        norm = float(self.whole(torch.nn.utils.clip_grad_norm_(parameters, max_norm)))
+        if norm < float("inf"):
+            optimizer.step()
+        optimizer.zero_grad()
+        return norm
 
-    if not isinstance(model, DTensor) or value.shape != model.shape:
-        return value
-    moved = value.to(model.device, copy=True)
-    # Every process has the same: none has to send it.
-    return distribute_tensor(moved, model.device_mesh, model.placements, src_data_rank=None)
+    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a parameter or buffer put together, detached; it may share the model's memory.
 
+        Where :attr:`together`, all processes call it for the same tensors in the same order.
+        """
+        return tensor.detach()
 
-def whole_state(state: Any) -> Any:
-    """Return an optimizer's state, or any nest of tensors, put together and on the CPU."""
-    if isinstance(state, torch.Tensor):
-        return whole(state).detach().cpu()
-    if isinstance(state, Mapping):
-        return {key: whole_state(value) for key, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(map(whole_state, state))
-    return state
+    def shape(self, tensor: torch.Tensor) -> torch.Size:
+        """Return the shape that :meth:`whole` will have."""
+        return tensor.shape
 
+    def put(self, parameter: torch.Tensor, value: torch.Tensor) -> None:
+        """Overwrite a parameter or buffer with a whole value, of which each process has a copy."""
+        with torch.no_grad():
+            parameter.copy_(value)
 
-def spread_state(state: Mapping[str, Any], parameters: Iterable[torch.Tensor]) -> dict[str, Any]:
-    """Return a whole optimizer state as this process's optimizer holds it.
+    def optimizer_state(
+        self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
+    ) -> dict[str, Any]:
+        """Return the optimizer's state; it does not depend on how many processes there are."""
+        state: dict[str, Any] = optimizer.state_dict()
+        return state
 
-    Args:
-        state: What ``optimizer.state_dict()`` gave, put together (:func:`whole_state`).
-        parameters: The optimizer's, in its order.
-    """
-    models = list(parameters)
-    spread = {
-        number: {
-            name: spread_like(value, models[number]) if isinstance(value, torch.Tensor) else value
-            for name, value in entry.items()
-        }
-        for number, entry in state["state"].items()
-    }
-    return {**state, "state": spread}
+    def load_optimizer_state(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[torch.Tensor],
+        state: Mapping[str, Any],
+    ) -> None:
+        """Take back what :meth:`optimizer_state` returned."""
+        optimizer.load_state_dict(dict(state))

@@ -13,13 +13,12 @@ from safetensors.torch import save_file
 
 from vf.traces.errors import ConfigError
 from vf.trainer.learning.ranks import Ranks, together
-from vf.trainer.learning.sharding import shard, spread_like, whole
 
 
 class Weights:
     """The trained module's parameters.
 
-    Where FSDP spreads them, what reads them is done by all ranks at once, when rank 0 calls it.
+    Where they are spread, what reads them is done by all ranks at once, when rank 0 calls it.
 
     Args:
         model: The module as :func:`~vf.trainer.learning.building.build_model` made it, on the CPU.
@@ -31,7 +30,7 @@ class Weights:
         fingerprint: A short hash of what is not trained: another base model has another.
 
     Raises:
-        ConfigError: Another rank has another model, or the FSDP settings do not fit it.
+        ConfigError: Another rank has another model, or the launcher's settings do not fit it.
         TrainingError: Another trainer process is gone.
     """
 
@@ -41,13 +40,10 @@ class Weights:
         self._adapter = adapter
         self.fingerprint = _fingerprint(model)
         ranks.agree(self.fingerprint, model)
-        if ranks.sharding is not None:
-            ranks.align(self.trained)
-            shard(self.module, ranks.sharding)
-        else:
-            # Never wrapped: the ranks sum their gradients themselves.
+        if not ranks.sharding.together:
             model.to(ranks.accelerator.device)
-            ranks.align(self.trained)
+        ranks.align(self.trained)
+        ranks.sharding.spread(self.module, ranks.accelerator.device)
 
     @property
     def module(self) -> Any:
@@ -73,7 +69,7 @@ class Weights:
             save_file(self.state(), folder / "model.safetensors", metadata={"format": "pt"})
             return
         state = None
-        if self.ranks.sharding is not None:
+        if self.ranks.sharding.together:
             state = self.trainable_state() if self._adapter else self.state()
         self.model.save_pretrained(folder, state_dict=state)
 
@@ -81,26 +77,27 @@ class Weights:
     def state(self) -> dict[str, torch.Tensor]:
         """Return the module's tensors by name, on the CPU; tied ones are there twice."""
         return {
-            name: whole(tensor.detach()).cpu().clone()
-            for name, tensor in self.module.state_dict().items()
+            name: self.ranks.sharding.whole(tensor).cpu().clone()
+            for name, tensor in self.module.state_dict(keep_vars=True).items()
         }
 
     def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the module's parameters by name, on this process's device."""
+        whole = self.ranks.sharding.whole
         with self.ranks.together("weights.named_tensors"):
             left = self.module.named_parameters()
             try:
                 for name, parameter in left:
-                    yield name, whole(parameter.detach())
+                    yield name, whole(parameter)
             finally:  # were the reader to stop early, the other ranks go on
                 for _, parameter in left:
-                    whole(parameter.detach())
+                    whole(parameter)
 
     @together("weights.trainable_state")
     def trainable_state(self) -> dict[str, torch.Tensor]:
         """Return the trained parameters by name, on the CPU."""
         return {
-            name: whole(parameter.detach()).cpu().clone()
+            name: self.ranks.sharding.whole(parameter).cpu().clone()
             for name, parameter in self.model.named_parameters()
             if parameter.requires_grad
         }
@@ -114,13 +111,13 @@ class Weights:
             ConfigError: The names or shapes are those of another model.
         """
         mine = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        if {name: p.shape for name, p in mine.items()} != {n: t.shape for n, t in state.items()}:
+        shapes = {name: self.ranks.sharding.shape(p) for name, p in mine.items()}
+        if shapes != {name: tensor.shape for name, tensor in state.items()}:
             raise ConfigError(
                 "the checkpoint's trained parameters are those of another model or adapter"
             )
-        with torch.no_grad():
-            for name, parameter in mine.items():
-                parameter.copy_(spread_like(state[name], parameter))
+        for name, parameter in mine.items():
+            self.ranks.sharding.put(parameter, state[name])
 
 
 def _fingerprint(model: Any) -> str:

@@ -278,9 +278,9 @@ class TrainerConfig(Strict):
     )
     accelerate_config: str | None = Field(
         default=None,
-        description="A file that `accelerate config` wrote, such as one for FSDP2: how the "
-        "trainer's processes are started, and whether they share the weights. `gpus` still says "
-        "how many and where.",
+        description="A file that `accelerate config` wrote, such as one for FSDP2 or DeepSpeed: "
+        "how the trainer's processes are started, and whether they share the weights. `gpus` "
+        "still says how many and where.",
     )
     args: TrainerArgs = Field(default_factory=TrainerArgs)
 

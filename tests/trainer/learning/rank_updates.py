@@ -40,6 +40,7 @@ def settings(use_lora: bool, seed: int = 0) -> Config:
         "seed": seed,
         "learning_rate": 1e-3,
         "weight_decay": 0.1,
+        "eps": 1e-5,  # at 1e-8 the rounding of a gradient near 0 would show as a step of its own
         "lr_scheduler_type": "linear",
         "max_steps": 8,
         "max_seq_len": 64,
@@ -83,7 +84,7 @@ def updates(config: Config, folder: Path) -> dict[str, Any]:
     stats.append(policy.update(samples(5, 7)))
     found = {
         "ranks": policy.ranks.count,
-        "spread": any(isinstance(each, DTensor) for each in policy.model.parameters()),
+        "held": sorted({_held(each) for each in policy.model.parameters()}),
         "stats": [asdict(each) for each in stats],
         "parameters": policy.weights.trainable_state(),
         "published": {
@@ -95,6 +96,13 @@ def updates(config: Config, folder: Path) -> dict[str, Any]:
     }
     policy.ranks.stop()
     return found
+
+
+def _held(parameter: torch.nn.Parameter) -> str:
+    """Say how this process holds a parameter while nothing computes."""
+    if isinstance(parameter, DTensor):
+        return "fsdp2"
+    return "zero3" if hasattr(parameter, "ds_id") and not parameter.numel() else "whole"
 
 
 def main() -> None:
