@@ -163,7 +163,7 @@ def warm_start(
     """
     started = time.perf_counter()
     model = load_trainable(config)
-    original = _special_ids(model)
+    original = _own_settings(model)
     trainer = build_trainer(config, model, folder, renderer.tokenizer)
     last = latest_checkpoint(folder)
     done = 0 if last is None else _step_of(last)
@@ -282,10 +282,10 @@ def _padding(tokenizer: Any) -> int:
     return int(found if found is not None else tokenizer.eos_token_id or 0)
 
 
-def _special_ids(model: Any) -> list[tuple[Any, dict[str, Any]]]:
-    """Remember the special tokens of a model's configs, which the trainer sets to its own."""
+def _own_settings(model: Any) -> list[tuple[Any, dict[str, Any]]]:
+    """Remember what the trainer sets to its own in a model's configs."""
     configs = (model.config, model.config.get_text_config(), model.generation_config)
-    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    names = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
     return [(each, {name: getattr(each, name, None) for name in names}) for each in configs]
 
 

@@ -113,16 +113,16 @@ def test_two_processes_take_the_same_steps_as_one(
 
 
 LEADER = """
-import time
 from tests.trainer.learning.rank_updates import samples, settings
-from vf.traces.errors import TrainingError
+from vf.traces.errors import VfError
 from vf.trainer.learning.policy import Policy
-policy = Policy("tiny", settings(True).args)
 try:
-    policy.update(samples(0, 4))
-except TrainingError as error:
+    policy = Policy("tiny", settings(True).args)
+    policy.update(samples(0, 8))
+except VfError as error:
     print(error)
-policy.ranks.stop()
+else:
+    policy.ranks.stop()
 """
 DESERTER = """
 import os
@@ -131,9 +131,33 @@ from vf.trainer.learning.policy import Policy
 Policy("tiny", settings(True).args).ranks.listen()
 os._exit(9)  # in the middle of the update
 """
+FORGETFUL = """
+from dataclasses import replace
+from tests.trainer.learning.rank_updates import settings
+from vf.trainer.learning.policy import Policy
+policy = Policy("tiny", settings(True).args)
+given = policy.ranks.listen()
+assert len(given.batches) > 1
+policy.add_gradient(replace(given, batches=given.batches[1:]))
+policy.ranks.listen()
+policy.take_step()
+"""
+STRANGER = """
+from tests.trainer.learning.rank_updates import settings
+from vf.trainer.learning import building
+from vf.trainer.learning.policy import Policy
+load = building.load_module
+def fine_tuned(*args):
+    model = load(*args)
+    model.lm_head.weight.data[0, 0] += 1.0
+    return model
+building.load_module = fine_tuned
+Policy("tiny", settings(True).args)
+"""
 
 
-def test_a_rank_that_dies_in_an_update_is_an_error_in_the_others_at_once() -> None:
+def lead(follower: str) -> tuple[str, int]:
+    """Return what rank 0 says of a follower, and how that ends."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -149,14 +173,33 @@ def test_a_rank_that_dies_in_an_update_is_an_error_in_the_others_at_once() -> No
                 "MASTER_PORT": port,
             },
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             text=True,
         )
-        for rank, code in enumerate((LEADER, DESERTER))
+        for rank, code in enumerate((LEADER, follower))
     ]
-    assert processes[1].wait(120) == 9
+    ended = processes[1].wait(120)
     said, _ = processes[0].communicate(timeout=20)
     assert processes[0].returncode == 0
+    return said, ended
+
+
+def test_a_rank_that_dies_in_an_update_is_an_error_in_the_others_at_once() -> None:
+    said, ended = lead(DESERTER)
     assert "a trainer process is gone or hangs" in said
+    assert ended == 9
+
+
+def test_a_rank_that_computes_another_batch_is_an_error() -> None:
+    said, ended = lead(FORGETFUL)
+    assert "the trainer processes disagree on a batch: of its" in said
+    assert ended == 1
+
+
+def test_a_rank_with_another_model_is_an_error() -> None:
+    said, ended = lead(STRANGER)
+    assert "trainer process 1 has another model than process 0" in said
+    assert ended == 1
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
