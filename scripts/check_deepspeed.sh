@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Runs the tests of DeepSpeed's ZeRO with DeepSpeed in a folder of its own, without its compiled
+# extensions: beside it, every process that imports Accelerate would print what DeepSpeed has to say.
+#   scripts/check_deepspeed.sh [VERSION]
+# Exit code: that of the tests; 1 if the packages cannot be had.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VERSION=${1:-0.19.8}
+PYTHON=${PYTHON:-.venv/bin/python}
+FOLDER=build/deepspeed-$VERSION
+
+if [ ! -e "$FOLDER/ready" ]; then
+    rm -rf "$FOLDER"
+    # Its setup reads torch's version: it must see the one that is installed, and no other.
+    "$PYTHON" -m pip install --quiet setuptools wheel
+    DS_BUILD_OPS=0 "$PYTHON" -m pip install --quiet --no-deps --no-build-isolation \
+        --target "$FOLDER" "deepspeed==$VERSION" hjson einops py-cpuinfo
+    touch "$FOLDER/ready"
+fi
+PYTHONPATH="$PWD:$PWD/$FOLDER" DS_ACCELERATOR=cpu "$PYTHON" -m pytest -p no:cacheprovider -q \
+    tests/trainer/learning/test_ranks.py tests/trainer/learning/test_zero_settings.py
