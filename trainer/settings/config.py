@@ -23,6 +23,18 @@ from vf.inference.settings import (
 )
 from vf.trainer.settings.loop_args import LoopArgs
 from vf.trainer.settings.loss_args import LossArgs
+from vf.trainer.settings.shared import (
+    LongSequences,
+    LoraAlpha,
+    LoraDropout,
+    LoraRank,
+    MaxGradNorm,
+    OutputDir,
+    RunName,
+    Schedule,
+    Seed,
+    WarmupSteps,
+)
 
 
 class EnvConfig(Strict):
@@ -61,13 +73,9 @@ _LOSS_SETTINGS: dict[tuple[str, ...], tuple[str, ...]] = {
 class TrainerArgs(LossArgs, LoopArgs):
     """``[trainer.args]``: how the model learns."""
 
-    run_name: str | None = Field(
-        default=None,
-        pattern=r"^[\w.-]+$",
-        description="Folder of the run; by default the TOML's name and a number.",
-    )
-    output_dir: str = Field(default="runs", description="Where run folders are made.")
-    seed: int = Field(default=0, description="Seed of everything random.")
+    run_name: RunName = None
+    output_dir: OutputDir = "runs"
+    seed: Seed = 0
 
     micro_batch_tokens: Positive | Literal["auto"] = Field(
         default=8192,
@@ -86,11 +94,7 @@ class TrainerArgs(LossArgs, LoopArgs):
         default=True,
         description="Where it pays, compute tokens that packed sequences begin with alike once.",
     )
-    long_sequences: Literal["drop", "truncate", "refuse"] = Field(
-        default="drop",
-        description="What becomes of a sequence over max_seq_len: it is not trained on, is cut to "
-        "it, or ends the run.",
-    )
+    long_sequences: LongSequences = "drop"
 
     max_tokens: Positive = Field(default=512, description="Tokens sampled in one turn at most.")
     max_prompt_len: Positive = Field(
@@ -107,15 +111,9 @@ class TrainerArgs(LossArgs, LoopArgs):
     generation_timeout: Seconds = Field(
         default=120.0, description="Seconds for one answer of the model."
     )
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="Course of the learning rate after the warm-up."
-    )
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Steps of linear warm-up."
-    )
-    max_grad_norm: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="Gradient norm is clipped to it."
-    )
+    lr_scheduler_type: Schedule = "constant"
+    warmup_steps: WarmupSteps = 0
+    max_grad_norm: MaxGradNorm = 1.0
     bf16: bool | Literal["auto"] = Field(
         default="auto",
         description="Keep the frozen weights in bfloat16 (with LoRA). `auto` does where LoRA is "
@@ -130,13 +128,9 @@ class TrainerArgs(LossArgs, LoopArgs):
     use_lora: bool = Field(
         default=True, description="Train a LoRA adapter rather than all weights."
     )
-    lora_rank: Positive = Field(default=16, description="Rank of the adapter.")
-    lora_alpha: Annotated[float, Field(gt=0)] = Field(
-        default=32, description="Scale of the adapter, over its rank."
-    )
-    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="Dropout before the adapter."
-    )
+    lora_rank: LoraRank = 16
+    lora_alpha: LoraAlpha = 32
+    lora_dropout: LoraDropout = 0.0
     lora_target_modules: list[str] | None = Field(
         default=None,
         description="Names of the adapted modules; by default what train_attn, train_mlp and "

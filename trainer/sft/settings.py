@@ -17,6 +17,18 @@ from vf.inference.settings import Positive, Strict
 from vf.traces.errors import ConfigError
 from vf.trainer.settings.load_config import override
 from vf.trainer.settings.loss_args import Beta, NotNegative
+from vf.trainer.settings.shared import (
+    LongSequences,
+    LoraAlpha,
+    LoraDropout,
+    LoraRank,
+    MaxGradNorm,
+    OutputDir,
+    RunName,
+    Schedule,
+    Seed,
+    WarmupSteps,
+)
 
 
 class SftData(Strict):
@@ -65,13 +77,9 @@ class SftData(Strict):
 class SftArgs(Strict):
     """``[trainer.args]`` of a warm start."""
 
-    run_name: str | None = Field(
-        default=None,
-        pattern=r"^[\w.-]+$",
-        description="Folder of the run; by default the TOML's name and a number.",
-    )
-    output_dir: str = Field(default="runs", description="Where run folders are made.")
-    seed: int = Field(default=0, description="Seed of everything random.")
+    run_name: RunName = None
+    output_dir: OutputDir = "runs"
+    seed: Seed = 0
 
     num_epochs: Annotated[float, Field(gt=0)] = Field(
         default=1.0, description="How often every trace is trained on."
@@ -86,24 +94,14 @@ class SftArgs(Strict):
         "default all.",
     )
     max_seq_len: Positive = Field(default=2048, description="Tokens in one sequence at most.")
-    long_sequences: Literal["drop", "truncate", "refuse"] = Field(
-        default="drop",
-        description="What becomes of a sequence over max_seq_len: it is not trained on, is cut to "
-        "it, or ends the run.",
-    )
+    long_sequences: LongSequences = "drop"
 
     learning_rate: Annotated[float, Field(gt=0)] = Field(
         default=1e-4, description="Peak learning rate."
     )
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = Field(
-        default="linear", description="Course of the learning rate after the warm-up."
-    )
-    warmup_steps: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Steps of linear warm-up."
-    )
-    max_grad_norm: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="Gradient norm is clipped to it."
-    )
+    lr_scheduler_type: Schedule = "linear"
+    warmup_steps: WarmupSteps = 0
+    max_grad_norm: MaxGradNorm = 1.0
     betas: Annotated[list[Beta], Field(min_length=2, max_length=2)] = Field(
         default=[0.9, 0.95], description="AdamW's decay rates of the two moments."
     )
@@ -121,13 +119,9 @@ class SftArgs(Strict):
         default=True,
         description="Train a LoRA adapter, which is merged in the end, rather than all weights.",
     )
-    lora_rank: Positive = Field(default=16, description="Rank of the adapter.")
-    lora_alpha: Annotated[float, Field(gt=0)] = Field(
-        default=32, description="Scale of the adapter, over its rank."
-    )
-    lora_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="Dropout before the adapter."
-    )
+    lora_rank: LoraRank = 16
+    lora_alpha: LoraAlpha = 32
+    lora_dropout: LoraDropout = 0.0
     lora_target_modules: list[str] | None = Field(
         default=None,
         description="Names of the adapted modules; by default all linear layers but the head.",

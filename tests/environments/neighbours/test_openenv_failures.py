@@ -18,21 +18,10 @@ pytest.importorskip("openenv")
 
 import vf
 from tests.environments.neighbours import openenv_servers as servers
+from tests.environments.neighbours.openenv_play import all_closed, bisect, run
 from vf.environments.neighbours.openenv.environment import OpenEnvEnvironment
-from vf.inference.scripted import Script
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message
-
-
-@pytest.fixture(scope="module")
-def guess() -> Iterator[str]:
-    with servers.served(servers.guess_app()) as url:
-        yield url
-
-
-def run(environment: vf.Environment, script: Script, task: vf.Task | None = None) -> vf.Trace:
-    task = task or next(iter(environment.tasks("train")))
-    return asyncio.run(vf.rollout(environment, task, vf.ScriptedModel(script)))
 
 
 def failed(trace: vf.Trace) -> str:
@@ -40,21 +29,6 @@ def failed(trace: vf.Trace) -> str:
     assert trace.error is not None
     assert trace.error.boundary in ("environment", "tool")
     return trace.error.message
-
-
-def all_closed() -> bool:
-    deadline = time.monotonic() + 20
-    while servers.OPEN and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not servers.OPEN
-
-
-def bisect(messages: list[Message]) -> str:
-    low, high = 1, 8
-    told = [message.content for message in messages]
-    for said, hint in zip(told[1::2], told[2::2], strict=True):
-        low, high = (int(said) + 1, high) if hint == "Higher." else (low, int(said) - 1)
-    return str((low + high) // 2)
 
 
 def test_a_server_that_raises_or_never_answers_is_no_reward(guess: str) -> None:
