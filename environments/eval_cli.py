@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vf.traces.errors import ConfigError, VfError
-
-DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+from vf.traces.command import run_command
 
 EXAMPLES = """\
 examples:
@@ -209,16 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     here = str(Path.cwd())
     sys.path.insert(0, here)  # as `python` would: 'module:name' may lie here
     try:
-        return run()
-    except ConfigError as error:
-        _complain(str(error))
-        return BAD_USAGE
-    except (VfError, OSError) as error:
-        _complain(str(error))
-        return FAILED
-    except KeyboardInterrupt:
-        _complain("interrupted; the same command goes on from here")
-        return INTERRUPTED
+        return run_command("vf-eval", run, kept="the same command goes on from here")
     finally:
         sys.path.remove(here)
 
@@ -282,10 +271,6 @@ def _rescore(args: argparse.Namespace) -> int:
     from vf.environments.evaluation.rescore_command import run_rescore
 
     return run_rescore(args.rescore, args.rubric, args.args, args.output)
-
-
-def _complain(text: str) -> None:
-    print(f"vf-eval: {text}", file=sys.stderr)
 
 
 def _pair(text: str) -> tuple[str, Any]:

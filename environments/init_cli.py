@@ -8,9 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vf.traces.errors import ConfigError
-
-DONE, FAILED, BAD_USAGE = 0, 1, 2
+from vf.traces.command import DONE, run_command
 
 EXAMPLES = """\
 examples:
@@ -48,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="where its folder is made (here by default)",
     )
     args = parser.parse_args(argv)
-    try:
+
+    def run() -> int:
         _write(
             args.name,
             args.into.expanduser(),
@@ -56,13 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             sandbox=args.sandbox,
             prime_rl=args.prime_rl,
         )
-    except ConfigError as error:
-        _complain(str(error))
-        return BAD_USAGE
-    except OSError as error:
-        _complain(str(error))
-        return FAILED
-    return DONE
+        return DONE
+
+    return run_command("vf-init", run)
 
 
 def _write(name: str, into: Path, *, tools: bool, sandbox: bool, prime_rl: bool) -> None:
@@ -90,10 +85,6 @@ def _write(name: str, into: Path, *, tools: bool, sandbox: bool, prime_rl: bool)
     for command, why in steps:
         print(f"  {command:<{width}}   # {why}")
     print(f"\nThen make it yours: {environment}")
-
-
-def _complain(text: str) -> None:
-    print(f"vf-init: {text}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,12 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vf.traces.errors import ConfigError, VfError
+from vf.traces.command import DONE, FAILED, complain, run_command
 from vf.traces.trace import StopReason, Trace
 from vf.traces.view.plain import print_trace
 from vf.traces.view.serve import serve
 from vf.traces.view.sources import Source, Unreadable, find_sources, read
 from vf.traces.view.write_page import Written, check_output, write_page
-
-DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 EXAMPLES = """\
 examples:
@@ -106,25 +104,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--plain goes with none of --output, --serve and --open")
     if args.port and not args.serve:
         parser.error("--port goes with --serve")
-    try:
-        sources = find_sources(args.traces)
-        if args.export is not None:
-            return _export(sources, args)
-        if args.plain:
-            return _print(sources)
-        if args.serve and args.output is None:
-            with tempfile.TemporaryDirectory(prefix="vf-view-") as folder:
-                return _page(sources, Path(folder) / "traces.html", args)
-        return _page(sources, args.output or _beside(args.traces), args)
-    except ConfigError as error:
-        print(f"vf-view: {error}", file=sys.stderr)
-        return BAD_USAGE
-    except (VfError, OSError) as error:
-        print(f"vf-view: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        print("vf-view: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    return run_command("vf-view", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    sources = find_sources(args.traces)
+    if args.export is not None:
+        return _export(sources, args)
+    if args.plain:
+        return _print(sources)
+    if args.serve and args.output is None:
+        with tempfile.TemporaryDirectory(prefix="vf-view-") as folder:
+            return _page(sources, Path(folder) / "traces.html", args)
+    return _page(sources, args.output or _beside(args.traces), args)
 
 
 def _page(sources: Sequence[Source], output: Path, args: argparse.Namespace) -> int:
@@ -134,12 +126,11 @@ def _page(sources: Sequence[Source], output: Path, args: argparse.Namespace) -> 
     title = args.traces[0].resolve().name + (" and more" if len(args.traces) > 1 else "")
     with _progress(sources) as advance:
         written = write_page(sources, output, title=title, texts_of=token_texts, advance=advance)
-    _complain(written)
+    _name_unreadable(written)
     if not written.traces:
         if not args.output:
             output.unlink()
-        print("vf-view: there is no trace to show", file=sys.stderr)
-        return FAILED
+        return complain("vf-view", "there is no trace to show")
     size = output.stat().st_size / 1e6
     if args.serve:
         serve(output, args.port, opened=args.open)
@@ -154,7 +145,7 @@ def _print(sources: Sequence[Source]) -> int:
     console, written = Console(highlight=False), Written()
     for _, trace in _readable(sources, written):
         print_trace(console, trace)
-    _complain(written)
+    _name_unreadable(written)
     return DONE if written.traces else FAILED
 
 
@@ -176,13 +167,12 @@ def _export(sources: Sequence[Source], args: argparse.Namespace) -> int:
             min_reward=args.min_reward,
             stop_reasons=args.stop_reason,
         )
-    _complain(written)
+    _name_unreadable(written)
     for why, count in done.left_out.items():
-        print(f"vf-view: {count} traces {why}, and are left out", file=sys.stderr)
+        complain("vf-view", f"{count} traces {why}, and are left out")
     if not done.traces:
         args.export.unlink()
-        print("vf-view: there is no trace to export", file=sys.stderr)
-        return FAILED
+        return complain("vf-view", "there is no trace to export")
     told = {
         "have several token branches": done.forked,
         "have no tokens": done.without_tokens if args.export.suffix == ".parquet" else 0,
@@ -210,10 +200,10 @@ def _readable(
         written.unreadable += problems
 
 
-def _complain(written: Written) -> None:
+def _name_unreadable(written: Written) -> None:
     if written.unreadable:
         lines = "1 line is" if written.unreadable == 1 else f"{written.unreadable} lines are"
-        print(f"vf-view: {lines} no trace, and left out:", file=sys.stderr)
+        complain("vf-view", f"{lines} no trace, and left out:")
         for problem in written.problems[:10]:
             print(f"  {problem}", file=sys.stderr)
 

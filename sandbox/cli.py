@@ -16,9 +16,8 @@ from vf.sandbox.contract import Limits
 from vf.sandbox.doctor import diagnose
 from vf.sandbox.image import SUITE, build
 from vf.sandbox.reaper import Found, find, reap
-from vf.traces.errors import ConfigError, VfError
+from vf.traces.command import BAD_USAGE, DONE, FAILED, run_command
 
-DONE, FAILED, USAGE = 0, 1, 2
 EXAMPLES = """\
 examples:
   vf-sandbox doctor        say what is missing on this machine, and how to mend it
@@ -39,17 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(selfcheck.main(arguments[1:]))
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        code: int = options.run(options)
-    except ConfigError as error:
-        print(f"vf-sandbox: {error}", file=sys.stderr)
-        return USAGE
-    except VfError as error:
-        print(f"vf-sandbox: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        return 130
-    return code
+    return run_command("vf-sandbox", lambda: options.run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -169,7 +158,7 @@ def _doctor(options: argparse.Namespace) -> int:
         mark = "MISSING" if finding.problem else "ok"
         print(f"{mark:8} {finding.check:8} {finding.problem or finding.said}")
     if any(finding.problem for finding in findings):
-        return USAGE
+        return BAD_USAGE
     began = time.perf_counter()
     result = asyncio.run(_try_out(profile))
     took = time.perf_counter() - began

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vf.traces.command import DONE, FAILED, run_command
 from vf.traces.errors import ConfigError
 
 if TYPE_CHECKING:
     from vf.inference.template_probe import Verdict
-
-DONE, FAILED, BAD_USAGE = 0, 1, 2
 
 EPILOG = """\
 examples:
@@ -45,30 +44,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--template-file", type=Path, metavar="FILE", help="check this template in its place"
     )
     args = parser.parse_args(argv)
-    try:
+
+    def run() -> int:
         verdicts = _probe(args.model, args.template_file)
-    except ConfigError as error:
-        print(f"vf-rl check-template: {error}", file=sys.stderr)
-        return BAD_USAGE
-    _show(args.model, verdicts)
-    grows = all(verdict.kind in ("increasing", "bridged") for verdict in verdicts)
-    return DONE if grows else FAILED
+        _show(args.model, verdicts)
+        grows = all(verdict.kind in ("increasing", "bridged") for verdict in verdicts)
+        return DONE if grows else FAILED
+
+    return run_command("vf-rl check-template", run, extra="train")
 
 
 def _probe(model: str, template_file: Path | None) -> list[Verdict]:
-    try:
-        from vf.inference.renderer import Renderer
-        from vf.inference.template_probe import probe
-        from vf.inference.tiny_path import resolve_model
+    from vf.inference.renderer import Renderer
+    from vf.inference.template_probe import probe
+    from vf.inference.tiny_path import resolve_model
 
+    try:
         template = None if template_file is None else template_file.read_text(encoding="utf-8")
-        return probe(Renderer.from_pretrained(resolve_model(model), chat_template=template))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--template-file: {error}") from error
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"this needs the package {error.name!r}: pip install 'vf-rl[train]'"
-        ) from error
+    return probe(Renderer.from_pretrained(resolve_model(model), chat_template=template))
 
 
 def _show(model: str, verdicts: Sequence[Verdict]) -> None:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.traces.errors import ConfigError, VfError
+from vf.traces.command import DONE, complain, run_command, show
+from vf.traces.errors import ConfigError
 from vf.trainer.launch import launch, narrow_devices, processes_to_launch, world
-from vf.trainer.signals import Terminated, end_with_parent, orderly_end
+from vf.trainer.signals import end_with_parent, orderly_end
 from vf.trainer.tmux import attach, check_installed, open_session
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from vf.trainer.rl_trainer import Summary
     from vf.trainer.saving.run_folder import RunFolder
     from vf.trainer.settings.config import Config
-
-DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 # Other packages install commands called `vf-eval` and `vf-init` too: ours have a second name.
 COMMANDS = {
@@ -112,27 +111,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--profile starts a run of its own; leave out --dry-run and --resume")
     if args.tmux and world().size > 1:
         parser.error("--tmux starts the launcher itself; leave one of the two out")
-    try:
+
+    def run() -> int:
         with orderly_end(launched=world().size > 1):
             return _run(args, argv)
-    except ConfigError as error:
-        _complain(str(error))
-        return BAD_USAGE
-    except VfError as error:
-        logging.getLogger("vf").exception("the run failed")
-        _complain(str(error))
-        return FAILED
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "vf":
-            raise
-        _complain(f"training needs the package {error.name!r}: pip install 'vf-rl[train]'")
-        return BAD_USAGE
-    except Terminated as error:
-        _complain(f"stopped by {error}; finished traces and checkpoints are kept")
-        return 128 + error.number
-    except KeyboardInterrupt:
-        _complain("interrupted; finished traces and checkpoints are kept")
-        return INTERRUPTED
+
+    return run_command("vf-rl", run, kept="finished traces and checkpoints are kept", extra="train")
 
 
 def _run(args: argparse.Namespace, argv: list[str]) -> int:
@@ -167,8 +151,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     for note in _cautions(config):
         console.print(f"[yellow]note:[/yellow] {note}")
     plan = _preflight(config, console)
-    for name, text in plan.describe():
-        console.print(f"[bold]{name:>12}[/bold]  {text}", soft_wrap=True)
+    show(console, plan.describe())
     if args.dry_run:
         return _dry_run(plan, console)
     return _train(plan, folder, console, args)
@@ -219,7 +202,7 @@ def _train(plan: Plan, folder: RunFolder, console: Console, args: argparse.Names
     else:
         folder.create()
         folder.write_config(to_toml(plan.config))
-    console.print(f"[bold]{'run':>12}[/bold]  {folder.path}")
+    show(console, [("run", str(folder.path))])
     with RLTrainer(plan, folder, TerminalDisplay(console)) as trainer:
         if resuming:
             step = trainer.resume(overridden(args.set), allow_changes=args.allow_changes)
@@ -231,7 +214,7 @@ def _train(plan: Plan, folder: RunFolder, console: Console, args: argparse.Names
             summary = trainer.train()
     if args.profile:
         console.print(profile.table())
-        console.print(f"[bold]{'trace':>12}[/bold]  {profile.trace}", soft_wrap=True)
+        show(console, [("trace", str(profile.trace))])
         return DONE
     _summarise(summary, folder, plan.config, console)
     return DONE
@@ -252,8 +235,9 @@ def _dry_run(plan: Plan, console: Console) -> int:
         with RLTrainer(plan, folder) as trainer:
             trace = trainer.collector.try_one()
     if trace.error is not None:
-        _complain(f"a rollout failed, in the {trace.error.boundary}: {trace.error.message}")
-        return FAILED
+        return complain(
+            "vf-rl", f"a rollout failed, in the {trace.error.boundary}: {trace.error.message}"
+        )
     reward = "not scored" if trace.reward is None else f"reward {trace.reward:.2f}"
     console.print(
         f"[green]all can start[/green]: one rollout took {trace.timing['total']:.1f} s, "
@@ -278,8 +262,7 @@ def _summarise(summary: Summary, folder: RunFolder, config: Config, console: Con
     for said in verdict(folder.read_metrics(), config).advice:
         rows.append(("time", said))
     console.print()
-    for name, text in rows:
-        console.print(f"[bold]{name:>12}[/bold]  {text}", soft_wrap=True)
+    show(console, rows)
 
 
 def _cautions(config: Config) -> list[str]:
@@ -317,10 +300,6 @@ def _quiet() -> None:
 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
-
-
-def _complain(text: str) -> None:
-    print(f"vf-rl: {text}", file=sys.stderr)
 
 
 if __name__ == "__main__":

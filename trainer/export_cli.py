@@ -11,16 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.traces.errors import ConfigError
-from vf.trainer.signals import Terminated, orderly_end
+from vf.traces.command import DONE, run_command, show
+from vf.trainer.signals import orderly_end
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from vf.trainer.saving.export import Exported
     from vf.trainer.saving.source import Source
-
-DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 EPILOG = """\
 examples:
@@ -68,18 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--base", metavar="MODEL", help="the base model, if it is not where the run found it"
     )
     args = parser.parse_args(argv)
-    try:
+
+    def run() -> int:
         with orderly_end(launched=False):
             _export(args)
-    except ConfigError as error:
-        return _complain(str(error), BAD_USAGE)
-    except OSError as error:
-        return _complain(str(error), FAILED)
-    except Terminated as error:
-        return _complain(f"stopped by {error}; nothing is left behind", 128 + error.number)
-    except KeyboardInterrupt:
-        return _complain("interrupted; nothing is left behind", INTERRUPTED)
-    return DONE
+        return DONE
+
+    return run_command("vf-rl export", run, kept="nothing is left behind", extra="train")
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -88,21 +79,15 @@ def _export(args: argparse.Namespace) -> None:
     console = Console(highlight=False)
     with console.status("starting ...") as status, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # libraries' advice; what matters is an error here
-        try:
-            import transformers
+        import transformers
 
-            from vf.trainer.saving.export import export
-            from vf.trainer.saving.source import Source, find_checkpoint
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] == "vf":
-                raise
-            raise ConfigError(
-                f"this needs the package {error.name!r}: pip install 'vf-rl[train]'"
-            ) from error
+        from vf.trainer.saving.export import export
+        from vf.trainer.saving.source import Source, find_checkpoint
+
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
         checkpoint = find_checkpoint(args.run, args.checkpoint)
-        _show(console, [("from", str(checkpoint))])
+        show(console, [("from", str(checkpoint))])
         source = Source.read(checkpoint, args.base)
         exported = export(
             source,
@@ -111,7 +96,7 @@ def _export(args: argparse.Namespace) -> None:
             dtype=args.dtype,
             say=lambda text: status.update(f"{text} ..."),
         )
-    _show(console, _lines(source, exported))
+    show(console, _lines(source, exported))
 
 
 def _lines(source: Source, exported: Exported) -> list[tuple[str, str]]:
@@ -149,18 +134,6 @@ def _serve_adapter(source: Source, folder: str) -> list[str]:
         *("vllm", "serve", source.base, "--enable-lora", "--max-lora-rank", str(rank)),
         *("--lora-modules", f"trained={folder}", "--generation-config", folder),
     ]
-
-
-def _show(console: Console, lines: Sequence[tuple[str, str]]) -> None:
-    from rich.markup import escape
-
-    for name, text in lines:
-        console.print(f"[bold]{name:>12}[/bold]  {escape(text)}", soft_wrap=True)
-
-
-def _complain(text: str, code: int) -> int:
-    print(f"vf-rl export: {text}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vf.traces.errors import ConfigError, InvalidToolUse, VfError
-
-DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+from vf.traces.command import DONE, run_command
+from vf.traces.errors import ConfigError, InvalidToolUse
 
 EXAMPLES = """\
 examples:
@@ -28,18 +27,8 @@ Exit codes: 0 done, 1 failed, 2 bad usage or a wrong file.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     args = _parser().parse_args(argv)
-    try:
-        run = {"build": _build, "serve": _serve, "query": _query, "info": _info}[args.command]
-        return run(args)
-    except ConfigError as error:
-        _complain(str(error))
-        return BAD_USAGE
-    except VfError as error:
-        _complain(str(error))
-        return FAILED
-    except KeyboardInterrupt:
-        _complain("interrupted")
-        return INTERRUPTED
+    run = {"build": _build, "serve": _serve, "query": _query, "info": _info}[args.command]
+    return run_command("vf-search", lambda: run(args))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -152,7 +141,3 @@ def _info(args: argparse.Namespace) -> int:
     print(f"size         {size / 2**20:,.1f} MiB")
     print(f"written by   {meta.tantivy}")
     return DONE
-
-
-def _complain(message: str) -> None:
-    print(f"vf-search: {message}", file=sys.stderr)

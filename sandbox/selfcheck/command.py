@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import importlib
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -16,9 +15,9 @@ from vf.sandbox.container.opening import open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.selfcheck.check import CheckResult
 from vf.sandbox.selfcheck.run import PATIENCE, check_contract, group_names
-from vf.traces.errors import ConfigError, VfError
+from vf.traces.command import DONE, FAILED, run_command
+from vf.traces.errors import ConfigError
 
-PASSED, FAILED, USAGE = 0, 1, 2
 MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "skipped"}
 Open = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -28,21 +27,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if options.list:
         print("\n".join(group_names()))
-        return PASSED
-    try:
+        return DONE
+
+    def run() -> int:
         results = asyncio.run(_run(options))
-    except ConfigError as error:
-        print(f"vf-sandbox: {error}", file=sys.stderr)
-        return USAGE
-    except VfError as error:
-        print(f"vf-sandbox: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        return 130
-    if not results:
-        print(f"vf-sandbox: no check's name contains {options.match!r}", file=sys.stderr)
-        return USAGE
-    return report(results)
+        if not results:
+            raise ConfigError(f"no check's name contains {options.match!r}")
+        return report(results)
+
+    return run_command("vf-sandbox", run)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -155,4 +148,4 @@ def report(results: list[CheckResult]) -> int:
         f"\n{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped "
         f"in {seconds:.1f} s"
     )
-    return FAILED if failed else PASSED
+    return FAILED if failed else DONE

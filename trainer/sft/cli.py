@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.traces.errors import ConfigError, VfError
-from vf.trainer.signals import Terminated, orderly_end
+from vf.traces.command import DONE, run_command, show
+from vf.traces.errors import ConfigError
+from vf.trainer.signals import orderly_end
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from vf.trainer.saving.run_folder import RunFolder
     from vf.trainer.sft.settings import SftConfig
     from vf.trainer.sft.training import Warmed
-
-DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 EXAMPLES = """\
 examples:
@@ -64,20 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("name either a config to run or a run to --resume")
     if args.resume is not None and args.dry_run:
         parser.error("--dry-run starts nothing, so there is nothing to --resume")
-    try:
+
+    def run() -> int:
         with orderly_end(launched=False):
             return _run(args)
-    except ConfigError as error:
-        return _complain(str(error), BAD_USAGE)
-    except VfError as error:
-        logging.getLogger("vf").exception("the run failed")
-        return _complain(str(error), FAILED)
-    except OSError as error:
-        return _complain(str(error), FAILED)
-    except Terminated as error:
-        return _complain(f"stopped by {error}; finished checkpoints are kept", 128 + error.number)
-    except KeyboardInterrupt:
-        return _complain("interrupted; finished checkpoints are kept", INTERRUPTED)
+
+    return run_command("vf-sft", run, kept="finished checkpoints are kept")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -133,7 +123,7 @@ def _prepare(
             f"{args.batch_size} sequences",
         ),
     ]
-    _show(console, plan)
+    show(console, plan)
     if dry_run:
         return
     folder.create()
@@ -160,7 +150,7 @@ def _train(config: SftConfig, renderer: Renderer, folder: RunFolder, console: Co
     folder.open()
     folder.traces.rmdir()  # of rollouts, of which there are none
     folder.write_config(to_toml(config))
-    _show(console, [("run", str(folder.path))])
+    show(console, [("run", str(folder.path))])
     columns = (
         TextColumn("training"),
         BarColumn(),
@@ -199,7 +189,7 @@ def _summarise(warmed: Warmed, folder: RunFolder, console: Console) -> None:
     ]
     if warmed.eval_before is not None:
         rows.insert(0, ("held out", f"loss {warmed.eval_before:.4f} → {warmed.eval_after:.4f}"))
-    _show(console, rows)
+    show(console, rows)
 
 
 def _renderer(config: SftConfig) -> Renderer:
@@ -258,18 +248,6 @@ def _reading(config: SftConfig, console: Console) -> Iterator[Callable[[int], No
     ) as bar:
         task = bar.add_task("", total=total)
         yield lambda size: bar.advance(task, size)
-
-
-def _show(console: Console, rows: Sequence[tuple[str, str]]) -> None:
-    from rich.markup import escape
-
-    for name, text in rows:
-        console.print(f"[bold]{name:>12}[/bold]  {escape(text)}", soft_wrap=True)
-
-
-def _complain(text: str, code: int) -> int:
-    print(f"vf-sft: {text}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -1,0 +1,109 @@
+"""How commands end: the line on standard error, and the exit code."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+from rich.console import Console
+
+from vf.traces.command import run_command, show
+from vf.traces.errors import ConfigError, EngineError, VfError
+
+
+def raising(error: BaseException) -> int:
+    """Stand for a command that fails."""
+    return run_command("vf-any", lambda: _raise(error), kept="half is kept", extra="train")
+
+
+def _raise(error: BaseException) -> int:
+    raise error
+
+
+def test_the_exit_code_is_the_commands_own(capfd: pytest.CaptureFixture[str]) -> None:
+    assert [run_command("vf-any", partial(int, code)) for code in (0, 1, 7)] == [0, 1, 7]
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ConfigError("no such field"), 2, "no such field"),
+        (EngineError("it is down"), 1, "it is down"),
+        (FileNotFoundError(2, "No such file or directory", "a.txt"), 1, "'a.txt'"),
+        (ModuleNotFoundError("No module", name="torch"), 2, "'torch': pip install 'vf-rl[train]'"),
+        (KeyboardInterrupt(), 130, "interrupted; half is kept"),
+    ],
+)
+def test_errors_become_a_line_and_a_code(
+    error: BaseException, code: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert raising(error) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("vf-any: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_mistakes_of_ours_keep_their_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        raising(ZeroDivisionError())
+    with pytest.raises(ModuleNotFoundError):
+        raising(ModuleNotFoundError("No module", name="vf.no_such_room"))
+    with pytest.raises(ModuleNotFoundError):
+        run_command("vf-any", lambda: _raise(ModuleNotFoundError("No module", name="torch")))
+
+
+def test_a_signal_is_named_and_its_number_is_in_the_code() -> None:
+    """In a process of its own, which gets a real SIGTERM."""
+    code = """
+import os, signal, sys
+from vf.traces.command import run_command
+from vf.trainer.signals import orderly_end
+
+def run():
+    with orderly_end(launched=False):
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+
+sys.exit(run_command("vf-any", run, kept="half is kept"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=os.environ
+    )
+    assert done.returncode == 128 + signal.SIGTERM
+    assert done.stderr == "vf-any: stopped by SIGTERM; half is kept\n"
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """What a run's log file would hold."""
+    stream = io.StringIO()
+    handler, logger = logging.StreamHandler(stream), logging.getLogger("vf")
+    before, logger.handlers = logger.handlers, [handler]
+    yield stream
+    logger.handlers = before
+
+
+def test_a_runs_log_gets_the_traceback(log: io.StringIO) -> None:
+    raising(VfError("it broke"))
+    assert "Traceback" in log.getvalue()
+    assert "VfError: it broke" in log.getvalue()
+
+
+def test_rows_stand_in_columns_and_are_never_markup() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    show(console, [("run", "runs/[red]1[/red]"), ("checkpoint", "x" * 60)])
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "         run  runs/[red]1[/red]",
+        f"  checkpoint  {'x' * 60}",
+    ]
