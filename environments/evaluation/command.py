@@ -45,8 +45,9 @@ def evaluate_command(args: argparse.Namespace) -> int:
     config, path = config_of(args)
     places = prepare(config)
     with ResultsFolder(path) as folder:
-        what = measured(config, places)
-        folder.check(what)
+        before, what = folder.before(), measured(config, places)
+        if before is not None:
+            folder.check(before, measured(config, places, before.get("size")))
         summaries, seconds = _run(config, places, folder, what)
         results = {
             "folder": str(path),

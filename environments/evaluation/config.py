@@ -29,6 +29,8 @@ Amount = Annotated[float, Field(ge=0)]
 # What changes how an evaluation runs, but not what it measures: a results folder may be gone on
 # with under other values.
 NOT_MEASURED = ("max_concurrent", "retry_errors", "generation_timeout", "prices", "output")
+# How much of it is measured: under higher values, too.
+SIZE = ("tasks", "rollouts_per_example")
 
 
 def slug(name: str) -> str:
@@ -197,12 +199,16 @@ class EvalConfig(Strict):
         )
 
     def measured(self) -> dict[str, Any]:
-        """Return what the results depend on, as JSON."""
-        left_out = set(NOT_MEASURED) - ({"prices"} if self.limits.max_cost is not None else set())
+        """Return what the results depend on, but for how many there are, as JSON."""
+        left_out = {*NOT_MEASURED, *SIZE}
+        if self.limits.max_cost is not None:
+            left_out.remove("prices")
         names: Any = dict.fromkeys(left_out, True)
-        return self.model_dump(
-            mode="json", exclude={**names, "models": {"__all__": {"api_key_env"}}}
-        )
+        inner = {
+            "models": {"__all__": {"api_key_env"}},
+            "environments": {"__all__": {"tasks"}},
+        }
+        return self.model_dump(mode="json", exclude={**names, **inner})
 
 
 def _twice(names: Iterable[str]) -> str | None:

@@ -150,32 +150,38 @@ class ResultsFolder:
             os.close(self._lock)
             self._lock = None
 
-    def check(self, measured: Mapping[str, Any]) -> None:
-        """See that the folder is empty, or of the same evaluation.
+    def before(self) -> dict[str, Any] | None:
+        """Return what was measured here before; None if the folder is new.
 
         Raises:
-            ConfigError: It holds another evaluation (the differences are listed), or something
-                else.
+            ConfigError: It is not empty, and not of an evaluation.
         """
         if (self.path / "config.json").exists():
-            differences = list(_differences(read_config(self.path), measured))
-            if differences:
-                raise ConfigError(
-                    f"{self.path} holds another evaluation; name a new folder with --output. "
-                    "What differs (there → now):\n" + "\n".join(differences)
-                )
-            return
+            return read_config(self.path)
         foreign = sorted({entry.name for entry in self.path.iterdir()} - {"lock", "config.tmp"})
         if foreign:
             raise ConfigError(
                 f"{self.path} is no results folder, and holds {foreign[0]!r}; name another with "
                 "--output"
             )
+        return None
+
+    def check(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """See that what is measured now is what was measured before.
+
+        Raises:
+            ConfigError: It is another evaluation; lists the differences.
+        """
+        differences = list(_differences(before, now))
+        if differences:
+            raise ConfigError(
+                f"{self.path} holds another evaluation; name a new folder with --output. "
+                "What differs (there → now):\n" + "\n".join(differences)
+            )
 
     def begin(self, measured: Mapping[str, Any]) -> None:
         """Write down what is measured here, before the first rollout."""
-        if not (self.path / "config.json").exists():
-            _write(self.path / "config.json", measured)
+        _write(self.path / "config.json", measured)
 
     def write_results(self, results: Mapping[str, Any]) -> Path:
         """Write the results, and return the file."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,16 +97,39 @@ def _with_limits(environment: Environment, limits: Limits) -> Environment:
     return limited
 
 
-def measured(config: EvalConfig, places: Sequence[Place]) -> dict[str, Any]:
-    """Return all that the results depend on: settings, tasks and model files."""
+def measured(
+    config: EvalConfig, places: Sequence[Place], size: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return all that the results depend on: settings, size, tasks and model files.
+
+    Args:
+        config: The settings.
+        places: The environments.
+        size: That of an earlier evaluation. If this one holds all of it, the answer is of the
+            part of this one that is as large.
+    """
+    whole: dict[str, Any] = {
+        "rollouts_per_example": config.rollouts_per_example,
+        "tasks": {place.config.name: len(place.tasks) for place in places},
+    }
+    size = size if size is not None and _holds(whole, size) else whole
     tasks = {}
     for place in places:
         digest = hashlib.blake2b(digest_size=16)
-        for task in place.tasks:
+        for task in place.tasks[: size["tasks"][place.config.name]]:
             digest.update(pydantic_core.to_json([task.id, task.prompt, task.answer, task.info]))
-        tasks[place.config.name] = f"{len(place.tasks)} tasks, {digest.hexdigest()}"
+        tasks[place.config.name] = digest.hexdigest()
     files = {model.name: fingerprint(model) for model in config.models}
-    return {"settings": config.measured(), "tasks": tasks, "model_files": files}
+    return {"settings": config.measured(), "size": size, "tasks": tasks, "model_files": files}
+
+
+def _holds(whole: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    """Return whether an evaluation of one size holds one of another."""
+    return (
+        whole["rollouts_per_example"] >= part["rollouts_per_example"]
+        and whole["tasks"].keys() == part["tasks"].keys()
+        and all(whole["tasks"][name] >= count for name, count in part["tasks"].items())
+    )
 
 
 async def run_evaluation(

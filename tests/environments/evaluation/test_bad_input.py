@@ -170,11 +170,11 @@ def test_a_folder_of_another_evaluation_is_refused_with_the_differences(
     assert call(capsys, *argv, "-n", "2")[0] == 0
     before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
     code, _, err = call(
-        capsys, *argv, "-n", "3", "--temperature", "0.5", "--env-arg", "max_letters=5", "-c", "2"
+        capsys, *argv, "-n", "1", "--temperature", "0.5", "--env-arg", "max_letters=5", "-c", "2"
     )
     assert code == 2
     assert "out holds another evaluation; name a new folder with --output" in err
-    assert "settings.tasks: 2 → 3" in err
+    assert "size.tasks.reverse-text: 2 → 1" in err
     assert "settings.temperature: 1.0 → 0.5" in err
     assert "settings.environments[0].args.max_letters: null → 5" in err
     assert "tasks.reverse-text:" in err

@@ -126,6 +126,48 @@ def test_failed_rollouts_are_done_over_and_nothing_else(
     assert [trace.error is not None for trace in vf.TraceStore(away)] == [True] * 4
 
 
+def test_a_larger_evaluation_adds_to_a_smaller_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grown, whole = tmp_path / "grown", tmp_path / "whole"
+    with standing() as (url, server):
+        argv = ["reverse-text", "-m", MODEL, "-b", url, "-o"]
+        assert call(capsys, *argv, str(grown), "-n", "4")[0] == 0
+        first = [trace.id for trace in traces(grown)]
+        assert call(capsys, *argv, str(grown), "-n", "8")[0] == 0
+        code, _, err = call(capsys, *argv, str(grown), "-n", "8", "-r", "3")
+        assert code == 0
+        assert "8 of 24 rollouts are done already" in err
+        assert call(capsys, *argv, str(whole), "-n", "8", "-r", "3")[0] == 0
+        code, _, err = call(capsys, *argv, str(grown), "-n", "8", "-r", "2")
+        server.kill()
+        assert server.stdout is not None
+        asked = len(server.stdout.readlines())
+    assert asked == (4 + 4 + 16 + 24) + 4  # and the endpoint was tried once a start
+    assert [trace.id for trace in traces(grown)][:4] == first
+    assert rollouts(grown) == rollouts(whole)
+    mine, other = results(grown), results(whole)
+    totals, expected = ({name: each[name] for name in TOTALS} for each in (mine, other))
+    assert flat(totals) == pytest.approx(flat(expected))
+    assert code == 2  # what is there holds more than was asked for
+    assert "size.rollouts_per_example: 3 → 2" in err
+
+
+def test_other_tasks_in_front_are_another_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from vf.environments.bundled.reverse_text import ReverseText
+
+    with standing() as (url, _), pytest.MonkeyPatch.context() as patch:
+        argv = ["reverse-text", "-m", MODEL, "-b", url, "-o", str(tmp_path / "out")]
+        assert call(capsys, *argv, "-n", "3")[0] == 0
+        tasks = list(vf.make("reverse-text").tasks("eval"))
+        patch.setattr(ReverseText, "tasks", lambda self, split: iter(tasks[1:]))
+        code, _, err = call(capsys, *argv, "-n", "5")
+    assert code == 2
+    assert "tasks.reverse-text:" in err
+
+
 def test_a_finished_evaluation_needs_no_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
