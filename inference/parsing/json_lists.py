@@ -1,4 +1,4 @@
-"""Forms that mark one JSON list of calls: Cohere, Nemotron before its third version, Phi-4-mini.
+"""Forms that mark one JSON list of calls: Cohere, Granite 3, Nemotron before version 3, Phi-4.
 
     <|START_THINKING|>reasoning<|END_THINKING|>
     <|START_ACTION|>[{"tool_name": "...", "parameters": {...}}]<|END_ACTION|>   Command R7B, A
@@ -8,9 +8,11 @@
     <TOOLCALL>[{"name": "...", "arguments": {...}}]</TOOLCALL>                  Nemotron Nano v2
     <|tool_call|>[{"name": "...", "arguments": {...}}]<|/tool_call|>            Phi-4-mini
     functools[{"name": "...", "arguments": {...}}]                              Phi-4-mini
+    <|tool_call|>[{"name": "...", "arguments": {...}}]                          Granite 3
 
 Cohere's answers to the user stand between markers too, which are not part of the text. Phi-4-mini
-uses either of its forms, and closes the second with its stop token.
+uses either of its forms, and closes the second with its stop token. Granite 3 closes nothing
+either, and its answer stands between tags of its own where it reasons.
 
 Sources: the chat templates and model cards of these models.
 """
@@ -66,4 +68,12 @@ PHI4 = MarkedParser(
     None,
     _read,
     marks="<f",
+)
+
+GRANITE3 = MarkedParser(
+    "granite3",
+    re.compile(r"<\|tool_call\|>(?P<body>.*?)(?P<closed>(?=<\|tool_call\|>)|\Z)", re.DOTALL),
+    None,
+    _read,
+    dressing=re.compile(r"</?response>"),
 )

@@ -39,16 +39,20 @@ def _read(body: str, schemas: Schemas) -> list[ToolCall]:
     inner = body.strip()
     if not (inner.startswith("[") and inner.endswith("]")):
         raise Unreadable("it is not a list in [ ]")
-    inner = inner[1:-1]
+    return read_calls(inner[1:-1])
+
+
+def read_calls(text: str) -> list[ToolCall]:
+    """Read calls as Python writes them, with commas between; what is none is kept as malformed."""
     calls: list[ToolCall] = []
     at = 0
-    while inner[at:].strip():
+    while text[at:].strip():
         try:
-            call, at = _read_call(inner, at)
+            call, at = _read_call(text, at)
         except Unreadable as problem:
-            return [*calls, malformed(inner[at:], str(problem))]
+            return [*calls, malformed(text[at:], str(problem))]
         calls.append(call)
-        following = _NEXT_CALL.match(inner, at)
+        following = _NEXT_CALL.match(text, at)
         at = following.end() if following else at
     return calls
 

@@ -22,7 +22,7 @@ import re
 from vf.inference.parsing.parser import MarkedParser
 from vf.inference.parsing.tagged import Tags
 
-_TAGS = Tags(
+TAGS = Tags(
     head=re.compile(r"\s*<function=(?P<name>[^<>\n]+)>\s*"),
     key=re.compile(r"<parameter=(?P<key>[^>\n]+)>"),
     value_end=re.compile(r"</parameter>\s*(?=<parameter=|</function>)"),
@@ -37,5 +37,5 @@ QWEN_XML = MarkedParser(
         r"(?:<tool_call>|(?=<function=))(?P<body>.*?)(?P<closed></tool_call>|\Z)", re.DOTALL
     ),
     "</tool_call>",
-    _TAGS.read,
+    TAGS.read,
 )

@@ -175,11 +175,44 @@ def _harmony_as_sampled(reasoning: str, text: str, calls: list[Call]) -> str:
     return "<|start|>assistant".join(parts).removesuffix("<|call|>").removesuffix("<|end|>")
 
 
+def _marked_object(name: str, arguments: dict[str, Any]) -> str:
+    return f"<|tool_call|> {_object(name, arguments)}"
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _minimax(name: str, arguments: dict[str, Any]) -> str:
+    given = [
+        f'<parameter name="{key}">{_as_text(value)}</parameter>\n'
+        for key, value in arguments.items()
+    ]
+    return f'<invoke name="{name}">\n{"".join(given)}</invoke>'
+
+
+def _python_call(name: str, arguments: dict[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={json.dumps(v)}' for key, v in arguments.items())})"
+
+
+def _seed(reasoning: str, text: str, calls: list[Call]) -> str:
+    thought = f"<seed:think>{reasoning}</seed:think>" if reasoning else ""
+    return thought + text + "".join(_seed_call(*call) for call in calls)
+
+
+def _seed_call(name: str, arguments: dict[str, Any]) -> str:
+    given = [
+        f"<parameter={key}>{_as_text(value)}</parameter>\n" for key, value in arguments.items()
+    ]
+    return f"\n<seed:tool_call>\n<function={name}>\n{''.join(given)}</function>\n</seed:tool_call>"
+
+
 def _mistral_with_ids(name: str, arguments: dict[str, Any]) -> str:
     return f"[TOOL_CALLS]{name}[CALL_ID]abcdefghi[ARGS]{json.dumps(arguments)}"
 
 
 _DEEPSEEK_LIST = "<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>"
+_MINIMAX_LIST = "\n<minimax:tool_call>\n{}\n</minimax:tool_call>"
 _KIMI_LIST = "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>"
 
 _CHATML = "<|im_start|>assistant\n", r"<\|im_end\|>"
@@ -286,6 +319,11 @@ WRITTEN = [
         reasoning=False,
     ),
     Form("functiongemma", "functiongemma", _joined(_function_gemma)),
+    Form("granite-3", "granite3", _joined(_object, "<|tool_call|>[{}]", ", ")),
+    Form("granite-3, one by one", "granite3", _joined(_marked_object)),
+    Form("minimax-m2", "minimax", _joined(_minimax, _MINIMAX_LIST, "\n")),
+    Form("olmo-3", "olmo3", _joined(_python_call, "<function_calls>{}</function_calls>", "\n")),
+    Form("seed-oss", "seed", _seed),
 ]
 
 FORMS = RENDERED + WRITTEN
