@@ -35,12 +35,10 @@ def run_command(
         return body()
     except ConfigError as error:
         return complain(name, str(error), BAD_USAGE)
-    except VfError as error:
+    except (VfError, OSError) as error:
         log = logging.getLogger("vf")
         if log.handlers:  # of a run's log file
             log.exception("the command failed")
-        return complain(name, str(error), FAILED)
-    except OSError as error:
         return complain(name, str(error), FAILED)
     except ModuleNotFoundError as error:
         if extra is None or error.name is None or error.name.partition(".")[0] == "vf":
