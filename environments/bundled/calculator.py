@@ -7,11 +7,11 @@ import operator
 import random
 import re
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from vf.environments.environment import Environment, Split
 from vf.environments.generated import distinct_tasks
-from vf.inference.scripted import Line, Script
+from vf.inference.scripted import Script
 from vf.rubrics.penalties import extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.traces.errors import ConfigError
@@ -109,23 +109,27 @@ class Calculator(Environment):
             "calculator", self._draw, split=split, count=self.sizes[split], seed=self.seed
         )
 
-    def oracle(self, task: Task) -> Script:
-        """Work the expression out from the inside, one call per operation, and answer."""
-        calls: list[Line] = []
+    def plan(self, task: Task) -> list[dict[str, Any]]:
+        """Return the arguments of the calls that work a task out, from the inside."""
+        calls: list[dict[str, Any]] = []
 
         def work_out(node: ast.AST) -> int:
             match node:
                 case ast.BinOp():
                     a, b = work_out(node.left), work_out(node.right)
                     op = _SIGNS[type(node.op)]
-                    calls.append({"calculate": {"op": op, "a": a, "b": b}})
+                    calls.append({"op": op, "a": a, "b": b})
                     return int(_APPLY[op](a, b))
                 case ast.Constant(value=int(value)):
                     return value
             raise ValueError(f"not an expression of calculator's: {task.id}")
 
-        answer = work_out(ast.parse(task.id, mode="eval").body)
-        return [*calls, f"Answer: {answer}"]
+        work_out(ast.parse(task.id, mode="eval").body)
+        return calls
+
+    def oracle(self, task: Task) -> Script:
+        """Make one call per operation, and answer."""
+        return [*({"calculate": call} for call in self.plan(task)), f"Answer: {task.answer}"]
 
     def _draw(self, rng: random.Random) -> Task:
         operations = rng.randint(1, self.max_operations)

@@ -27,8 +27,8 @@ MISSING = (
 
 
 def digits(trace: vf.Trace) -> float:
-    """Share of the reply's characters that are digits."""
-    return sum(c.isdigit() for c in trace.reply) / max(1, len(trace.reply))
+    """Share of the reply's characters that are even digits."""
+    return sum(c in "02468" for c in trace.reply) / max(1, len(trace.reply))
 
 
 def noise(trace: vf.Trace) -> float:
@@ -37,7 +37,7 @@ def noise(trace: vf.Trace) -> float:
 
 
 class Digits(vf.Environment):
-    """Reply with digits. With ``shuffled``, the reward is noise and digits only a metric."""
+    """Reply with even digits. With ``shuffled``, the reward is noise and they only a metric."""
 
     max_turns = 1
 

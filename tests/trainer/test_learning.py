@@ -10,7 +10,7 @@ from vf.trainer.rl_trainer import RLTrainer
 
 def digit_share(make_trainer: Any, shuffled: bool) -> tuple[float, float]:
     trainer: RLTrainer = make_trainer(
-        max_steps=12, batch_size=32, learning_rate=1e-3, env_args={"shuffled": shuffled}
+        max_steps=12, batch_size=96, learning_rate=5e-4, env_args={"shuffled": shuffled}
     )
     lines = [trainer.step() for _ in range(12)]
     name = "metric/digits" if shuffled else "reward/mean"

@@ -30,7 +30,7 @@ def versions(trainer: RLTrainer, step: int) -> set[int]:
 
 
 def test_zero_steps_off_policy_is_exactly_on_policy(make_trainer: Any) -> None:
-    trainer: RLTrainer = make_trainer(max_steps=3)
+    trainer: RLTrainer = make_trainer(max_steps=3, learning_rate=1e-4)
     trainer.train()
     lines = trainer.folder.read_metrics()
     assert [versions(trainer, step) for step in (1, 2, 3)] == [{0}, {1}, {2}]
@@ -43,7 +43,9 @@ def test_zero_steps_off_policy_is_exactly_on_policy(make_trainer: Any) -> None:
 def test_no_token_is_older_than_allowed_and_none_of_a_step_is_lost(
     make_trainer: Any, ahead: int
 ) -> None:
-    trainer: RLTrainer = make_trainer(max_steps=6, max_steps_off_policy=ahead, eval_examples=4)
+    trainer: RLTrainer = make_trainer(
+        max_steps=6, max_steps_off_policy=ahead, eval_examples=4, learning_rate=1e-4
+    )
     trainer.train()
     lines = trainer.folder.read_metrics()
     assert [line["rollouts/scored"] for line in lines] == [16] * 6

@@ -49,7 +49,14 @@ def run_through(server: Any, folder: Path, args: dict[str, Any], kills: int, see
 
 def _state(folder: Path) -> tuple[Any, ...]:
     files = [*folder.glob("traces/*.jsonl"), *folder.glob("metrics.jsonl")]
-    return tuple(sorted((file.name, file.stat().st_size) for file in files))
+    return tuple(sorted((file.name, _size(file)) for file in files))
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return -1  # put away meanwhile
 
 
 def ledger(folder: RunFolder) -> dict[int, list[tuple[Any, ...]]]:

@@ -22,7 +22,7 @@ from vf.inference.renderer import Renderer
 from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import Branch, Trace
 from vf.trainer.sft.render import Unrenderable, render, same_tokenizer
-from vf.trainer.tiny_model import demonstrate, encode
+from vf.trainer.tiny_model import demonstrate
 
 CALLS = [ToolCall("c0", "add", '{"a": 2, "b": 3}')]
 TALK = [
@@ -155,9 +155,10 @@ def test_the_tiny_model_is_made_of_the_same_masks() -> None:
     """Against an independent reading: what stands between the header and the end of each answer."""
     renderer = Renderer(tokenizer())
     for trace in asyncio.run(demonstrate(12, {"good": 0.5, "guesses": 0.5}, seed=0)):
-        ids, mask = encode(renderer, trace)
-        carried = renderer.decode([i for i, kept in zip(ids, mask, strict=True) if kept])
-        text = renderer.decode(ids)
+        [branch] = render(renderer, trace)
+        tokens = zip(branch.token_ids, branch.loss_mask, strict=True)
+        carried = renderer.decode([token for token, learned in tokens if learned])
+        text = renderer.decode(branch.token_ids)
         answers = re.findall(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", text, re.DOTALL)
         assert carried == "".join(answers)
         assert len(answers) == len(trace.turns)
