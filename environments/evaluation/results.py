@@ -3,7 +3,7 @@
 FOLDER/config.json                     what was measured: settings, tasks, model files
 FOLDER/results.json                    the results, once all rollouts are done
 FOLDER/ENVIRONMENT/MODEL/traces.jsonl  one line a rollout
-FOLDER/ENVIRONMENT/MODEL/failed/       failed rollouts that were done over since
+FOLDER/ENVIRONMENT/MODEL/failed/       rollouts that were done over since
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Cell:
         self.model = model
         self.path = folder / slug(environment) / slug(model)
         self.store = TraceStore(self.path / "traces.jsonl")
+        self._lines = 0
 
     def traces(self) -> Iterator[Trace]:
         """Yield what was written, in order; nothing if there is no file yet.
@@ -65,20 +66,17 @@ class Cell:
         if self.store.path.exists():
             yield from self.store
 
-    def clean(self, whole: int | None = None) -> set[Key]:
-        """Return which rollouts are done, and put away those that must be done over.
-
-        Failed rollouts go to ``failed/traces.jsonl``. A process killed in here loses nothing:
-        what was put away twice is put away once more at the most.
+    def done(self, whole: int | None = None) -> set[Key]:
+        """Return which rollouts are done, and touch nothing.
 
         Args:
             whole: The number of rollouts of a task, where they are scored as a group: then a
-                group that is not complete is done over.
+                group that is not complete is to be done over.
         """
         done: set[Key] = set()
-        lines = 0
+        self._lines = 0
         for trace in self.traces():
-            lines += 1
+            self._lines += 1
             if trace.error is None:
                 done.add(key_of(trace))
         if whole is not None:
@@ -86,9 +84,16 @@ class Cell:
             for task, _ in done:
                 sizes[task] = sizes.get(task, 0) + 1
             done = {key for key in done if sizes[key[0]] == whole}
-        if lines > len(done):
-            self._rewrite(set(done))
         return done
+
+    def keep(self, done: set[Key]) -> None:
+        """Put away all rollouts but those that :meth:`done` gave: they are done over.
+
+        They go to ``failed/traces.jsonl``. A process killed in here loses nothing: what was put
+        away twice is put away once more at the most.
+        """
+        if self._lines > len(done):
+            self._rewrite(set(done))
 
     def _rewrite(self, wanted: set[Key]) -> None:
         kept, away = self.path / "traces.tmp", self.path / "failed" / "traces.jsonl"
@@ -180,7 +185,8 @@ class ResultsFolder:
             )
 
     def begin(self, measured: Mapping[str, Any]) -> None:
-        """Write down what is measured here, before the first rollout."""
+        """Write down what is measured here, before the first rollout; earlier results are void."""
+        (self.path / "results.json").unlink(missing_ok=True)
         _write(self.path / "config.json", measured)
 
     def write_results(self, results: Mapping[str, Any]) -> Path:

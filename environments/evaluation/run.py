@@ -158,6 +158,10 @@ async def run_evaluation(
     try:
         await _check(config, [part for part in parts if not part.finished], progress)
         begin()
+        for part in parts:
+            part.cell.keep(part.done)
+            for trace in part.cell.traces():
+                part.tally.add(trace)
         progress.start([part.tally for part in parts])
         ticking = asyncio.create_task(_tick(progress))
         try:
@@ -176,10 +180,8 @@ def _part(config: EvalConfig, place: Place, model: ModelConfig, folder: ResultsF
     cell = folder.cell(place.config.name, model.name)
     rollouts = config.rollouts_per_example
     in_groups = bool(place.environment.rubric.group_rewards)
-    done = cell.clean(rollouts if in_groups else None)
+    done = cell.done(rollouts if in_groups else None)
     tally = Tally(place.config.name, model.name, len(place.tasks), rollouts)
-    for trace in cell.traces():
-        tally.add(trace)
     return _Part(place, model, cell, tally, done)
 
 

@@ -208,6 +208,23 @@ def test_a_group_that_is_scored_together_is_done_over_together(
     assert set(rollouts(folder).values()) == {1}
     assert flat(results(folder)["components"]) == pytest.approx(flat(whole["components"]))
     assert "part/best" in whole["components"]
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    code, _, err = call(capsys, *argv, "-r", "8")  # the server is gone: nothing may be put away
+    assert code == 2, err
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_results_of_the_smaller_evaluation_do_not_outlive_the_start_of_a_larger(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "out"
+    with standing(delay=0.05) as (url, _):
+        argv = ["reverse-text", "-m", MODEL, "-b", url, "-c", "1", "-o", "out"]
+        code, _, err = run(*argv, "-n", "2", cwd=tmp_path)
+        assert code == 0, err
+        assert (folder / "results.json").exists()
+        assert kill_after(start(*argv, "-n", "50", cwd=tmp_path), folder, more=2)
+    assert not (folder / "results.json").exists()
 
 
 def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
