@@ -71,18 +71,17 @@ def json_schema(
                 f"'json_schema': task.info[{schema!r}] of task {trace.task.id!r} is not a JSON "
                 f"schema: {problem}; put one there, or pass schema={{...}}"
             )
-        values = []
-        for text in stated_answers(extract, trace):
-            try:
-                values.append(read_json(text))
-            except ValueError:
-                return 0.0
+        texts = stated_answers(extract, trace)
+        try:
+            values = [read_json(text) for text in texts]
+        except ValueError:
+            return 0.0
         if not values or (compare and any(not _equal(v, trace) for v in values)):
             return 0.0
         if not _has_patterns(found):
-            return float(_fits(found, values))
+            return float(_fits(found, texts))
         try:
-            return float(await run_in_process(_fits, found, values, timeout=timeout))
+            return float(await run_in_process(_fits, found, texts, timeout=timeout))
         except ScoringTimeout:
             return 0.0
 
@@ -114,7 +113,8 @@ def _library() -> Any:
     return jsonschema
 
 
-def _fits(schema: Mapping[str, Any], values: list[Any]) -> bool:
+def _fits(schema: Mapping[str, Any], texts: list[str]) -> bool:
+    """Return whether all of these are JSON that fits; what is too deep or too large does not."""
     import jsonschema
     from referencing import Registry
     from referencing.exceptions import Unresolvable
@@ -122,10 +122,10 @@ def _fits(schema: Mapping[str, Any], values: list[Any]) -> bool:
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     validator = kind(schema, registry=Registry())  # an empty one: nothing is ever fetched
     try:
-        return all(validator.is_valid(value) for value in values)
+        return all(validator.is_valid(read_json(text)) for text in texts)
     except Unresolvable as error:
         raise RubricError(f"'json_schema': the schema refers to {error.ref!r}, unknown") from None
-    except RecursionError:
+    except (RecursionError, OverflowError, ValueError):  # of the value: the schema is one
         return False
 
 

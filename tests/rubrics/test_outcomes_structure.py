@@ -60,6 +60,20 @@ def test_a_pattern_that_backtracks_for_ever_is_bounded() -> None:
     assert score(json_schema(schema, timeout=1.0), '"' + "a" * 60 + '!"', None) == 0.0
 
 
+@pytest.mark.parametrize("depth", [500, 900, 985])
+def test_deep_json_is_right_or_wrong_and_never_an_error(depth: int) -> None:
+    outcome = json_schema({"type": "array", "items": {"type": "string", "pattern": "^a"}})
+    assert score(outcome, "[" * depth + "]" * depth, None) == 0.0
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1" + "0" * 4000])
+@pytest.mark.parametrize("step", [0.01, 0.5])
+def test_a_number_too_large_to_be_checked_does_not_fit(number: str, step: float) -> None:
+    outcome = json_schema({"type": "number", "multipleOf": step})
+    assert score(outcome, "1.5", None) == 1.0
+    assert score(outcome, number, None) == 0.0
+
+
 def test_a_reference_elsewhere_is_never_fetched() -> None:
     fetched = []
 
