@@ -91,10 +91,12 @@ def final_code(text: str) -> str | None:
 def credit(passed: Sequence[bool], cases: Sequence[Case]) -> float:
     """Return the share of the tests passed beyond those that the best constant answer passes.
 
-    In [0, 1]: max(0, passed − chance) / (tests − chance). So "return True" earns nothing. Where
-    all tests want the same, one of them counts.
+    In [0, 1]: max(0, passed − chance) / (tests − chance). So "return True" earns nothing, and
+    neither does an exception that inherits from every one that is wanted. Where all tests want the
+    same, one of them counts.
     """
-    [(_, most)] = Counter(repr((case.value, case.raises)) for case in cases).most_common(1)
+    wanted = Counter("raises" if case.raises is not None else repr(case.value) for case in cases)
+    [(_, most)] = wanted.most_common(1)
     chance = min(most, len(cases) - 1)
     return max(0, sum(passed) - chance) / (len(cases) - chance)
 

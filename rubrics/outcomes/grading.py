@@ -40,7 +40,7 @@ class Case:
             return False
         if self.raises is not None:
             names = outcome.get("raised")
-            return isinstance(names, list) and self.raises in names
+            return "value" not in outcome and isinstance(names, list) and self.raises in names
         return "value" in outcome and same(outcome["value"], self.value)
 
 

@@ -95,6 +95,12 @@ def test_a_claim_without_the_nonce_or_a_good_exit_code_passes_nothing() -> None:
         assert score(code_tests(open_one, above_constant=False), fenced(RIGHT), TESTS) == 0.0
 
 
+def test_one_exception_that_is_all_of_them_is_a_constant_answer() -> None:
+    cases = [Case("f(1)", raises="KeyError"), Case("f(2)", raises="ValueError"), Case("f(3)", 3)]
+    assert credit([True, True, False], cases) == 0.0
+    assert credit([True, True, True], cases) == 1.0
+
+
 def test_without_code_no_sandbox_is_opened() -> None:
     open_one, opened = grader({0: 6, 1: 10, 2: 16, 3: 16})
     for reply in ("I do not know.", "```python\n" + RIGHT, fenced("# x" * 20_000), ""):

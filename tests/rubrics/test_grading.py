@@ -160,6 +160,12 @@ def test_a_call_can_be_expected_to_raise(graded: Graded) -> None:
     assert graded(source, cases).passed == [True, True, True, False, False, False]
 
 
+def test_a_forged_outcome_is_no_value_and_exception_at_once() -> None:
+    forged = {"value": 2, "raised": ["ValueError", "KeyError"]}
+    assert not Case("half(5)", raises="ValueError").holds(forged)
+    assert Case("half(5)", raises="ValueError").holds({"raised": ["ValueError", "Exception"]})
+
+
 def test_statements_come_before_the_value(graded: Graded) -> None:
     assert graded("", [Case("a = [1]\na.append(2)\na", [1, 2])]).all_passed
 
