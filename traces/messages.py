@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
@@ -27,6 +28,9 @@ class ToolCall:
     arguments: str
     malformed: str | None = None
 
+    def __post_init__(self) -> None:
+        self.name, self.arguments = writable(self.name), writable(self.arguments)
+
 
 @dataclass(slots=True)
 class Message:
@@ -34,7 +38,7 @@ class Message:
 
     Attributes:
         role: ``system``, ``user``, ``assistant`` or ``tool``.
-        content: The text.
+        content: The text; half a surrogate pair in it becomes ``?``.
         reasoning: What the model thought before it answered (assistant only).
         tool_calls: The calls the model asked for (assistant only).
         tool_call_id: Which call this answers (tool only).
@@ -47,6 +51,11 @@ class Message:
     tool_calls: list[ToolCall] = field(default_factory=list)
     tool_call_id: str | None = None
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        self.content = writable(self.content)
+        if self.reasoning is not None:
+            self.reasoning = writable(self.reasoning)
 
     def to_openai(self) -> dict[str, Any]:
         """Return the message as the OpenAI chat API wants it."""
@@ -91,14 +100,21 @@ class Message:
         )
 
 
+def writable(text: str) -> str:
+    """Return a text as tokenizers and files can hold it: half a surrogate pair becomes ``?``."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def _tool_call(raw: object) -> ToolCall:
     function = raw.get("function") if isinstance(raw, Mapping) else None
     if not isinstance(raw, Mapping) or not isinstance(function, Mapping) or "name" not in function:
         raise ConfigError(f"a tool call must hold a function with a name, got {raw!r}")
+    arguments = function.get("arguments") or "{}"
     return ToolCall(
         id=str(raw.get("id", "")),
         name=str(function["name"]),
-        arguments=str(function.get("arguments") or "{}"),
+        # Datasets often hold the object itself, as chat templates take it.
+        arguments=arguments if isinstance(arguments, str) else json.dumps(arguments),
     )
 
 

@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from vf.traces.errors import ConfigError
+from vf.traces.messages import writable
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__vf_tool__"
@@ -212,9 +213,12 @@ class Tool:
     def _found_good(self, raw: dict[str, Any]) -> dict[str, Any]:
         try:
             json.dumps(raw, ensure_ascii=False).encode()
+            found = "" if self._fault is None else self._fault(raw)
+        except RecursionError as error:
+            raise ArgumentError("invalid_json", "the arguments: nested too deeply") from error
         except ValueError as error:  # half a surrogate pair
             raise ArgumentError("invalid_json", f"the arguments: {error}") from error
-        if self._fault is not None and (found := self._fault(raw)):
+        if found:
             raise ArgumentError("invalid_arguments", found)
         return raw
 
@@ -226,12 +230,9 @@ def _place(fn: Callable[..., Any]) -> str:
 
 
 def render_result(value: object) -> str:
-    """Return a tool's result as the text of its tool message: text as it is, the rest as JSON.
-
-    Half a surrogate pair, which no tokenizer or file can hold, becomes ``?``.
-    """
+    """Return a tool's result as the text of its tool message: text as it is, the rest as JSON."""
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
+        return writable(value)
     if value is None:
         return "done"
     try:

@@ -71,6 +71,24 @@ def test_what_other_apis_write_is_understood() -> None:
     assert read.tool_calls == [vf.ToolCall("1", "now", "{}")]
 
 
+def test_arguments_that_are_an_object_become_its_json() -> None:
+    call = {"id": "c1", "function": {"name": "add", "arguments": {"a": 1, "b": None}}}
+    message = vf.Message.from_openai({"role": "assistant", "tool_calls": [call]})
+    assert message.tool_calls[0].arguments == '{"a": 1, "b": null}'
+
+
+def test_half_a_surrogate_pair_never_keeps_a_trace_from_being_written() -> None:
+    half = "\ud83d"
+    call = {"id": "c1", "function": {"name": f"add{half}", "arguments": f'"{half}"'}}
+    raw = {"role": "assistant", "content": f"é{half}", "reasoning": half, "tool_calls": [call]}
+    trace = vf.Trace("e", vf.Task("t", "p"), seed=0)
+    trace.messages = [*as_messages(f"p{half}"), vf.Message.from_openai(raw)]
+    read = vf.Trace.from_json(trace.to_json())
+    assert [message.content for message in read.messages] == ["p?", "é?"]
+    assert read.messages[1].reasoning == "?"
+    assert read.messages[1].tool_calls[0] == vf.ToolCall("c1", "add?", '"?"')
+
+
 @pytest.mark.parametrize("role", ["User", "", None, "function"])
 def test_an_unknown_role_is_named_with_the_known_ones(role: Any) -> None:
     with pytest.raises(vf.ConfigError) as caught:

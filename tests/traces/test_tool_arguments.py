@@ -102,6 +102,16 @@ def test_all_faults_are_told_at_once() -> None:
     assert "x: " in message
 
 
+def test_arguments_nested_too_deeply_for_their_schema_are_the_models_fault() -> None:
+    def deep(value: Any) -> str:
+        return "".join(deep(each) for each in value.values())
+
+    tool = Tool.from_schema("t", "d", {"type": "object"}, print, deep)
+    assert tool.validate("{}") == {}
+    text = '{"a":' * 600 + "{}" + "}" * 600
+    assert fault(text, tool)[0] == "invalid_json"
+
+
 def test_enums_and_literals_take_their_json_values_only() -> None:
     def paint(colour: Colour, side: Literal["left", "right"]) -> None: ...
 
