@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from textwrap import shorten
 
+import pydantic_core
+
 from vf.environments.author_lines import author_lines
 from vf.environments.environment import Environment, Split
 from vf.environments.runner import rollout
@@ -55,8 +57,9 @@ def take_tasks(environment: Environment, split: Split, count: int | None = None)
     """Return the first ``count`` tasks of a split (all by default).
 
     Raises:
-        ConfigError: The split is empty, one of its tasks has no id or two share one, or
-            ``tasks`` raised an error (told with the author's lines of the traceback).
+        ConfigError: The split is empty, one of its tasks has no id, two share one or one cannot
+            be written as JSON, or ``tasks`` raised an error (told with the author's lines of the
+            traceback).
     """
     tasks: list[Task] = []
     seen: set[str] = set()
@@ -94,6 +97,18 @@ def _check_task(environment: Environment, split: Split, task: object, index: int
             f"{where}, {task.id!r}: its prompt must be text or a list of chat messages, got "
             f"{type(task.prompt).__name__}"
         )
+    if not isinstance(task.info, dict):
+        raise ConfigError(
+            f"{where}, {task.id!r}: its info must be a dict, got {type(task.info).__name__}"
+        )
+    for name in ("id", "prompt", "answer", "info"):
+        try:
+            pydantic_core.to_json(getattr(task, name))
+        except ValueError as error:  # an object of Python's, or half a surrogate pair
+            raise ConfigError(
+                f"{where}, {task.id!r}: its {name} cannot be written as JSON: {error}. Make text, "
+                "numbers, lists and dicts of it"
+            ) from error
 
 
 def _listed(environment: Environment, split: Split) -> Iterator[Task]:

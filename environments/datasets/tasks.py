@@ -131,9 +131,8 @@ class _Fields:
             prompt = _prompt(where, _get(where, row, self.prompt, "prompt"))
             return "\n".join(message.content for message in as_messages(prompt))
         value = _get(where, row, self.keep_together, "keep_together")
-        return (
-            value if isinstance(value, str) else json.dumps(_plain(where, "keep_together", value))
-        )
+        value = _plain(where, "keep_together", value)
+        return value if isinstance(value, str) else json.dumps(value)
 
 
 def _hashed_split(
@@ -235,12 +234,12 @@ def _id(where: str, value: Any) -> str:
         return str(value)
     if not isinstance(value, str) or not value.strip():
         raise ConfigError(f"{where}: the id must be a text or a whole number, got {value!r}")
-    return value
+    return str(_plain(where, "id", value))
 
 
 def _plain(where: str, name: str, value: Any) -> Any:
     try:
-        json.dumps(value, allow_nan=False)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"{where}: {name} is not what JSON can hold: {error}; name a function of the row that "

@@ -105,6 +105,26 @@ def test_two_tasks_of_one_id_are_a_config_error() -> None:
         evaluate(Echo("aba"))
 
 
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (vf.Task("a", "p", answer=object()), "its answer cannot be written as JSON"),
+        (vf.Task("a", "p", answer="\ud83d"), "its answer cannot be written as JSON"),
+        (vf.Task("a", "p", info={"x": {object()}}), "its info cannot be written as JSON"),
+        (vf.Task("a", "p\ud83d"), "its prompt cannot be written as JSON"),
+        (vf.Task("a\ud83d", "p"), "its id cannot be written as JSON"),
+        (vf.Task("a", "p", info="x"), "its info must be a dict, got str"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_task_that_no_trace_could_hold_is_a_config_error(task: vf.Task, said: str) -> None:
+    class Wrong(Echo):
+        def tasks(self, split: Split) -> Iterator[vf.Task]:
+            yield task
+
+    with pytest.raises(vf.ConfigError, match=f"echo: eval task number 1, 'a.*': {said}"):
+        take_tasks(Wrong(), "eval")
+
+
 def test_no_tasks_are_a_config_error() -> None:
     with pytest.raises(vf.ConfigError, match="echo: the eval split has no tasks"):
         evaluate(Echo(""))
