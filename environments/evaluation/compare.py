@@ -11,6 +11,7 @@ from typing import Any
 
 import pydantic_core
 
+from vf.environments.evaluation.config import slug
 from vf.environments.evaluation.estimators import Estimate, mean_of_tasks
 from vf.environments.evaluation.tally import SOLVED
 from vf.traces.errors import ConfigError
@@ -109,7 +110,7 @@ def _pairs(
     if not common:
         raise ConfigError(
             f"{environment}: {a} has {', '.join(ours)} and {b} has {', '.join(theirs)}; name the "
-            f"two to compare, like {a / environment / ours[0]}"
+            f"two to compare, like {a / slug(environment) / slug(ours[0])}"
         )
     yield from ((model, model) for model in common)
 

@@ -14,6 +14,7 @@ import pytest
 import vf
 from tests.environments.evaluation.commands import call
 from vf.environments.evaluation.compare import compare
+from vf.environments.evaluation.config import slug
 from vf.environments.evaluation.estimators import mean_of_tasks, t_quantile
 from vf.environments.evaluation.results import mark
 from vf.traces.trace import Failure, Score
@@ -28,7 +29,7 @@ def write(
     prompt: str = "p",
 ) -> Path:
     """Write a folder of traces with these rewards by task; None is a failed rollout."""
-    with vf.TraceStore(path / environment / model / "traces.jsonl") as store:
+    with vf.TraceStore(path / environment / slug(model) / "traces.jsonl") as store:
         for task_id, values in rewards.items():
             for index, value in enumerate(values):
                 trace = vf.Trace(environment, vf.Task(task_id, prompt), seed=0)
@@ -110,6 +111,8 @@ def test_models_are_paired_by_name_or_where_there_is_one_each(tmp_path: Path) ->
     assert pairs == [("m1", "m1"), ("m2", "m2")]
     with pytest.raises(vf.ConfigError, match=r"a has m1, m2 and .*c has m3; name the two"):
         compare(tmp_path / "a", tmp_path / "c")
+    with pytest.raises(vf.ConfigError, match=r"like .*/d/e/org-m4$"):
+        compare(write(tmp_path / "d", {"1": [0.0]}, model="org/m4"), tmp_path / "a")
     (found,) = compare(tmp_path / "a" / "e" / "m2", tmp_path / "c")
     assert (found.model_a, found.model_b) == ("m2", "m3")
 
