@@ -186,7 +186,8 @@ class _Worker:
         self.died_idle = False
         self._answered = False
         self.pipe, theirs = Pipe()
-        arguments = [str(theirs.fileno()), str(os.getpid()), json.dumps(sys.path)]
+        path = [entry for entry in sys.path if isinstance(entry, str)]  # imports heed no other
+        arguments = [str(theirs.fileno()), str(os.getpid()), json.dumps(path)]
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND, *arguments],
@@ -285,7 +286,7 @@ class _Pool:
                 worker = worker or _Worker()
                 while not job.run(worker):
                     worker = _Worker()  # a fresh one has not answered, so this ends
-            except OSError as error:
+            except Exception as error:  # whatever it is, the caller waits for an answer
                 failure = RubricError(f"{job.name!r}: no process could be started: {error}")
                 job.hand_back(None, failure)
             finally:

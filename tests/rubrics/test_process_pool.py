@@ -17,6 +17,7 @@ import pytest
 
 import vf
 from tests.rubrics import worker_functions as fns
+from vf.rubrics import process_pool
 from vf.rubrics.process_pool import run_in_process
 from vf.traces.errors import RubricError, ScoringTimeout
 
@@ -52,6 +53,28 @@ def test_functions_run_in_few_other_processes_that_are_used_again() -> None:
     workers = {run(fns.process_id) for _ in range(20)}  # each from a new loop
     assert os.getpid() not in workers
     assert len(workers) <= min(8, os.cpu_count() or 1)
+
+
+def test_a_search_path_that_holds_more_than_texts_serves_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_pool, "_pool", process_pool._Pool(1))  # without workers yet
+    monkeypatch.setattr(sys, "path", [*sys.path, Path(__file__).parent])
+
+    async def add() -> Any:
+        async with asyncio.timeout(60):
+            return await run_in_process(fns.add, 2, 3)
+
+    assert asyncio.run(add()) == 5
+
+
+def test_a_worker_that_cannot_be_started_is_an_error_for_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_pool, "_pool", process_pool._Pool(1))
+    monkeypatch.setattr(sys, "executable", None)
+    with pytest.raises(RubricError, match="'add': no process could be started"):
+        run(fns.add, 2, 3)
 
 
 @pytest.mark.parametrize(
