@@ -31,7 +31,7 @@ def repeated_queries(weight: float = 0.1) -> Penalty:
     """
 
     def repeated_queries(trace: Trace) -> float:
-        queries = [" ".join(query.casefold().split()) for query in _record(trace)["queries"]]
+        queries = [" ".join(query.casefold().split()) for query in search_record(trace)["queries"]]
         return 1.0 - len(set(queries)) / len(queries) if queries else 0.0
 
     return Penalty(repeated_queries, weight)
@@ -53,7 +53,7 @@ def opened_nothing(weight: float = 0.2) -> Penalty:
     """
 
     def opened_nothing(trace: Trace) -> float:
-        return float(not _record(trace)["opened"])
+        return float(not search_record(trace)["opened"])
 
     return Penalty(opened_nothing, weight)
 
@@ -78,7 +78,7 @@ def without_evidence(weight: float = 0.3, documents: str = "documents") -> Penal
     """
 
     def without_evidence(trace: Trace) -> float:
-        record = _record(trace)
+        record = search_record(trace)
         seen = {doc_id for found in record["found"] for doc_id in found} | set(record["opened"])
         needed = set(trace.task.info.get(documents, ()))
         return len(needed - seen) / len(needed) if needed else float(not seen)
@@ -86,6 +86,9 @@ def without_evidence(weight: float = 0.3, documents: str = "documents") -> Penal
     return Penalty(without_evidence, weight)
 
 
-def _record(trace: Trace) -> dict[str, Any]:
+def search_record(trace: Trace) -> dict[str, Any]:
+    """Return what was searched; nothing where a limit ended the rollout before the first step."""
+    if trace.truncated and not trace.turns:
+        return {"queries": [], "found": [], "opened": []}
     record: dict[str, Any] = trace.info["search"]
     return record

@@ -7,7 +7,12 @@ from typing import Literal, get_args
 from vf.rubrics.outcomes import exact, marked, token_f1
 from vf.rubrics.penalties import extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
-from vf.rubrics.search_penalties import opened_nothing, repeated_queries, without_evidence
+from vf.rubrics.search_penalties import (
+    opened_nothing,
+    repeated_queries,
+    search_record,
+    without_evidence,
+)
 from vf.traces.errors import ConfigError
 from vf.traces.suggest import did_you_mean
 from vf.traces.trace import Trace
@@ -65,9 +70,9 @@ def one_answer(trace: Trace) -> float:
 
 def searches(trace: Trace) -> float:
     """How many queries were answered."""
-    return float(len(trace.info["search"]["queries"]))
+    return float(len(search_record(trace)["queries"]))
 
 
 def documents_opened(trace: Trace) -> float:
     """How many different documents were opened."""
-    return float(len(set(trace.info["search"]["opened"])))
+    return float(len(set(search_record(trace)["opened"])))

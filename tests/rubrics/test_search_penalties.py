@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vf
+from vf.environments.search.rubric import search_rubric
+from vf.inference.model import Conversation, LimitReached, Reply
 from vf.rubrics.search_penalties import opened_nothing, repeated_queries, without_evidence
 from vf.traces.errors import RubricError
+from vf.traces.trace import StopReason
 
 SETTINGS = settings(deadline=None, max_examples=60)
 QUERIES = st.lists(
@@ -74,6 +77,23 @@ def test_without_evidence_is_the_share_of_needed_documents_never_seen(
 def test_the_needed_documents_may_have_another_key_and_be_a_mapping() -> None:
     trace = trace_of(found=[["a"]], gold={"a": "Title", "b": "Other"})
     assert value_of(without_evidence(documents="gold"), trace) == 0.5
+
+
+def test_a_rollout_that_a_limit_ended_before_its_first_answer_is_scored() -> None:
+    class Late:
+        async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
+            raise LimitReached(StopReason.MAX_SECONDS)
+
+    class Quiz(vf.Environment):
+        rubric = search_rubric()
+
+    trace = asyncio.run(vf.rollout(Quiz(), vf.Task("t", "p", ["a"]), Late()))
+    assert trace.error is None
+    assert trace.score is not None
+    assert trace.score.reward == 0.0
+    assert trace.score.penalties["repeated_queries"] == 0.0
+    assert trace.score.penalties["opened_nothing"] == 1.0
+    assert trace.score.metrics["searches"] == trace.score.metrics["opened"] == 0.0
 
 
 @pytest.mark.parametrize("penalty", [repeated_queries, opened_nothing, without_evidence])
