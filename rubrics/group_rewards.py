@@ -90,11 +90,14 @@ def pairwise(compare: Compare, weight: float = 0.1, *, both_orders: bool = True)
         if both_orders:
             pairs += [(j, i) for i, j in pairs]
         totals = [0.0] * count
-        for (i, j), value in zip(
-            pairs, await asyncio.gather(*(wins(i, j) for i, j in pairs)), strict=True
-        ):
-            totals[i] += value
-            totals[j] += 1.0 - value
+        try:
+            async with asyncio.TaskGroup() as group:  # one that fails takes the others along
+                games_won = [group.create_task(wins(i, j)) for i, j in pairs]
+        except BaseExceptionGroup as error:
+            raise error.exceptions[0] from None
+        for (i, j), won in zip(pairs, games_won, strict=True):
+            totals[i] += won.result()
+            totals[j] += 1.0 - won.result()
         games = (count - 1) * (2 if both_orders else 1)
         return [min(1.0, max(0.0, total / games)) for total in totals]
 

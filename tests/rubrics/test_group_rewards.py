@@ -63,6 +63,30 @@ def test_comparing_in_both_orders_undoes_a_preference_for_the_first() -> None:
     assert parts(pairwise(first, both_orders=False), traces) == [1.0, 0.5, 0.0]
 
 
+def test_a_comparison_that_fails_takes_the_others_along() -> None:
+    asked, running = 0, 0
+
+    async def compare(a: vf.Trace, b: vf.Trace) -> float:
+        nonlocal asked, running
+        asked, running = asked + 1, running + 1
+        try:
+            await asyncio.sleep(60.0 if asked > 1 else 0.0)
+            raise OSError("the judge is gone")
+        finally:
+            running -= 1
+
+    async def left() -> int:
+        traces = [make_trace(text, outcome=1.0) for text in "abc"]
+        with pytest.raises(RubricError, match="the judge is gone"):
+            await vf.Rubric(lambda trace: 1.0, group_rewards=[pairwise(compare)]).score_group(
+                traces
+            )
+        return running
+
+    assert asyncio.run(left()) == 0
+    assert asked == 6
+
+
 def test_best_of_marks_the_best() -> None:
     traces = [make_trace("x", outcome=outcome) for outcome in (0.2, 0.7, 0.7, 0.0)]
     assert parts(best_of(), traces) == [0.0, 1.0, 1.0, 0.0]
