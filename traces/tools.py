@@ -164,6 +164,11 @@ class Tool:
             raise ConfigError(f"{said}: a parameter has no JSON schema: {error}") from error
         schema.pop("additionalProperties", None)
         schema.setdefault("properties", {})
+        for about in schema["properties"].values():
+            try:
+                json.dumps(about, allow_nan=False)
+            except ValueError:  # infinity, which no API takes
+                about.pop("default", None)
         description = "\n\n".join(
             part for part in (doc.short_description, doc.long_description) if part
         )

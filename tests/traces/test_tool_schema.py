@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -48,6 +50,16 @@ def search(query: str, limit: int = 10) -> str:
         limit: Most results.
     """
     return query * limit
+
+
+def test_a_default_that_json_cannot_hold_is_not_in_the_schema() -> None:
+    def find(most: float = math.inf, between: tuple[float, float] = (-math.inf, 0.0)) -> str:
+        return f"{between[0]} {most}"
+
+    tool = vf.Tool.from_function(find)
+    json.dumps(tool.schema(), allow_nan=False)
+    assert tool.parameters["properties"]["most"] == {"type": "number"}
+    assert tool.fn(**tool.validate("{}")) == "-inf inf"
 
 
 def test_docstring_and_signature_become_the_openai_schema() -> None:
