@@ -166,9 +166,10 @@ def checked(value: object, part: Part) -> float | None:
     """
     if value is None:
         return None
-    if not isinstance(value, Real):  # bool, and NumPy's scalars, are among them
+    # bool, and NumPy's scalars, are among them, but for NumPy's bool: by its name in 1 and 2.
+    if not isinstance(value, Real) and type(value).__name__ not in ("bool", "bool_"):
         raise RubricError(f"{part.name!r} returned {type(value).__name__}, not a number")
-    number = float(value)
+    number = float(value)  # type: ignore[arg-type]
     if not math.isfinite(number):
         raise RubricError(f"{part.name!r} returned {number}, not a finite number")
     if part.range is Range.UNIT and not 0.0 <= number <= 1.0:

@@ -217,6 +217,17 @@ def test_a_violated_gate_voids_the_rollout_and_is_named() -> None:
     assert score(vf.Rubric(nothing, gates=[returns(0)])).reward == 0.0
 
 
+def test_numpys_truth_is_truth() -> None:
+    numpy = pytest.importorskip("numpy")
+    rubric = vf.Rubric(
+        outcome=lambda trace: numpy.float32(0.5),
+        gates={"kept": lambda trace: numpy.array([1, 2]).all()},
+        metrics={"broken": lambda trace: numpy.array([0]).any()},
+    )
+    found = asyncio.run(rubric.score(make_trace()))
+    assert (found.reward, found.gates, found.metrics) == (0.5, {"kept": True}, {"broken": 0.0})
+
+
 def test_a_gate_is_no_matter_of_degree() -> None:
     with pytest.raises(RubricError, match=r"'half' returned 0\.5: a gate says True or False"):
         score(vf.Rubric(one, gates=[half]))
