@@ -117,7 +117,7 @@ class Tool:
 
         Raises:
             ConfigError: A parameter has no type or one without a JSON schema, or is
-                positional-only or variadic.
+                positional-only or variadic; or the function is an async generator.
         """
         if inspect.ismethod(fn):
             # Every episode binds its own methods: what they look like is worked out once.
@@ -133,6 +133,8 @@ class Tool:
     def _build(cls, fn: Callable[..., Any]) -> Tool:
         name = getattr(fn, "__name__", type(fn).__name__)
         said = f"tool {name!r}{_place(fn)}"
+        if inspect.isasyncgenfunction(fn):
+            raise ConfigError(f"{said}: an async generator has no result; return one, not yield")
         doc = docstring_parser.parse(inspect.getdoc(fn) or "")
         described = {param.arg_name: param.description or "" for param in doc.params}
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -50,6 +50,14 @@ def search(query: str, limit: int = 10) -> str:
         limit: Most results.
     """
     return query * limit
+
+
+def test_an_async_generator_is_no_tool() -> None:
+    async def count(to: int) -> AsyncIterator[int]:
+        yield to
+
+    with pytest.raises(vf.ConfigError, match=r"tool 'count'.*async generator has no result"):
+        vf.Tool.from_function(count)
 
 
 def test_a_default_that_json_cannot_hold_is_not_in_the_schema() -> None:
