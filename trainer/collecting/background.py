@@ -51,8 +51,8 @@ class BackgroundLoop:
                 try:
                     return future.result(POLL_SECONDS)
                 except concurrent.futures.TimeoutError:
-                    if future.done():  # the work itself raised a TimeoutError
-                        raise
+                    if future.done():  # meanwhile, or the work itself raised a TimeoutError
+                        return future.result()
                     watch()
         except BaseException:
             future.cancel()
