@@ -48,9 +48,9 @@ class TaskCursor:
 
     @property
     def resting(self) -> int:
-        """How many tasks rest in the epoch under way."""
+        """How many tasks rest in the epoch under way. For any thread."""
         epoch = self._position // len(self._tasks)
-        return sum(through >= epoch for through in self._rests_through.values())
+        return sum(through >= epoch for through in self._rests_through.copy().values())
 
     def draw(self) -> Draw:
         """Return the next task that does not rest."""

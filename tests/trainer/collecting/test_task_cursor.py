@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,3 +82,31 @@ def test_a_saved_cursor_goes_on_where_it_was(drawn: int, after: int) -> None:
     again = cursor(3, rest_easy=1)
     again.load(json.loads(json.dumps(made.state())))
     assert [again.draw() for _ in range(after)] == [made.draw() for _ in range(after)]
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads that take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
+def test_resting_tasks_are_counted_while_groups_finish() -> None:
+    made = cursor(40_000, rest_easy=1)
+    draws = [made.draw() for _ in range(40_000)]
+
+    def finish() -> None:
+        for draw in draws:
+            made.observe(draw, [1.0])
+
+    rollouts = threading.Thread(target=finish)
+    rollouts.start()
+    counts = [made.resting]
+    while rollouts.is_alive():
+        counts.append(made.resting)
+    rollouts.join()
+    assert counts == sorted(counts)
+    assert made.resting == 40_000
