@@ -11,6 +11,7 @@ from typing import Any
 from vf.environments.environment import Environment
 from vf.environments.evaluate import take_tasks
 from vf.environments.registry import make
+from vf.environments.runner import CLOSE_TIMEOUT
 from vf.inference.renderer import Renderer
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.inference.template_probe import check_kind, probe, summary
@@ -242,12 +243,28 @@ def _prompts(
                 f"{type(error).__name__}: {error}"
             ) from error
         finally:
-            await call(episode.close)
+            await _end(episode)
 
     async def all_prompts() -> list[list[int]]:
         return [await prompt(task) for task in tasks]
 
     return asyncio.run(all_prompts())
+
+
+async def _end(episode: Environment) -> None:
+    """Close an episode, and all that it holds."""
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT):
+            try:
+                await call(episode.close)
+            finally:
+                await episode.release()
+    except VfError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"environment {episode.id!r}: close raised {type(error).__name__}: {error}"
+        ) from error
 
 
 def _engine(config: Config) -> str:
