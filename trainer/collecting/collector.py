@@ -82,7 +82,11 @@ class Collector:
         self._crew = self.orchestrator.crew
         self._loop = BackgroundLoop()
         self.watchdog = Watchdog(args.stall_timeout, self._crew.activities, note, folder.stalls)
-        self.call(call(plan.environment.start))
+        try:
+            self.call(call(plan.environment.start))
+        except BaseException:
+            self.stop()
+            raise
 
     def beat(self) -> None:
         """Note that a rollout got on."""

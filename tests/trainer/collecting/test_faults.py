@@ -109,3 +109,26 @@ def test_a_dead_engine_ends_the_run_within_seconds(make_trainer: Any) -> None:
     with pytest.raises((EngineError, TrainingError), match="the device fell off the bus"):
         trainer.train()
     assert time.monotonic() - killed[0] < 10.0
+
+
+class Homeless(vf.Environment):
+    """What it needs does not start."""
+
+    rubric = vf.Rubric(outcome=_length)
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        yield vf.Task("only", "Hello.")
+
+    def start(self) -> None:
+        raise vf.ConfigError("the search server does not start")
+
+
+vf.register("test-homeless", Homeless)
+
+
+def test_an_environment_that_does_not_start_leaves_no_thread(make_trainer: Any) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    with pytest.raises(vf.ConfigError, match="the search server does not start"):
+        make_trainer(env="test-homeless")
+    left = {thread.name for thread in threading.enumerate()} - before
+    assert not {"vf-rollouts", "vf-watchdog"} & left
