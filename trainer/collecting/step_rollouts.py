@@ -191,7 +191,7 @@ class StepRollouts:
         runs = {
             asyncio.create_task(self._one(group, index))
             for index in range(started)
-            if index not in ended
+            if index not in ended and len(ended) < args.rollouts_per_example
         }
         left = set(runs)
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -253,6 +254,37 @@ def test_a_queue_that_was_saved_goes_on_where_it_was(stop_after: int) -> None:
         return result
 
     assert run(broken()) == run(unbroken())
+
+
+def test_what_was_stopped_before_a_save_is_counted_once() -> None:
+    """A group is saved while its group reward scores it: its slowest have been stopped."""
+
+    async def scene() -> list[Group]:
+        saved: asyncio.Future[Queue] = asyncio.get_running_loop().create_future()
+
+        async def slow(traces: Sequence[vf.Trace]) -> list[float]:
+            if not saved.done():
+                saved.set_result(await work.queue())
+            return [0.0] * len(traces)
+
+        async def answer(prompt: str, sampling: Sampling) -> str:
+            await asyncio.sleep(0.0 if next(asked) < 4 else 60.0)
+            return "0"
+
+        asked = itertools.count()
+        settings: dict[str, Any] = {"batch_size": 4, "oversample": 1.5}
+        work, again = build(answer, **settings), build(answer, **settings)
+        for each in (work, again):
+            each.crew.environment.rubric = vf.Rubric(
+                outcome=lambda trace: float(trace.reply), group_rewards=[vf.GroupReward(slow)]
+            )
+        await one_step(work)
+        await again.restore(saved.result())
+        return await groups_of(again, 1)
+
+    [group] = run(scene())
+    assert len(group.traces) == 4
+    assert group.stopped == 2
 
 
 def test_a_queue_with_a_task_that_is_gone_is_refused() -> None:
