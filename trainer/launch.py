@@ -110,14 +110,16 @@ def narrow_devices(config: Config) -> None:
     devices = config.trainer.devices
     if devices is None or OUTER_DEVICES in os.environ:
         return
-    outer = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    visible = [name.strip() for name in outer.split(",")] if outer else None
+    outer = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = None
+    if outer is not None:  # if empty, it hides all devices
+        visible = [name.strip() for name in outer.split(",") if name.strip()]
     if visible is not None and max(devices) >= len(visible):
         raise ConfigError(
             f"trainer.gpus = {config.trainer.gpus} names device {max(devices)}, but "
             f"CUDA_VISIBLE_DEVICES = {outer!r} leaves {len(visible)}, numbered from 0"
         )
-    os.environ[OUTER_DEVICES] = outer
+    os.environ[OUTER_DEVICES] = outer or ""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
         visible[device] if visible else str(device) for device in devices
     )

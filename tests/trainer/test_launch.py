@@ -220,6 +220,13 @@ def test_a_device_that_is_not_visible_is_refused(environ: pytest.MonkeyPatch) ->
         narrow_devices(with_gpus([0, 2]))
 
 
+def test_devices_that_are_all_hidden_stay_so(environ: pytest.MonkeyPatch) -> None:
+    environ.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES = '' leaves 0"):
+        narrow_devices(with_gpus(1))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
 @pytest.mark.parametrize(
     ("found", "size", "said"),
     [

@@ -48,12 +48,12 @@ class LoopArgs(BaseModel):
         default=0.25, description="Share of a step's rollouts that may fail before the run stops."
     )
 
-    max_refill: Annotated[float, Field(ge=0)] = Field(
+    max_refill: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=0.0,
         description="Groups whose rewards are all equal are replaced by groups of fresh tasks, at "
         "most this share of a batch's groups in a step; 0 replaces none.",
     )
-    oversample: Annotated[float, Field(ge=1)] = Field(
+    oversample: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         default=1.0,
         description="Rollouts started of a task, over rollouts_per_example; once that many have "
         "ended, the slowest are stopped. More than 1 prefers short rollouts.",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import date, time
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 
 def to_toml(config: BaseModel) -> str:
     """Return the config as TOML, defaults included; what is None is left out."""
     lines: list[str] = []
-    _table(config.model_dump(mode="json", exclude_none=True), (), lines)
+    _table(config.model_dump(exclude_none=True), (), lines)
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
@@ -39,8 +41,12 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         # JSON escapes are TOML escapes, but for DEL and lone surrogates, which no setting holds.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, date | time):  # a datetime is a date
+        return value.isoformat()
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, dict):
         return f"{{ {', '.join(f'{_key(k)} = {_value(v)}' for k, v in value.items())} }}"
-    return repr(value)
+    if value is None or isinstance(value, int | float):
+        return repr(value)
+    return _value(to_jsonable_python(value))  # such as a path, in a config made in Python

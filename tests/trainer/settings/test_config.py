@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, VllmSettings
 from vf.traces.errors import ConfigError
 from vf.trainer.saving.run_folder import RunFolder, choose_folder
-from vf.trainer.settings.config import TrainerArgs, TrainerConfig
+from vf.trainer.settings.config import EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import load_config, parse_config
 from vf.trainer.settings.write_config import to_toml
 
@@ -92,6 +93,8 @@ def test_a_wrong_table_is_named(raw: dict[str, Any], said: str) -> None:
         ),
         ({"use_lora": False, "train_unembed": True}, "train_unembed is set, but use_lora = false"),
         ({"betas": [0.9]}, "trainer.args.betas = [0.9]"),
+        ({"max_refill": math.inf}, "max_refill = inf: Input should be a finite number"),
+        ({"oversample": math.inf}, "oversample = inf: Input should be a finite number"),
         ({"learning_rate": "fast"}, "learning_rate: 'fast' is neither a number above 0 nor 'auto'"),
         ({"learning_rate": 0}, "learning_rate: 0 is neither a number above 0 nor 'auto'"),
         ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps: here the whole of"),
@@ -188,6 +191,15 @@ def test_the_resolved_config_reads_back_as_itself(tmp_path: Path) -> None:
     }
     config, _ = parse_config(raw)
     assert load_config(write(tmp_path, to_toml(config)))[0] == config
+
+
+def test_what_toml_has_no_less_than_json_is_written_as_it_was(tmp_path: Path) -> None:
+    args = "since = 2024-01-02\nat = 2024-01-02T03:04:05+01:00\nhours = [03:04:05, 06:00:00]\n"
+    path = write(tmp_path, f'model = "tiny"\n[env]\nid = "x"\n[env.args]\n{args}')
+    config, _ = load_config(path)
+    assert args in to_toml(config)
+    made = config.model_copy(update={"env": EnvConfig(id="x", args={"data": Path("a/b")})})
+    assert 'data = "a/b"' in to_toml(made)
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.toml")), ids=str)
