@@ -11,6 +11,7 @@ from vf.trainer.watching.kl_alarm import THRESHOLD
 from vf.trainer.watching.metrics import Metrics
 
 COMPONENTS = 24  # that are drawn at most
+KINDS = ("penalty/", "gate/", "part/", "metric/", "reward/outcome")
 
 REWARD = Axis(lambda value: f"{value:.2f}", low=0.0, high=1.0)
 SHARE = Axis(percent, low=0.0, high=1.0)
@@ -73,8 +74,8 @@ def component_curves(lines: Sequence[Metrics]) -> list[Curve]:
     """Return a chart for each component of the score that the last lines have, named by kind."""
     names: dict[str, None] = {}
     for line in lines[-50:]:
-        for name in line:
-            if name.startswith(("penalty/", "gate/", "part/", "metric/", "reward/outcome")):
+        for name, value in line.items():
+            if value is not None and name.startswith(KINDS):
                 names.setdefault(name)
     return [Curve(name, {"": name}, NUMBER) for name in list(names)[:COMPONENTS]]
 

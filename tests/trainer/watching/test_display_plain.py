@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from vf.trainer.watching.display import Display, SilentDisplay, TerminalDisplay
+from vf.trainer.watching.display.plain import evaluation_line
 
 if TYPE_CHECKING:
     from tests.trainer.watching.conftest import Terminal
@@ -106,3 +107,9 @@ def test_both_are_displays() -> None:
     names = [name for name in vars(Display) if not name.startswith("_")]
     assert {"phase", "trace"} <= set(names)
     assert all(callable(getattr(each, name)) for each in displays for name in names)
+
+
+def test_an_evaluation_without_outcomes_has_no_success_rate() -> None:
+    assert evaluation_line(3, {"eval/reward/mean": 0.25}).plain == (
+        "held-out reward after step 3: 0.250"
+    )

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import logging
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,14 @@ def test_a_run_that_has_not_begun_and_old_lines_have_reports_too(
     said = words(folder.report.read_text())
     assert "Generating takes 67% of a step" in said
     assert "Loss" not in said
+
+
+def test_a_component_that_was_never_finite_is_left_out(folder: RunFolder, plan: Plan) -> None:
+    folder.append_metrics({**line(1), "metric/words": math.nan, "metric/lines": 2.0})
+    write_report(folder, plan)
+    said = words(folder.report.read_text())
+    assert "metric/lines 2" in said
+    assert "Components of the score" in said
 
 
 def test_nothing_that_was_said_becomes_markup(folder: RunFolder, plan: Plan) -> None:

@@ -31,8 +31,8 @@ def step_line(metrics: Metrics, max_steps: int) -> Text:
 def evaluation_line(step: int, metrics: Metrics) -> Text:
     """Return a held-out evaluation on one line."""
     reward = f"held-out reward after step {step}: {metrics['eval/reward/mean']:.3f}"
-    success = metrics.get("eval/success_rate", float("nan"))
-    return Text.assemble((reward, "bold"), f" (success {success:.0%})")
+    success = metrics.get("eval/success_rate")
+    return Text.assemble((reward, "bold"), "" if success is None else f" (success {success:.0%})")
 
 
 def note_line(text: str) -> Text:
