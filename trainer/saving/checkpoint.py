@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import shutil
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ def save_checkpoint(
         CheckpointError: It could not be written, as on a full disk; nothing of it is left.
     """
     target = folder / f"step-{progress.step}"
-    if target.exists():
+    if _is_complete(target):
         return target
     temporary = folder / f".writing-{progress.step}"
     try:
@@ -94,6 +95,22 @@ def mark_best(checkpoint: Path) -> None:
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(checkpoint.name)
     temporary.replace(link)
+
+
+def find_best(folder: Path, reward: float | None) -> Path | None:
+    """Return the checkpoint that a held-out reward was the best with, unless it was removed.
+
+    Raises:
+        ConfigError: A checkpoint is unreadable.
+    """
+    link = folder / BEST
+    if reward is None or (link.is_symlink() and not link.exists()):
+        return None
+    for path in _complete(folder):
+        with _readable(path):
+            if json.loads((path / "progress.json").read_text()).get("best_reward") == reward:
+                return path
+    return None
 
 
 def remove_old(folder: Path, limit: int) -> None:
@@ -170,8 +187,17 @@ def _state(policy: Policy) -> dict[str, Any]:
 
 def _complete(folder: Path) -> list[Path]:
     """Return the complete checkpoints of a run, the oldest first."""
-    found = [path for path in folder.glob("step-*") if (path / "progress.json").is_file()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    found = {
+        int(number): path
+        for path in folder.glob("step-*")
+        if (number := path.name.removeprefix("step-")).isdecimal()  # not a copy that a user made
+        and _is_complete(path)
+    }
+    return [found[number] for number in sorted(found)]
+
+
+def _is_complete(path: Path) -> bool:
+    return (path / "progress.json").is_file()
 
 
 def _sync(path: Path) -> None:
@@ -186,5 +212,8 @@ def _sync(path: Path) -> None:
 def _readable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError) as error:
+    except (
+        *(OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError),
+        pickle.UnpicklingError,
+    ) as error:
         raise ConfigError(f"cannot read the checkpoint {path}: {error}") from error

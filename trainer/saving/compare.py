@@ -30,7 +30,7 @@ def check_fits(
         base_then: Fingerprint of the weights that were not trained then; empty if not known.
         base_now: The same of the model as it was loaded now.
         config: The settings now.
-        told: Dotted names of settings that the user changed on purpose.
+        told: Dotted names of settings, or of whole tables, that the user changed on purpose.
         allow_changes: Go on whatever differs.
 
     Returns:
@@ -42,7 +42,8 @@ def check_fits(
     notes: list[str] = []
     refused: list[str] = []
     for name, text in _differences(checkpoint, config).items():
-        (notes if allow_changes or name in told else refused).append(text)
+        meant = allow_changes or any(f"{name}.".startswith(f"{each}.") for each in told)
+        (notes if meant else refused).append(text)
     if base_then not in ("", base_now):
         text = f"the weights of model = {config.model!r} are not those that the run began with"
         (notes if allow_changes else refused).append(text)

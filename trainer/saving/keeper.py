@@ -10,6 +10,7 @@ from vf.trainer.learning.policy import Policy
 from vf.trainer.preflight import Plan
 from vf.trainer.saving.checkpoint import (
     Progress,
+    find_best,
     latest_checkpoint,
     load_checkpoint,
     mark_best,
@@ -30,7 +31,7 @@ class Keeper:
         note: Told what the user should know.
 
     Attributes:
-        best_reward: Highest held-out mean reward after a training step so far.
+        best_reward: Highest held-out mean reward of any checkpoint so far.
         unsaved: Why the last checkpoint could not be written; None if it was.
     """
 
@@ -43,6 +44,7 @@ class Keeper:
         self._note = note
         self.base = policy.weights.fingerprint
         self.best_reward: float | None = None
+        self._best_before: float | None = None
         self.unsaved: CheckpointError | None = None
 
     @property
@@ -54,7 +56,7 @@ class Keeper:
         """Return whether a held-out reward is the highest so far, and remember it if it is."""
         if self.best_reward is not None and reward <= self.best_reward:
             return False
-        self.best_reward = reward
+        self._best_before, self.best_reward = self.best_reward, reward
         return True
 
     def save(self, progress: Progress) -> Path:
@@ -77,13 +79,21 @@ class Keeper:
             checkpoint = self.save(progress)
         except CheckpointError as error:
             self.unsaved = error
+            if best:
+                self.best_reward = self._best_before  # of a checkpoint that there is
             self._note(f"{error}. The run goes on; its last good checkpoint: {self.latest}")
             return
         self.unsaved = None
-        if best:
-            mark_best(checkpoint)
-        if (limit := self._plan.config.args.save_total_limit) is not None:
-            remove_old(self._folder, limit)
+        try:
+            if best:
+                mark_best(checkpoint)
+            if (limit := self._plan.config.args.save_total_limit) is not None:
+                remove_old(self._folder, limit)
+        except OSError as error:  # not every file system has links
+            self._note(
+                f"{checkpoint} is written, but not linked as best, or older ones are not removed: "
+                f"{error}. The run goes on"
+            )
 
     def load(self, told: Collection[str], *, allow_changes: bool) -> Progress | None:
         """Put the newest checkpoint into the policy, and return where the run stood.
@@ -108,4 +118,6 @@ class Keeper:
             self._note(note)
         load_checkpoint(checkpoint, self._policy)
         self.best_reward = progress.best_reward
+        if (best := find_best(self._folder, progress.best_reward)) is not None:
+            mark_best(best)  # a kill may have come between the checkpoint and its mark
         return progress

@@ -14,7 +14,7 @@ import torch
 from vf.inference.embedded import loading
 from vf.traces.errors import CheckpointError, ConfigError
 from vf.trainer.rl_trainer import RLTrainer
-from vf.trainer.saving.checkpoint import mark_best, remove_old
+from vf.trainer.saving.checkpoint import latest_checkpoint, mark_best, remove_old
 
 
 def names(folder: Path) -> set[str]:
@@ -137,3 +137,93 @@ def test_another_model_of_the_same_shape_is_refused(
     with pytest.raises(ConfigError, match="weights of model = 'tiny' are not those that the run"):
         other.resume()
     assert other.resume(allow_changes=True) == 1
+
+
+def test_a_table_that_was_changed_on_purpose_is_not_refused(make_trainer: Any) -> None:
+    first: RLTrainer = make_trainer(max_steps=2)
+    first.save()
+    first.close()
+    other: RLTrainer = make_trainer(max_steps=2, env_args={"shuffled": True})
+    with pytest.raises(ConfigError, match=r"env\.args\.shuffled: None then, True now"):
+        other.resume({"env.arg", "env.args.shuffle"})
+    assert other.resume({"env.args"}) == 0
+
+
+def test_a_copy_of_a_checkpoint_is_not_one_of_the_runs(tmp_path: Path) -> None:
+    make_checkpoints(tmp_path, range(9, 11))
+    (tmp_path / "step-9").rename(tmp_path / "step-9-copy")
+    assert latest_checkpoint(tmp_path) == tmp_path / "step-10"
+    remove_old(tmp_path, 1)
+    assert names(tmp_path) == {"step-9-copy", "step-10"}
+
+
+def test_a_checkpoint_that_could_not_be_written_is_not_the_best(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer: RLTrainer = make_trainer(max_steps=3)
+    keeper, folder = trainer._keeper, trainer.folder.checkpoints
+
+    def evaluated(step: int, reward: float) -> None:
+        trainer.step_count = step
+        best = keeper.is_best(reward)
+        keeper.try_save(trainer._progress(), best=best)
+
+    evaluated(1, 0.2)
+    with monkeypatch.context() as full:
+        full.setattr(torch, "save", lambda *args: (_ for _ in ()).throw(OSError("disk full")))
+        evaluated(2, 0.9)
+    evaluated(3, 0.5)
+    assert names(folder) == {"step-1", "step-3", "best"}
+    assert (folder / "best").resolve().name == "step-3"
+
+
+def test_a_best_checkpoint_that_a_kill_left_without_its_mark_gets_it(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer: RLTrainer = make_trainer(max_steps=4)
+    keeper, folder = trainer._keeper, trainer.folder.checkpoints
+    for step, reward in ((1, 0.2), (2, 0.9)):
+        trainer.step_count = step
+        assert keeper.is_best(reward)
+        keeper.try_save(trainer._progress(), best=step == 1)  # killed before step-2 is marked
+    assert (folder / "best").resolve().name == "step-1"
+    trainer.close()
+    again: RLTrainer = make_trainer(max_steps=4)
+    assert again.resume() == 2
+    assert (folder / "best").resolve().name == "step-2"
+    again.step_count = 3
+    again.save()
+    again.close()
+    assert make_trainer(max_steps=4).resume() == 3
+    assert (folder / "best").resolve().name == "step-2"
+
+
+def test_a_file_system_without_links_ends_no_run(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    trainer: RLTrainer = make_trainer(max_steps=1)
+    notes: list[str] = []
+    trainer.display.note = notes.append  # type: ignore[assignment, method-assign]
+    trainer._keeper.try_save(trainer._progress(), best=True)
+    assert names(trainer.folder.checkpoints) == {"step-0"}
+    assert "not linked as best" in notes[-1]
+
+
+def test_a_state_that_is_no_state_is_told(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer()
+    (trainer.save() / "state.pt").write_bytes(b"not a state at all")
+    trainer.close()
+    with pytest.raises(ConfigError, match=r"cannot read the checkpoint .*step-0"):
+        make_trainer().resume()
+
+
+def test_what_is_in_a_checkpoints_place_is_not_taken_for_it(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer()
+    (trainer.folder.checkpoints / "step-0" / "model").mkdir(parents=True)  # half copied, say
+    with pytest.raises(CheckpointError, match=r"step-0 could not be written: .*not empty"):
+        trainer.save()
+    assert names(trainer.folder.checkpoints) == {"step-0"}
