@@ -322,6 +322,7 @@ class RLTrainer:
         self.publish()
         self.folder.rewind(self.step_count)
         self.collector.restore(progress.queue)
+        self._clock.lap()  # nor does the next step for what it took to come back
         return self.step_count
 
     def _progress(self) -> Progress:
@@ -336,15 +337,13 @@ class RLTrainer:
 
     def summary(self) -> Summary:
         """Return how the run went, from its own metrics."""
-        evals = [
-            line["eval/reward/mean"]
-            for line in self.folder.read_metrics()
-            if "eval/reward/mean" in line
-        ]
+        held_out = {
+            int(line["step"]): line.get("eval/reward/mean") for line in self.folder.read_metrics()
+        }
         return Summary(
             steps=self.step_count,
-            eval_before=evals[0] if evals else None,
-            eval_after=evals[-1] if evals else None,
+            eval_before=held_out.get(0),
+            eval_after=held_out.get(self.step_count),
             seconds=self.seconds,
             checkpoint=self._keeper.latest or self.folder.checkpoints,
         )

@@ -144,7 +144,9 @@ class RunFolder:
 
 
 def _step_of(traces: Path) -> int:
-    return int(traces.stem.rpartition("-")[2])
+    """Return the step that a file's traces are of; -1 for one that is not the run's own."""
+    kind, _, number = traces.stem.partition("-")
+    return int(number) if kind in ("step", "eval") and number.isdecimal() else -1
 
 
 def _log_to(path: Path, names: list[str], *, propagate: bool = False) -> None:

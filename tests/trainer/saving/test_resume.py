@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,36 @@ def test_traces_of_a_run_can_be_read_back(make_trainer: Any) -> None:
     trainer.step()
     second = next(iter(vf.TraceStore(trainer.folder.traces / "step-000002.jsonl")))
     assert set(second.branches[0].weight_version) == {-1, 1}
+
+
+def test_a_file_of_the_users_among_the_traces_stays_where_it_is(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.create()
+    for name in ("step-000002", "step-000002-best", "notes", "eval-000000", "eval-000002"):
+        (folder.traces / f"{name}.jsonl").touch()
+    folder.rewind(1)
+    left = {path.stem for path in folder.traces.glob("*.jsonl")}
+    assert left == {"step-000002-best", "notes", "eval-000000"}
+
+
+def test_a_summary_takes_no_evaluation_for_one_before_or_after_training(
+    make_trainer: Any,
+) -> None:
+    trainer: RLTrainer = make_trainer()
+    for step, reward in ((2, 0.25), (3, 0.5)):
+        trainer.folder.append_metrics({"step": step, "eval/reward/mean": reward})
+    trainer.folder.append_metrics({"step": 4, "reward/mean": 0.5})
+    trainer.step_count = 4
+    assert trainer.summary().eval_before is None
+    assert trainer.summary().eval_after is None
+    trainer.step_count = 3
+    assert trainer.summary().eval_after == 0.5
+
+
+def test_the_step_after_a_resume_does_not_answer_for_it(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer()
+    trainer.save()
+    started = time.perf_counter()
+    trainer.resume()
+    took = time.perf_counter() - started
+    assert trainer._clock.lap()["total"] < took
