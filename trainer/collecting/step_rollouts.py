@@ -216,8 +216,12 @@ class StepRollouts:
                 self._places.training((self.step, group.number)),
             )
             trace.info |= {"step": self.step, "group": group.number, "rollout": index}
+            ended = self._ended[group.number]
+            if trace.error is None and len(ended) >= self._args.rollouts_per_example:
+                group.stopped += 1  # the others came first, if only by a moment
+                return
             if trace.error is None:
-                self._ended[group.number][index] = trace
+                ended[index] = trace
             if trace.error is not None or not self._rubric.group_rewards:
                 self._on_trace(trace)
             if trace.error is None:

@@ -147,6 +147,21 @@ def test_the_slowest_of_a_group_are_stopped() -> None:
     assert not work.crew.activities(), "nothing is left under way"
 
 
+@pytest.mark.parametrize("rewards", [False, True])
+def test_rollouts_that_end_at_once_are_no_more_than_asked_for(rewards: bool) -> None:
+    traces: list[vf.Trace] = []
+    work = build(mixed, traces, oversample=2.0)
+    if rewards:
+        work.crew.environment.rubric = vf.Rubric(
+            outcome=lambda trace: float(trace.reply),
+            group_rewards=[vf.GroupReward(lambda group: [0.0] * len(group))],
+        )
+    groups = run(one_step(work))
+    assert [len(group.traces) for group in groups] == [4, 4]
+    assert [group.stopped for group in groups] == [4, 4]
+    assert len(traces) == 8
+
+
 def test_a_small_group_does_not_teach() -> None:
     def grouped(size: int, least: int) -> Group:
         group = Group(vf.Task("t", "?"), min_size=least)
