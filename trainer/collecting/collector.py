@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from vf.environments.evaluate import Evaluation
+from vf.environments.runner import CLOSE_TIMEOUT
 from vf.inference.completions import TokenClient
 from vf.inference.engine import Engine
 from vf.inference.token_model import TokenModel
@@ -29,6 +31,8 @@ from vf.trainer.watching.watchdog import Watchdog
 
 T = TypeVar("T")
 log = logging.getLogger("vf.environments")
+
+STOP_TIMEOUT = 3 * CLOSE_TIMEOUT  # seconds; an environment that ends has two of them to close
 
 
 class Collector:
@@ -130,7 +134,7 @@ class Collector:
         def on_trace(trace: Trace) -> None:
             nonlocal done
             done += 1
-            store.append(trace)
+            _append(store, trace)
             _log_failure(trace)
             self._display.rollouts(done, total, evaluating=True)
 
@@ -177,9 +181,15 @@ class Collector:
         self.watchdog.stop()
         if self._evaluation is not None:
             self._evaluation[0].cancel()
+        deadline = time.monotonic() + STOP_TIMEOUT
+
+        def watch() -> None:
+            if time.monotonic() > deadline:
+                raise TrainingError(f"rollouts did not end within {STOP_TIMEOUT:g} s; left behind")
+
         try:
-            self._loop.call(self.orchestrator.stop(), watch=lambda: None)
-            self._loop.call(self.sampler.close(), watch=lambda: None)
+            self._loop.call(self.orchestrator.stop(), watch)
+            self._loop.call(self.sampler.close(), watch)
         finally:
             self._loop.stop()
             for store in self._stores.values():
@@ -194,17 +204,20 @@ class Collector:
         """Keep a finished training rollout. Called by the rollouts' thread."""
         if step not in self._stores:
             self._stores[step] = self._folder.step_traces(step)
-        try:
-            self._stores[step].append(trace)
-        except OSError as error:
-            raise TrainingError(
-                f"a trace could not be written to {self._stores[step].path}: {error}; make room "
-                "and --resume"
-            ) from error
+        _append(self._stores[step], trace)
         self._ended[step] += trace.error is None
         self._display.trace(trace)
         self._display.rollouts(self._ended[self._step], self._plan.config.args.batch_size)
         _log_failure(trace)
+
+
+def _append(store: TraceStore, trace: Trace) -> None:
+    try:
+        store.append(trace)
+    except OSError as error:
+        raise TrainingError(
+            f"a trace could not be written to {store.path}: {error}; make room and --resume"
+        ) from error
 
 
 def _log_failure(trace: Trace) -> None:

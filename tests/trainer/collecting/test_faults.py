@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 import vf
 from vf.environments.environment import Split
 from vf.traces.errors import EngineError, TrainingError
+from vf.trainer.collecting import collector
 from vf.trainer.rl_trainer import RLTrainer
 
 
@@ -109,6 +113,42 @@ def test_a_dead_engine_ends_the_run_within_seconds(make_trainer: Any) -> None:
     with pytest.raises((EngineError, TrainingError), match="the device fell off the bus"):
         trainer.train()
     assert time.monotonic() - killed[0] < 10.0
+
+
+class Stubborn(Faulty):
+    """Swallows the first request to end, as a bare ``except:`` does."""
+
+    async def step(self, reply: vf.Message) -> vf.Step:  # type: ignore[override]
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(120.0)
+        await asyncio.sleep(120.0)
+        return vf.Step(terminated=True)
+
+
+vf.register("test-stubborn", Stubborn)
+
+
+def test_an_environment_that_does_not_end_cannot_hold_up_the_end(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "STOP_TIMEOUT", 0.5)
+    trainer: RLTrainer = make_trainer(env="test-stubborn", env_args={"how": "never"})
+    trainer.collector.open(1, version=0)
+    while not any(each.doing == "step" for each in trainer.collector._crew.activities()):
+        time.sleep(0.05)
+    closing = threading.Thread(target=trainer.close, daemon=True)
+    closing.start()
+    closing.join(60.0)
+    assert not closing.is_alive()
+
+
+def test_an_evaluation_that_finds_no_room_for_its_traces_says_so(
+    make_trainer: Any, tmp_path: Path
+) -> None:
+    trainer: RLTrainer = make_trainer(eval_strategy="steps", eval_examples=2)
+    (tmp_path / "run" / "traces" / "eval-000000.jsonl").symlink_to("/dev/full")
+    with pytest.raises(TrainingError, match=r"a trace could not be written to .*make room"):
+        trainer.evaluate()
 
 
 class Homeless(vf.Environment):
