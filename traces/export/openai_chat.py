@@ -50,6 +50,9 @@ def chat_line(trace: Trace, *, bare: bool = False) -> dict[str, Any]:
 def read_chat(raw: Any, number: int) -> Trace | None:
     """Return the trace that a line of the format holds, marked with ``info["foreign"]``.
 
+    A line that says nothing of a reward has no score. One that says null, or what is no number in
+    [0, 1], has a score without a reward.
+
     Args:
         raw: The line, decoded.
         number: Its number in the file, which names its task if nothing else does.
@@ -60,7 +63,10 @@ def read_chat(raw: Any, number: int) -> Trace | None:
     if not isinstance(raw, dict) or not isinstance(raw.get("messages"), list):
         return None
     about = raw["metadata"] if isinstance(raw.get("metadata"), dict) else raw
-    reward, stop = about.get("reward"), about.get("stop_reason")
+    stop, score = about.get("stop_reason"), None
+    if "reward" in about:
+        reward = about["reward"]
+        score = Score(float(reward) if _is_reward(reward) else None, None)
     try:
         messages = as_messages(raw["messages"])
         weights = [entry.get("weight", 1) for entry in raw["messages"]]
@@ -71,7 +77,7 @@ def read_chat(raw: Any, number: int) -> Trace | None:
             seed=0,
             messages=messages,
             tools=raw.get("tools") or [],
-            score=Score(float(reward), None) if _is_reward(reward) else None,
+            score=score,
             stop_reason=StopReason(stop) if stop in list(StopReason) else None,
             info={"foreign": True} | ({UNLEARNED: unlearned} if unlearned else {}),
         )

@@ -189,9 +189,10 @@ def _admitted(
 def _flaw(trace: Trace, config: SftConfig) -> str | None:
     """Return why a trace is not good enough, or None if it is."""
     data, foreign = config.data, trace.info.get("foreign") is True
+    unjudged = foreign and trace.score is None  # a conversation that nobody has scored
     if trace.error is not None:
         return "failed with an error"
-    if trace.reward is None and not foreign:
+    if trace.reward is None and not unjudged:
         return "have no reward"
     if trace.reward is not None and trace.reward < data.min_reward - 1e-9:
         return f"have a reward below min_reward = {data.min_reward:g}"

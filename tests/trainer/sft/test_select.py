@@ -205,6 +205,22 @@ def test_long_sequences(
         sequences("drop", limit)
 
 
+def test_chat_lines_that_say_they_have_no_reward_are_not_taken_to_be_good(
+    make_config: MakeConfig, renderer: Renderer, solved: list[Trace], tmp_path: Path
+) -> None:
+    failed = replace(solved[0], score=None, error=Failure("tool", "E", "m", ""))
+    file = tmp_path / "all.jsonl"
+    export_traces([failed, scored(solved[1], None), solved[2]], file)
+    messages = [[message.to_openai() for message in trace.messages] for trace in solved[3:6]]
+    lines = [{"messages": each} for each in messages]
+    for line, reward in zip(lines[:2], (-1.0, 3), strict=True):
+        line["reward"] = reward  # type: ignore[assignment]
+    with file.open("a") as end:
+        end.writelines(json.dumps(line) + "\n" for line in lines)
+    found = select(make_config(data={"traces": [str(file)], "held_out": 0}), renderer)
+    assert (found.read, found.kept, found.dropped) == (6, 2, {"have no reward": 4})
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
