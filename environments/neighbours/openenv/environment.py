@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
+from pydantic import ValidationError
+
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.extras import check_version, load
 from vf.environments.json_schema import faults, validator
@@ -18,8 +20,8 @@ from vf.environments.neighbours.openenv.actions import (
 )
 from vf.environments.neighbours.openenv.actions import text_field as find_text_field
 from vf.environments.neighbours.openenv.server import describe
-from vf.environments.neighbours.openenv.session import Answer, Session
-from vf.environments.tool_calls import ToolBox
+from vf.environments.neighbours.openenv.session import NO_ACTION, Answer, Session
+from vf.environments.tool_calls import ToolBox, off_the_clock
 from vf.rubrics.rubric import Rubric
 from vf.traces.errors import ConfigError, EnvironmentFailure, InvalidToolUse, RubricError
 from vf.traces.messages import Message
@@ -255,15 +257,26 @@ class OpenEnvEnvironment(Environment):
         Raises:
             InvalidToolUse: The episode is over, or the server says that this is no action.
         """
-        async with self._one_by_one:
+        with off_the_clock():
+            await self._one_by_one.acquire()
+        try:
             if self._done:
                 raise InvalidToolUse(_OVER)
-            answer = await self._session.step(self._action(**fields))
+            answer = await self._session.step(self._made(fields))
             self._steps += 1
             self._done = answer.done
             if answer.reward is not None:
                 self._rewards.append(answer.reward)
             return answer
+        finally:
+            self._one_by_one.release()
+
+    def _made(self, fields: dict[str, Any]) -> Any:
+        """Return an action; a class of the server's package may be stricter than its schema."""
+        try:
+            return self._action(**fields)
+        except ValidationError as error:
+            raise InvalidToolUse(NO_ACTION) from error
 
     def _recorded(self) -> dict[str, Any]:
         rewards = self._rewards

@@ -11,6 +11,7 @@ from typing import Any
 
 from vf.traces.errors import EnvironmentFailure, InvalidToolUse
 
+NO_ACTION = "the environment does not take this as an action"
 _CODE = re.compile(r"\(code: (\w+)\)\s*$")
 _FULL = "CAPACITY_REACHED"
 _REFUSED = "VALIDATION_ERROR"
@@ -127,7 +128,7 @@ class Session:
             if code is not None and code[1] == _FULL:
                 raise _Full(str(error)) from error
             if code is not None and code[1] == _REFUSED and what == "step":
-                raise InvalidToolUse("the environment does not take this as an action") from error
+                raise InvalidToolUse(NO_ACTION) from error
             raise EnvironmentFailure(
                 f"openenv: {self._where}: {what}: {type(error).__name__}: {error}"
             ) from error

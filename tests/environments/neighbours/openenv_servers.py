@@ -69,6 +69,8 @@ class Guess(Counted):
         said = action.message
         if said == "hang":
             await asyncio.sleep(3600)
+        if said == "slow":
+            await asyncio.sleep(0.5)
         if said == "raise":
             raise OSError("the disk is full")
         if said == "end":

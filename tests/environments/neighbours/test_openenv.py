@@ -191,6 +191,31 @@ def test_a_client_of_the_environments_own_package(guess: str) -> None:
     assert run(environment, bisect).reward == 1.0
 
 
+def test_what_a_class_of_actions_refuses_is_told_to_the_model(line: str) -> None:
+    from openenv.core.client_types import StepResult
+    from openenv.core.env_client import EnvClient
+
+    class LineClient(EnvClient):  # type: ignore[misc]
+        def _step_payload(self, action: servers.Go) -> dict[str, Any]:
+            return action.model_dump(mode="json")
+
+        def _parse_result(self, payload: dict[str, Any]) -> Any:
+            place = servers.Place(**payload["observation"])
+            return StepResult(place, payload["reward"], payload["done"])
+
+        def _parse_state(self, payload: dict[str, Any]) -> Any:
+            return payload
+
+    environment = OpenEnvEnvironment(
+        line, client=LineClient, action=servers.Go, returns=(-10, 9), max_turns=2
+    )
+    go = {"direction": "right", "on": "some day"}  # the schema says: a text
+    trace = run(environment, [{"step": go}, {"step": go | {"on": "2026-01-02"}}])
+    assert trace.error is None
+    assert [event.kind for event in trace.tool_events] == ["rejected", "ok"]
+    assert "does not take this as an action" in trace.messages[2].content
+
+
 def test_arguments_of_reset_and_a_renderer_of_ones_own(guess: str) -> None:
     environment = OpenEnvEnvironment(
         guess,

@@ -21,7 +21,7 @@ from tests.environments.neighbours import openenv_servers as servers
 from tests.environments.neighbours.openenv_play import all_closed, bisect, run
 from vf.environments.neighbours.openenv.environment import OpenEnvEnvironment
 from vf.traces.errors import ConfigError
-from vf.traces.messages import Message
+from vf.traces.messages import Message, ToolCall
 
 
 def failed(trace: vf.Trace) -> str:
@@ -37,6 +37,15 @@ def test_a_server_that_raises_or_never_answers_is_no_reward(guess: str) -> None:
     assert all_closed()
     assert "step: no answer within 2 s" in failed(run(environment, ["9", "hang"]))
     servers.OPEN.clear()  # the server is still at it
+
+
+def test_a_call_that_waits_for_those_before_it_is_not_late(guess: str) -> None:
+    calls = [ToolCall(f"c{i}", "step", '{"message": "slow"}') for i in range(5)]
+    environment = OpenEnvEnvironment(guess, as_tool=True, max_turns=1)
+    environment.tool_timeout = 2.0
+    trace = run(environment, [Message("assistant", tool_calls=calls)])
+    assert trace.error is None
+    assert trace.info["openenv"]["steps"] == 5
 
 
 def test_an_episode_that_ends_without_a_reward_has_none(guess: str) -> None:
