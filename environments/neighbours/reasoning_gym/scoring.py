@@ -20,8 +20,9 @@ from vf.traces.errors import RubricError
 _EVALUATES = re.compile(r"(?<![\w.])eval\(|\b(?:parse_expr|sympify)\(")
 _SYMPY = re.compile(r"\b(?:parse_expr|sympify)\(")
 _NAME = re.compile(r"[^\W\d]\w*")
-_CALL = re.compile(r"([^\W\d]\w*)\s*\(")
-_ATTRIBUTE = re.compile(r"\.\s*[^\W\d]|[\"'`\\@;:{}]")
+# What a bracket calls: all that stands before it and is no operator, so `)` in `(name)(x)`.
+_CALL = re.compile(r"([^\s(\[,=<>+\-*/%^&|~]+)\s*\(")
+_ATTRIBUTE = re.compile(r"\.\s*[^\W\d]|[\"'`\\@;:{}#]")
 UNREADABLE = "("  # what is scored instead of an answer that would run code
 # fmt: off
 _FUNCTIONS = frozenset({

@@ -190,9 +190,27 @@ def test_an_answer_that_is_code_is_not_run(dataset: str, code: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    "call", ["(sympify)({})", "[sympify][0]({})", "(sympify #\n({}))", "(sympify # +\n({}))"]
+)
+def test_no_function_is_called_in_a_roundabout_way(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SymPy's names hold printers, which give any text, and parsers, which run it."""
+    monkeypatch.chdir(tmp_path)
+    special = {"(": "a)[6]", "'": "a)[7]", ")": "a)[10]", ".": "0.5)[8]", "_": "a_a)[9]"}
+    code = "__import__('os').mkdir('made')"
+    text = "+".join(f"(srepr)({special.get(char, f'{char})[8]')}" for char in code)
+    made, config = reasoning_gym.factory.DATASETS["puzzle24"]
+    settings = config(seed=1, size=1)
+    score(made, settings, made(settings)[0], call.format(text))
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
     ("dataset", "answer"),
     [
         ("countdown", "(94 - 6)*4 / 2"),
+        ("countdown", "((94 - 6) * (3 + 1)) - (-2) / sqrt (4)"),
         ("simple_integration", "-34*x**8/15 + exp(2*x)*sin(x) + C"),
         ("intermediate_integration", "-4*(-2*x - 8)**(3/2)/3 + C"),
         ("polynomial_multiplication", "x*(x + 1)*(y - 2.5)"),
