@@ -8,6 +8,7 @@ and what was sampled is trained on id by id.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
@@ -16,7 +17,7 @@ from vf.environments.neighbours.to_trl.episodes import Home
 from vf.environments.runner import rollout
 from vf.environments.search.batching import Batcher
 from vf.inference.completions import Completion
-from vf.inference.model import Sampling
+from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.renderer import Renderer
 from vf.inference.token_model import TokenModel
 from vf.traces.calling import call, carry_out
@@ -51,20 +52,16 @@ async def _play(
     home: Home, prompts: list[Any], trainer: Any, renderer: Renderer, numbers: Iterator[int]
 ) -> dict[str, Any]:
     schemas = home.environment.episode(0).toolbox.schemas()
-    longest = trainer.max_completion_length
     rendered = [renderer.prompt(_messages(prompt), schemas) for prompt in prompts]
     sampler = _Sampler(trainer)
-    room = max(map(len, rendered)) + longest
-    config = trainer.model.config.get_text_config()
-    context = getattr(config, "max_position_embeddings", None) or room
-    model = TokenModel(sampler, renderer, max_seq_len=min(room, context))
+    longest = trainer.max_completion_length
     await call(home.environment.start)
     traces = await asyncio.gather(
         *(
             rollout(
                 home.environment,
                 home.task(_key(prompt)),
-                model,
+                _Within(trainer, sampler, renderer),
                 sampling=Sampling(max_tokens=longest),
                 seed=home.rollout_seed(_key(prompt), next(numbers)),
             )
@@ -112,6 +109,28 @@ def _sequence(
     start = branch.loss_mask.index(1)
     ids, mask = branch.token_ids, branch.loss_mask
     return ids[:start], ids[start:], mask[start:], branch.logprobs[start:]
+
+
+class _Within:
+    """The model of one rollout: its context ends TRL's ``max_completion_length`` behind the prompt.
+
+    The prompt is what ``reset`` returned, which may be another than the dataset's.
+    """
+
+    def __init__(self, trainer: Any, sampler: _Sampler, renderer: Renderer) -> None:
+        config = trainer.model.config.get_text_config()
+        self._context = getattr(config, "max_position_embeddings", None) or math.inf
+        self._longest = trainer.max_completion_length
+        self._sampler, self._renderer = sampler, renderer
+        self._model: TokenModel | None = None
+
+    async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
+        """Sample an answer."""
+        if self._model is None:
+            prompt = self._renderer.opening(conversation.messages, conversation.tools)
+            room = int(min(len(prompt) + self._longest, self._context))
+            self._model = TokenModel(self._sampler, self._renderer, max_seq_len=room)
+        return await self._model.respond(conversation, sampling)
 
 
 class _Sampler:

@@ -135,7 +135,8 @@ def test_two_steps_in_our_loop(tokenizer: Any, tmp_path: Path) -> None:
     assert set(kwargs) == {"train_dataset", "eval_dataset", "rollout_func", "reward_funcs"}
     trainer, kept, moved = train(kwargs, tokenizer, tmp_path)
     assert moved > 0
-    assert all(norm > 0 for norm in history(trainer, "grad_norm"))
+    # Which rollouts are sampled together hangs on time: a group's rewards may be all alike.
+    assert any(norm > 0 for norm in history(trainer, "grad_norm"))
     assert len(kept) == 2
     seen: set[float] = set()
     for batch in kept:
@@ -151,3 +152,44 @@ def test_two_steps_in_our_loop(tokenizer: Any, tmp_path: Path) -> None:
             assert ids == branch.token_ids[branch.loss_mask.index(1) :]
         seen |= set(rewards)
     assert len(seen) > 1
+
+
+class Told(vf.Environment):
+    """What the model reads is what ``reset`` says, and not the task's prompt."""
+
+    rubric = vf.Rubric(outcome=lambda trace: 0.0)
+
+    def tasks(self, split: Any) -> list[vf.Task]:
+        return [vf.Task(name, name) for name in ("short", "long")] if split == "train" else []
+
+    def reset(self, task: vf.Task) -> str:
+        return "These are the rules. " * (1 if task.id == "short" else 40)
+
+    def step(self, reply: vf.Message) -> vf.Step:
+        return vf.Step("Go on.")
+
+
+def test_the_room_for_a_completion_is_counted_from_what_reset_returned(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+    from trl import GRPOConfig, GRPOTrainer
+
+    config = GRPOConfig(
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=2,
+        num_generations=2,
+        max_completion_length=24,
+        use_cpu=True,
+        bf16=False,
+        report_to="none",
+    )
+    model = AutoModelForCausalLM.from_pretrained(resolve_model("tiny"), dtype=torch.float32)
+    kwargs = vf.to_trl(Told())
+    trainer = GRPOTrainer(model=model, args=config, processing_class=tokenizer, **kwargs)
+    found = kwargs["rollout_func"]([row["prompt"] for row in kwargs["train_dataset"]], trainer)
+    for trace, ids in zip(found["trace"], found["completion_ids"], strict=True):
+        assert trace.error is None
+        assert trace.turns[0].completion_tokens > 0
+        assert len(ids) <= 24
