@@ -6,6 +6,7 @@ from typing import Any
 
 from vf.traces.errors import EnvironmentFailure
 from vf.traces.messages import Message, ToolCall
+from vf.traces.tools import render_result
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -80,11 +81,11 @@ def _text(content: Any) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
-        return content
+        return render_result(content)  # of half a surrogate pair, which no trace can hold, a ?
     parts = list(content)
     for part in parts:
         if _field(part, "type") != "text":
             raise EnvironmentFailure(
                 f"verifiers: a message holds {_field(part, 'type')!r}; only text can be shown"
             )
-    return "".join(str(_field(part, "text")) for part in parts)
+    return render_result("".join(str(_field(part, "text")) for part in parts))

@@ -81,7 +81,7 @@ def tell(observation: Mapping[str, Any]) -> str:
         if name not in ("metadata", "reward", "done") and value is not None
     }
     if len(shown) == 1 and isinstance(only := next(iter(shown.values())), str):
-        return only
+        return render_result(only)
     return "\n".join(f"{name}: {render_result(value)}" for name, value in shown.items())
 
 
@@ -106,7 +106,7 @@ def tell_result(observation: Mapping[str, Any]) -> str:
         for part in result["content"] or ()
         if isinstance(part, Mapping) and part.get("type") == "text"
     ]
-    text = "\n".join(parts) if parts else render_result(result.get("data"))
+    text = render_result("\n".join(parts) if parts else result.get("data"))
     if result.get("is_error"):
         raise InvalidToolUse(text)
     return text

@@ -128,6 +128,22 @@ def test_what_became_of_tool_calls_is_told() -> None:
     assert trace.tool_events[1].detail == "ZeroDivisionError: division by zero"
 
 
+def test_arguments_that_nest_too_deep_are_told_to_the_model() -> None:
+    call = vf.Message("assistant", tool_calls=[vf.ToolCall("x", "add", "[" * 100_000)])
+    trace = play(load("their-tools"), [call, "42"])
+    assert trace.error is None
+    assert [event.kind for event in trace.tool_events] == ["invalid_json"]
+
+
+def test_half_a_surrogate_pair_leaves_a_trace_that_can_be_saved() -> None:
+    arguments = '{"key": "\\ud83d", "value": "hat"}'  # as in a call that ends amid an emoji
+    call = vf.Message("assistant", tool_calls=[vf.ToolCall("x", "put", arguments)])
+    trace = play(load("their-tools", kind="shelf"), [call, "done"])
+    assert trace.messages[-2].content == "? is there"
+    assert trace.reward == 1.0
+    assert Trace.from_json(trace.to_json()) == trace
+
+
 def test_a_dead_connection_is_no_part_of_the_task() -> None:
     trace = play(load("their-tools"), [{"look_up": {"word": "x"}}, "42"])
     assert trace.reward is None

@@ -17,6 +17,7 @@ pytest.importorskip("openenv")
 import vf
 from tests.environments.neighbours import openenv_servers as servers
 from tests.environments.neighbours.openenv_play import all_closed, bisect, run
+from vf.environments.neighbours.openenv.actions import tell, tell_result
 from vf.environments.neighbours.openenv.environment import OpenEnvEnvironment
 from vf.traces.errors import ConfigError
 from vf.traces.messages import Message
@@ -226,6 +227,14 @@ def test_arguments_of_reset_and_a_renderer_of_ones_own(guess: str) -> None:
     trace = run(environment, ["1"])
     assert trace.messages[0].content == "I THINK OF A NUMBER."
     assert trace.reward == 1.0
+
+
+def test_half_a_surrogate_pair_is_shown_as_what_a_trace_can_hold() -> None:
+    half = "so\ud83d"
+    told = tell({"a": half}), tell({"a": half, "b": 1})
+    content = [{"type": "text", "text": half}]
+    for text in (*told, tell_result({"result": {"content": content}})):
+        assert "so?" in text
 
 
 def test_seeds_are_in_one_split_only(guess: str) -> None:
