@@ -50,10 +50,13 @@ def same_tokenizer(renderer: Renderer, trace: Trace) -> bool:
     answers = [m for m in trace.messages[trace.prompt_messages :] if m.role == "assistant"]
     prompts = trace.messages[: trace.prompt_messages]
     for number, branch in enumerate(trace.branches):
-        if not branch.token_ids or max(branch.token_ids) >= len(renderer.tokenizer):
+        ids = branch.token_ids
+        if not ids or min(ids) < 0 or max(ids) >= len(renderer.tokenizer):
             return False
+        if not len(ids) == len(branch.loss_mask) == len(branch.turn_index):
+            return False  # a damaged trace
         runs = groupby(
-            zip(branch.loss_mask, branch.turn_index, branch.token_ids, strict=True),
+            zip(branch.loss_mask, branch.turn_index, ids, strict=True),
             key=lambda token: token[:2],
         )
         for position, ((sampled, turn), tokens) in enumerate(runs):

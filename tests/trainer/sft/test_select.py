@@ -64,6 +64,19 @@ def test_recorded_tokens_are_learned_from_as_they_are(
         assert list(sequence.labels) == [t if mask else IGNORED for t, mask in pairs]
 
 
+def test_a_trace_whose_tokens_are_damaged_is_rendered_anew(
+    make_config: MakeConfig, renderer: Renderer, solved: list[Trace], tmp_path: Path
+) -> None:
+    damaged = [with_tokens(renderer, trace) for trace in solved[:3]]
+    damaged[0].branches[0].token_ids[0] = -1
+    damaged[1].branches[0].loss_mask.pop()
+    damaged[2].branches[0].turn_index.pop()
+    data = {**write(tmp_path / "damaged.jsonl", damaged), "held_out": 0}
+    found = select(make_config(data=data), renderer)
+    assert found.recorded == 0
+    assert found.rendered == {"with tokens of another tokenizer": 3}
+
+
 def test_a_forked_trace_gives_each_of_its_branches(
     make_config: MakeConfig, renderer: Renderer, solved: list[Trace], tmp_path: Path
 ) -> None:
