@@ -156,7 +156,8 @@ def _export(sources: Sequence[Source], args: argparse.Namespace) -> int:
 
     def traces() -> Iterator[tuple[Trace, str]]:
         for source, found in _readable(sources, written, advance):
-            yield found, source.model_of(found)
+            name = source.model_of(found)
+            yield found, source.models.get(name, name)
 
     check_export(args.export, bare=args.bare)
     with _progress(sources) as advance:

@@ -34,6 +34,18 @@ def test_a_run_becomes_a_page_beside_it(run: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"1 traces in {page} (0.1 MB)\n"
 
 
+def test_parquet_names_the_model_and_not_what_an_evaluation_called_it(run: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    [trace] = vf.TraceStore(run / "traces" / "step-000001.jsonl")
+    trace.info["eval"] = {"model": "policy"}
+    results = run.parent / "results"
+    with vf.TraceStore(results / "traces.jsonl") as store:
+        store.append(trace)
+    (results / "config.json").write_text('{"models": [{"name": "policy", "model": "tiny"}]}')
+    assert main([str(results), "--export", str(run / "all.parquet")]) == 0
+    assert parquet.read_table(run / "all.parquet")["model"].to_pylist() == ["tiny"]
+
+
 def test_plain_prints_the_conversation(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(run), "--plain"]) == 0
     said = capsys.readouterr().out

@@ -89,13 +89,17 @@ def write_page(
                         file["problems"].append(f"line {found.line}: {found.why}")
                     continue
                 row = row_of(found)
-                row["file"], row["model"] = number, source.model_of(found)
+                name = source.model_of(found)
+                model = source.models.get(name, name)
+                if models.setdefault(name, model) != model:  # two folders' models of one name
+                    name = f"{name} ({model})"
+                    models[name] = model
+                row["file"], row["model"] = number, name
                 repeated = seen[row["id"]] = seen.get(row["id"], 0) + 1
                 if repeated > 1:  # a link must lead to one trace
                     row["id"] += f"~{repeated}"
                 _blob(spool, f"t{len(rows)}", pack_trace(found))
-                models.setdefault(row["model"], source.models.get(row["model"], row["model"]))
-                ids = used.setdefault(row["model"], set())
+                ids = used.setdefault(name, set())
                 ids.update(*(branch.token_ids for branch in found.branches))
                 rows.append(row)
                 file["read"] += 1

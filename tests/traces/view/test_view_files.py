@@ -39,6 +39,23 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(data[4 : 4 + length]), data[4 + length :]
 
 
+def test_models_of_one_name_in_two_folders_keep_their_tokenizers(tmp_path: Path) -> None:
+    trace = research()
+    trace.info["eval"] = {"model": "policy"}
+    for folder in ("one", "two"):
+        save(tmp_path / folder / "traces.jsonl", trace)
+        models = {"models": [{"name": "policy", "model": f"{folder}/model"}]}
+        (tmp_path / folder / "config.json").write_text(json.dumps(models))
+    asked: list[str] = []
+    page = tmp_path / "page.html"
+    found = find_sources([tmp_path / "one", tmp_path / "two"])
+    write_page(found, page, title="t", texts_of=asked.append)
+    assert asked == ["one/model", "two/model"]
+    [blob] = re.findall(rb'id="index">([^<]*)<', page.read_bytes())
+    rows = json.loads(zlib.decompress(base64.b64decode(blob)))["rows"]
+    assert [row["model"] for row in rows] == ["policy", "policy (two/model)"]
+
+
 def test_a_run_folder_means_its_traces_and_a_results_folder_each_models(tmp_path: Path) -> None:
     run, results = tmp_path / "run", tmp_path / "results"
     (run / "traces" / "superseded-1").mkdir(parents=True)
