@@ -198,7 +198,7 @@ def test_what_a_class_of_actions_refuses_is_told_to_the_model(line: str) -> None
 
     class LineClient(EnvClient):  # type: ignore[misc]
         def _step_payload(self, action: servers.Go) -> dict[str, Any]:
-            return action.model_dump(mode="json")
+            return dict(action.model_dump(mode="json"))
 
         def _parse_result(self, payload: dict[str, Any]) -> Any:
             place = servers.Place(**payload["observation"])
