@@ -10,6 +10,7 @@ from vf.environments.extras import load
 from vf.traces.errors import ConfigError
 
 _VALUES = ("default", "const", "enum", "examples")  # of a schema: not schemas themselves
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _MOST_FAULTS = 3  # that the model is told of at once
 _LONGEST_FAULT = 300  # characters
 
@@ -65,7 +66,9 @@ def _schemas(schema: object) -> Iterator[dict[str, Any]]:
     elif isinstance(schema, dict):
         yield {key: schema[key] for key in ("$ref", "pattern") if isinstance(schema.get(key), str)}
         for key, value in schema.items():
-            if key not in _VALUES:
+            if key in _NAMED and isinstance(value, dict):  # by names that mean nothing here
+                yield from _schemas(list(value.values()))
+            elif key not in _VALUES:
                 yield from _schemas(value)
 
 

@@ -48,6 +48,11 @@ def schema(**schema: Any) -> list[dict[str, Any]]:
         ),
         ({"tools": schema(properties={"a": {"$ref": "#/$defs/A"}})}, {}, "its inputSchema is not"),
         (
+            {"tools": schema(properties={"default": {"$ref": "#/$defs/A"}})},
+            {},
+            "its inputSchema is not",
+        ),
+        (
             {"tools": schema(properties={"a": {"$ref": "http://localhost/a.json"}})},
             {},
             "its inputSchema is not",
