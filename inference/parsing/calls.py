@@ -72,18 +72,22 @@ def calls_from_json(
 ) -> list[ToolCall]:
     """Build the calls of a JSON list of objects, or of one object.
 
-    An entry that cannot be read becomes a malformed call and leaves the others alone.
+    An entry of a list that cannot be read becomes a malformed call and leaves the others alone.
 
     Raises:
-        Unreadable: The text is not JSON.
+        Unreadable: The text is not JSON, its one object cannot be read, or an entry can neither be
+            read nor written down again.
     """
     value = decode(text)
+    if not isinstance(value, list):
+        return [call_from_object(value, name=name, arguments=arguments)]
     calls = []
-    for entry in value if isinstance(value, list) else [value]:
+    for entry in value:
         try:
             calls.append(call_from_object(entry, name=name, arguments=arguments))
         except Unreadable as problem:
-            calls.append(malformed(text, str(problem)))
+            # Of the entry alone: a long list of these would else be kept as often as it is long.
+            calls.append(malformed(_encode(entry), str(problem)))
     return calls
 
 

@@ -150,6 +150,15 @@ def test_one_bad_call_leaves_the_others(family: str, text: str, names: list[str]
 
 
 @pytest.mark.parametrize(
+    ("family", "mark"), [("mistral", "[TOOL_CALLS]"), ("granite3", "<|tool_call|>")]
+)
+def test_of_a_list_each_bad_entry_is_kept_once(family: str, mark: str) -> None:
+    calls = parse(family, f"{mark}[{'5, ' * 300}6]").tool_calls
+    assert [call.arguments for call in calls] == ["5"] * 300 + ["6"]
+    assert {call.malformed for call in calls} == {"it is not a JSON object"}
+
+
+@pytest.mark.parametrize(
     ("family", "text"),
     [
         ("llama3", '{"name": "Bob", "age": 5}'),
