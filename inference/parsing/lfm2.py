@@ -104,6 +104,8 @@ def _end_of_value(text: str, at: int) -> int:
     while at < len(text):
         token = _NESTING.match(text, at)
         if token is None:
+            if text[at] in "'\"":  # and no later quote of its kind is closed: looking takes long
+                raise Unreadable(f"the text {text[at : at + 40]!r} is not closed")
             if text[at] == "," and not depth:
                 return at
             at += 1
