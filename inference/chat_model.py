@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.traces.errors import ConfigError, ModelError
@@ -55,7 +57,9 @@ class ChatModel:
             "max_retries": max_retries,
         }
         self._extra_body = extra_body or {}
-        self._client: AsyncOpenAI | None = None
+        # A client belongs to the loop that it was first used in.
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI]
+        self._clients = WeakKeyDictionary()
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Send the conversation and return the first choice.
@@ -66,8 +70,9 @@ class ChatModel:
         import openai
         from openai.types.chat import ChatCompletion
 
-        if self._client is None:
-            self._client = openai.AsyncOpenAI(**self._settings)
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients[loop] = openai.AsyncOpenAI(**self._settings)
         extra = dict(self._extra_body)
         if sampling.top_k:
             extra["top_k"] = sampling.top_k
@@ -76,7 +81,7 @@ class ChatModel:
         if sampling.repetition_penalty != 1.0:
             extra["repetition_penalty"] = sampling.repetition_penalty
         try:
-            answer = await self._client.chat.completions.create(
+            answer = await self._clients[loop].chat.completions.create(
                 model=self.model,
                 messages=[message.to_openai() for message in conversation.messages],  # type: ignore[misc]
                 tools=conversation.tools or openai.omit,  # type: ignore[arg-type]
@@ -103,7 +108,7 @@ class ChatModel:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        """Close the connections of the running loop."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()

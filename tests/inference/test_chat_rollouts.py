@@ -155,6 +155,15 @@ def test_a_silent_server_is_a_model_error() -> None:
         respond(lambda body: json_answer(ANSWER), delay=5.0, timeout=0.2)
 
 
+def test_each_run_of_asyncio_may_ask_the_same_model(url: str) -> None:
+    model = vf.ChatModel("tiny", base_url=url, max_retries=0)
+
+    async def ask() -> Reply:
+        return await model.respond(Conversation(list(ASK)), Sampling(max_tokens=2))
+
+    assert [asyncio.run(ask()).completion_tokens > 0 for _ in range(2)] == [True, True]
+
+
 def test_passing_failures_are_tried_again() -> None:
     script = [error_answer(503, "busy"), json_answer(ANSWER)]
     reply, bodies = respond(in_turn(script), max_retries=2)
