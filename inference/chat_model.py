@@ -65,7 +65,7 @@ class ChatModel:
         """Send the conversation and return the first choice.
 
         Raises:
-            ModelError: The API refused, or did not answer.
+            ModelError: The API refused, did not answer, or not with text and function calls.
         """
         import openai
         from openai.types.chat import ChatCompletion
@@ -98,13 +98,16 @@ class ChatModel:
         if not answer.choices:
             raise ModelError(f"{self.model}: the answer has no choices")
         choice = answer.choices[0]
-        message = Message.from_openai({**choice.message.model_dump(), "role": "assistant"})
+        try:
+            message = Message.from_openai({**choice.message.model_dump(), "role": "assistant"})
+        except ConfigError as error:  # one answer is at fault, and no setting
+            raise ModelError(f"{self.model}: the answer cannot be read: {error}") from error
         usage = answer.usage
         return Reply(
             message,
             "length" if choice.finish_reason == "length" else "stop",
-            usage.prompt_tokens if usage else 0,
-            usage.completion_tokens if usage else 0,
+            (usage and usage.prompt_tokens) or 0,  # some servers send null
+            (usage and usage.completion_tokens) or 0,
         )
 
     async def close(self) -> None:

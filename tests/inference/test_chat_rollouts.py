@@ -108,10 +108,11 @@ def test_an_answer_is_read_with_its_calls_and_reasoning() -> None:
     assert (reply.finish_reason, reply.prompt_tokens, reply.completion_tokens) == ("stop", 11, 7)
 
 
-def test_a_cut_off_answer_says_so_and_usage_may_be_missing() -> None:
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None, "completion_tokens": None}])
+def test_a_cut_off_answer_says_so_and_usage_may_be_missing(usage: dict[str, None] | None) -> None:
     choice = ANSWER["choices"][0] | {"finish_reason": "length"}
-    reply, _ = respond(lambda body: json_answer(ANSWER | {"choices": [choice], "usage": None}))
-    assert (reply.finish_reason, reply.prompt_tokens) == ("length", 0)
+    reply, _ = respond(lambda body: json_answer(ANSWER | {"choices": [choice], "usage": usage}))
+    assert (reply.finish_reason, reply.prompt_tokens, reply.completion_tokens) == ("length", 0, 0)
 
 
 def test_only_parameters_that_were_set_are_sent() -> None:
@@ -148,6 +149,22 @@ def test_only_parameters_that_were_set_are_sent() -> None:
 def test_a_failing_server_is_a_model_error(answer: web.Response, reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         respond(in_turn([answer]))
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ({"content": [{"type": "image"}]}, "content must be text"),
+        ({"tool_calls": [{"id": "1", "type": "custom", "custom": {"name": "f"}}]}, "a function"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_an_answer_that_cannot_be_read_is_a_model_error(
+    message: dict[str, Any], reason: str
+) -> None:
+    choice = ANSWER["choices"][0] | {"message": {"role": "assistant", **message}}
+    with pytest.raises(ModelError, match=reason):
+        respond(in_turn([json_answer(ANSWER | {"choices": [choice]})]))
 
 
 def test_a_silent_server_is_a_model_error() -> None:
