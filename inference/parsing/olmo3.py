@@ -17,7 +17,7 @@ from vf.traces.messages import ToolCall
 
 
 def _read(body: str, schemas: Schemas) -> list[ToolCall]:
-    return [call for line in body.splitlines() for call in read_calls(line)]
+    return [call for line in body.split("\n") for call in read_calls(line)]
 
 
 OLMO3 = MarkedParser(

@@ -232,6 +232,14 @@ def test_a_bare_value_may_hold_the_tag_that_closes_it(
     assert json.loads(call.arguments) == {"a": value}
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0c"])
+def test_only_a_line_feed_ends_a_call_of_a_line(mark: str) -> None:
+    text = f'<function_calls>f(a="one{mark}two")\ng(b=1)</function_calls>'
+    f, g = parse("olmo3", text).tool_calls
+    assert (f.name, json.loads(f.arguments)) == ("f", {"a": f"one{mark}two"})
+    assert (g.name, g.arguments) == ("g", '{"b": 1}')
+
+
 def test_python_lists_may_hold_escapes() -> None:
     (call,) = parse(
         "lfm2", r"""<|tool_call_start|>[f(a="it\'s\n\u00e9", b=['\'', "\""])]<|tool_call_end|>"""
