@@ -122,7 +122,7 @@ class Objective:
             The loss, float32 ``[]`` with gradient; and float64 ``[S]`` on the CPU.
 
         Raises:
-            TrainingError: A custom loss returned something that is not one loss per token.
+            TrainingError: A custom loss returned something that is not one per token.
         """
         args, mask = self._args, batch.loss_mask
         advantages = batch.advantages
@@ -207,6 +207,13 @@ class Objective:
                 "arrays.logprobs"
             )
         held = found if isinstance(found, TokenLosses) else TokenLosses(values)
+        for what, which in (("clipped", held.clipped), ("dropped", held.dropped)):
+            if which is not None and (which.dtype, which.shape) != (torch.bool, values.shape):
+                raise TrainingError(
+                    f"the loss {name!r} returned {what} of shape {tuple(which.shape)} and "
+                    f"{which.dtype}; it must be a bool per token, here of shape "
+                    f"{tuple(values.shape)}"
+                )
         # A user's loss may forget the mask; a token that is not trained has none all the same.
         return TokenLosses(masked(values, arrays.loss_mask), held.clipped, held.dropped)
 

@@ -220,7 +220,15 @@ def test_the_reference_follows_and_a_resumed_one_is_the_same(
 
 LOSSES = """
 import torch
-from vf.trainer.learning.losses import LossArrays, importance_sampling
+from vf.trainer.learning.losses import LossArrays, TokenLosses, importance_sampling
+
+def counted(arrays):
+    values = importance_sampling(arrays).values
+    return TokenLosses(values, clipped=(arrays.log_ratio > 0).float())
+
+def shared(arrays):
+    values = importance_sampling(arrays).values
+    return TokenLosses(values, dropped=(arrays.log_ratio > 0).any())
 
 def mine(arrays):
     # forgets the mask, and is nonsense where nothing is trained
@@ -260,6 +268,11 @@ def test_a_loss_of_ones_own_is_trained_on(losses_py: Path) -> None:
     [
         ("summed", r"returned a tensor of shape \(\); it must return one loss per token"),
         ("detached", "returned values without a gradient"),
+        (
+            "counted",
+            r"returned clipped of shape \(.*\) and torch.float32; it must be a bool per token",
+        ),
+        ("shared", r"returned dropped of shape \(\) and torch.bool; it must be a bool per token"),
         ("broken", "raised AttributeError: .*no_such_thing"),
     ],
 )
