@@ -151,4 +151,4 @@ def _own_words(error: BaseException) -> str:
     """Return what the template itself said."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return str(error).splitlines()[0]
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -73,6 +73,13 @@ def test_a_refusal_has_the_templates_own_words() -> None:
     }
 
 
+def test_a_refusal_without_words_is_named_by_its_kind() -> None:
+    silent = ONE_AT_A_TIME.replace("one after the other!", "")
+    assert silent != ONE_AT_A_TIME
+    verdicts = probe(Renderer(tokenizer(silent)))
+    assert "TemplateError" in {verdict.detail for verdict in verdicts}
+
+
 def test_a_template_that_refuses_only_the_rendering_is_bridged() -> None:
     verdicts = {v.conversation: v for v in probe(Renderer(tokenizer(LLAMA)))}
     parallel = verdicts["parallel calls"]
