@@ -161,7 +161,7 @@ def test_of_a_list_each_bad_entry_is_kept_once(family: str, mark: str) -> None:
 @pytest.mark.parametrize("escaped", ["\\'", '\\"'])
 @pytest.mark.parametrize("value", ["1", "["])
 def test_quotes_that_nothing_closes_are_looked_at_once(value: str, escaped: str) -> None:
-    body = f"[f(x={value}{escaped * 50_000})]"  # where each were looked at: minutes
+    body = f"[f(x={value}{escaped * 50_000})]"  # looked at one by one: quadratic
     (call,) = parse("lfm2", f"<|tool_call_start|>{body}<|tool_call_end|>").tool_calls
     assert call.malformed is not None
     assert "is not closed" in call.malformed
