@@ -49,6 +49,11 @@ class Fsdp(Copies):
                 "the FSDP settings of Accelerate are for its first version; set fsdp_version: 2"
             )
         precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+        if precision == "fp16":
+            raise ConfigError(
+                "the FSDP settings of Accelerate ask for fp16, for which the trainer scales no "
+                'loss; use bf16, or mixed_precision: "no"'
+            )
         if precision != "no":
             self.plugin.set_mixed_precision(precision)
 

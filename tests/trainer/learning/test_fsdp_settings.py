@@ -1,0 +1,21 @@
+"""What Accelerate asks FSDP for, and what the trainer does not do."""
+
+from __future__ import annotations
+
+import pytest
+
+from vf.traces.errors import ConfigError
+from vf.trainer.learning.fsdp import Fsdp
+
+
+@pytest.mark.parametrize(
+    ("version", "precision", "said"),
+    [("1", "no", "set fsdp_version: 2"), ("2", "fp16", "use bf16")],
+)
+def test_what_cannot_be_is_said_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, version: str, precision: str, said: str
+) -> None:
+    monkeypatch.setenv("FSDP_VERSION", version)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", precision)
+    with pytest.raises(ConfigError, match=said):
+        Fsdp()
