@@ -51,7 +51,7 @@ class LoopArgs(BaseModel):
     max_refill: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         default=0.0,
         description="Groups whose rewards are all equal are replaced by groups of fresh tasks, at "
-        "most this share of a batch's groups in a step; 0 replaces none.",
+        "most this share of a batch's groups, rounded, in a step; 0 replaces none.",
     )
     oversample: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         default=1.0,
