@@ -27,13 +27,15 @@ _LONGEST_ANSWER = 100  # digits; Python refuses to read numbers of thousands
 
 
 def final_answer(text: str) -> int | None:
-    """Return the whole number after the text's only ``Answer:``; None if none, or several."""
-    found = _ANSWER.findall(text)
-    return int(found[0]) if len(found) == 1 and len(found[0]) <= _LONGEST_ANSWER else None
+    """Return the whole number after the text's only ``Answer:``; None if another one follows."""
+    found = list(_ANSWER.finditer(text))
+    if len(found) != 1 or any(character.isdigit() for character in text[found[0].end() :]):
+        return None
+    return int(found[0][1]) if len(found[0][1]) <= _LONGEST_ANSWER else None
 
 
 def correct(trace: Trace) -> float:
-    """1 if the last message answers with the right number and nothing else, 0 otherwise.
+    """1 if the last message answers with the right number and no other one, 0 otherwise.
 
     Hedging does not pay: a message with two answers is wrong.
     """

@@ -63,6 +63,8 @@ def test_whether_it_answered_is_measured_and_never_rewarded() -> None:
         ("Answer: 1,234", None),
         ("Answer: twelve", None),
         ("Answer: 1\nAnswer: 2", None),
+        ("Answer: 12 or 13", None),
+        ("2 calls were enough. Answer: 12", 12),
         ("Answer: " + "9" * 10_000, None),
     ],
 )
