@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,6 +20,10 @@ from vf.traces.errors import ConfigError, ScoringTimeout
 from vf.traces.trace import Trace
 
 _MAX_EXPRESSION = 1000  # characters
+# Between two expressions, of which Math-Verify would read one: an answer could name several.
+_CHAIN = re.compile(
+    r"=[^,;]*=|\\(?:approx|simeq|sim|cong|equiv|neq?|to|implies|iff)\b|arrow\b|[≈≃∼≅≡≠→⇒⇔]"
+)
 
 
 def math_equal(
@@ -35,8 +40,8 @@ def math_equal(
     Formula: 1 if Math-Verify finds every stated answer equal to the golden one; else 0.
 
     Source: Math-Verify (https://github.com/huggingface/Math-Verify), of which a string of
-    several answers (``5 or 6``), an equation between numbers (``3 = 5``) and an answer with
-    unbalanced braces are refused beforehand.
+    several answers (``5 or 6``, ``x = 6 = 5``, ``5 \approx 6``), an equation between numbers
+    (``3 = 5``) and an answer with unbalanced braces are refused beforehand.
 
     Known ways to game it: restating the problem where the answer is an expression equal to it
     (``2^{10}`` for "compute 2^{10}"); there, use :func:`numeric`. Percentages equal both the
@@ -67,8 +72,9 @@ def math_equal(
         if golden is None:
             raise wrong_answer("math_equal", trace, "one expression that Math-Verify can read")
         stated = [_expression(text) for text in stated_answers(extract, trace)]
-        if not all(stated):  # some are no expressions; the golden one is looked at all the same
-            stated = []
+        chained = any(text and _CHAIN.search(text) for text in stated)
+        if not all(stated) or (chained and not _CHAIN.search(golden)):
+            stated = []  # some are not one expression; the golden one is looked at all the same
         try:
             equal = await run_in_process(_all_equal, golden, stated, precision, timeout=timeout)
         except ScoringTimeout:  # the answer's doing, unless the golden one is as slow with any
