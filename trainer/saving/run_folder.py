@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import math
 import os
 import re
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from vf.traces.errors import ConfigError
 from vf.traces.store import TraceStore
@@ -67,6 +68,7 @@ class RunFolder:
         self.stalls = path / "logs" / "stalls.log"
         self.environment_log = path / "logs" / "environment.log"
         self.profiles = path / "profile"
+        self._lock: IO[str] | None = None
 
     def create(self) -> None:
         """Make the folder.
@@ -81,7 +83,12 @@ class RunFolder:
             raise ConfigError(f"cannot make the run's folder {self.path}: {error}") from error
 
     def open(self) -> None:
-        """Make the folders inside, and send logs to their files."""
+        """Make the folders inside, and send logs to their files.
+
+        Raises:
+            ConfigError: Another process is working on the run.
+        """
+        self._claim()
         for folder in (self.traces, self.checkpoints, self.trainer_log.parent):
             folder.mkdir(exist_ok=True)
         logging.captureWarnings(True)
@@ -89,6 +96,23 @@ class RunFolder:
         _log_to(self.inference_log, ["transformers", "uvicorn", "ContinuousBatchingLogger"])
         # Failures of environments are in the trainer's log too: there they have a place in time.
         _log_to(self.environment_log, ["vf.environments"], propagate=True)
+
+    def _claim(self) -> None:
+        """Keep other processes out for as long as this one lives, however it dies."""
+        file = self.path / "lock"
+        lock = file.open("a+")
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            if not isinstance(error, BlockingIOError | PermissionError):
+                return  # the file system knows no locks
+            other = file.read_text().strip()
+            raise ConfigError(f"process {other} is working on {self.path}; end it first") from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        self._lock = lock
 
     def write_config(self, text: str) -> None:
         """Write the resolved settings, whole or not at all: other processes may be reading."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import math
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -219,6 +221,29 @@ def test_no_setting_is_dead() -> None:
     }
     models = (TrainerConfig, TrainerArgs, EmbeddedArgs, EmbeddedSettings, VllmSettings)
     assert {name for model in models for name in model.model_fields} <= read
+
+
+def test_a_run_that_a_process_works_on_is_no_other_ones(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from vf.trainer.saving.run_folder import RunFolder
+folder = RunFolder(Path(sys.argv[1]))
+folder.create()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "run")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "ready\n"
+        folder = RunFolder(tmp_path / "run")
+        with pytest.raises(ConfigError, match=rf"process {first.pid} is working on .*run; end it"):
+            folder.open()
+        first.kill()
+    folder.open()
+    folder.open()  # it is this process's now, however often it asks
 
 
 def test_run_folders_are_numbered_and_never_reused(tmp_path: Path) -> None:

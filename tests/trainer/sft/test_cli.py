@@ -64,7 +64,7 @@ def test_a_run_from_its_toml_to_a_model(
     assert resolved["data"]["held_out"] == 0.2
     assert resolved["trainer"]["args"]["weight_decay"] == 0.0
     assert sorted(each.name for each in run.iterdir()) == [
-        *("checkpoints", "config.toml", "data", "logs", "metrics.jsonl", "model")
+        *("checkpoints", "config.toml", "data", "lock", "logs", "metrics.jsonl", "model")
     ]
     assert sorted(each.name for each in (run / "checkpoints").iterdir()) == [
         *("checkpoint-2", "checkpoint-4")

@@ -175,7 +175,7 @@ def test_the_model_is_one_that_a_run_takes(warmed: tuple[RunFolder, SftConfig, W
     assert model.config.use_cache is before.config.use_cache is True
     assert not torch.equal(model.lm_head.weight, before.lm_head.weight)
     assert sorted(each.name for each in run.path.iterdir()) == [
-        *("checkpoints", "data", "logs", "metrics.jsonl", "model", "traces")
+        *("checkpoints", "data", "lock", "logs", "metrics.jsonl", "model", "traces")
     ]
 
 
