@@ -21,6 +21,7 @@ from vf.inference.embedded.engine import EmbeddedEngine
 from vf.inference.embedded.protocol import ChatRequest
 from vf.inference.model import Sampling
 from vf.inference.renderer import Renderer
+from vf.traces.errors import EngineError
 from vf.traces.messages import Message
 
 LONG: dict[str, Any] = {
@@ -66,6 +67,14 @@ async def read(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -
         return json.loads(await response.read())
 
 
+def is_dead(engine: EmbeddedEngine) -> bool:
+    try:
+        engine.check()
+    except EngineError:
+        return True
+    return False
+
+
 def test_a_dead_engine_answers_503_everywhere() -> None:
     with running_engine(load_model()) as engine, running_server(engine) as url:
 
@@ -82,6 +91,8 @@ def test_a_dead_engine_answers_503_everywhere() -> None:
                 for task in pending:
                     assert "a burnt-out layer" in (await task)["error"]["message"]
                 assert time.monotonic() - started < 5.0
+                # The requests hear of it first, the engine when its thread has ended.
+                await until(lambda: is_dead(engine))
                 async with session.get(url.removesuffix("/v1") + "/health") as response:
                     assert response.status == 503
                     assert "a burnt-out layer" in await response.text()

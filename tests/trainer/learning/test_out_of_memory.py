@@ -73,8 +73,8 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         # Other micro-batches add in another order: a part counted twice is far more than this.
-        assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-9, name
-        assert (found[name] - gradient).abs().max() <= 1e-6, name
+        assert (found[name] - gradient).norm() <= 1e-4 * gradient.norm() + 1e-9, name
+        assert (found[name] - gradient).abs().max() <= 1e-4 * gradient.abs().max() + 1e-9, name
 
 
 @pytest.mark.parametrize(

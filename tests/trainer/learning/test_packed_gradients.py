@@ -91,7 +91,7 @@ def test_the_loss_is_the_same_and_fewer_tokens_are_computed() -> None:
     batch = forked_samples(3, groups=2, rollouts=6)
     padded, packed, shared = (policy.update(batch) for policy in policies(True, "plain"))
     for stats in (packed, shared):
-        assert stats.loss == pytest.approx(padded.loss, rel=1e-5)
+        assert stats.loss == pytest.approx(padded.loss, rel=1e-4)
         assert stats.entropy == pytest.approx(padded.entropy, rel=1e-5)
         assert stats.kl_v3 == pytest.approx(padded.kl_v3, rel=1e-4)
         assert stats.tokens == padded.tokens
