@@ -90,7 +90,7 @@ def test_two_processes_take_the_same_steps_as_one(
     assert got["held"] == HELD.get(launcher, ["whole"])
     assert got["learning_rate"] == expected["learning_rate"]
     for theirs, ours in zip(expected["stats"], got["stats"], strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-6)
     for read in ("parameters", "published"):
         assert got[read].keys() == expected[read].keys()
         for name, parameter in expected[read].items():
@@ -101,13 +101,13 @@ def test_two_processes_take_the_same_steps_as_one(
     assert got["optimizer"]["state"].keys() == expected["optimizer"]["state"].keys()
     for number, moments in expected["optimizer"]["state"].items():
         ours = got["optimizer"]["state"][number]
-        torch.testing.assert_close(ours, moments, rtol=1e-3, atol=1e-7)
+        torch.testing.assert_close(ours, moments, rtol=1e-3, atol=1e-6)
 
     # One process goes on where they were.
     policy = Policy("tiny", settings(how == "lora", seed=7).args)
     load_checkpoint(tmp_path / "step-5", policy)
     again = asdict(policy.update(samples(5, 7)))
-    assert again == pytest.approx(got["stats"][-1], rel=1e-4, abs=1e-6)
+    assert again == pytest.approx(got["stats"][-1], rel=1e-3, abs=1e-6)
     for name, parameter in policy.weights.trainable_state().items():
         torch.testing.assert_close(parameter, got["parameters"][name], rtol=1e-4, atol=1e-5)
 
