@@ -130,17 +130,17 @@ def test_all_weights_are_learned_through_vllm_and_published_in_flight(
     sampling = Sampling(max_tokens=120, temperature=2.0, seed=1)
     running = threading.Event()
     traces: list[vf.Trace] = []
+    deadline = time.monotonic() + 120.0
 
     crew = trainer.collector.orchestrator.crew
 
     async def roll() -> None:
         running.set()
-        for seed in range(60):
+        while not (traces and straddles(traces[-1])) and time.monotonic() < deadline:
+            seed = len(traces)
             traces.append(
                 await vf.rollout(environment, task, crew.model, sampling=sampling, seed=seed)
             )
-            if straddles(traces[-1]):
-                return
 
     worker = threading.Thread(target=lambda: trainer.collector.call(roll()), daemon=True)
     worker.start()
