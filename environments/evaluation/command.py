@@ -40,14 +40,14 @@ def evaluate_command(args: argparse.Namespace) -> int:
         VfError: The evaluation failed as a whole.
     """
     from vf.environments.evaluation.results import ResultsFolder
-    from vf.environments.evaluation.run import measured, prepare
+    from vf.environments.evaluation.run import extent, measured, prepare
 
     config, path = config_of(args)
     places = prepare(config)
     with ResultsFolder(path) as folder:
         before, what = folder.before(), measured(config, places)
         if before is not None:
-            folder.check(before, measured(config, places, before.get("size")))
+            folder.check(before, what | extent(config, places, before.get("size")))
         summaries, seconds = _run(config, places, folder, what)
         results = {
             "folder": str(path),

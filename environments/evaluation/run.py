@@ -97,10 +97,16 @@ def _with_limits(environment: Environment, limits: Limits) -> Environment:
     return limited
 
 
-def measured(
+def measured(config: EvalConfig, places: Sequence[Place]) -> dict[str, Any]:
+    """Return all that the results depend on: settings, model files, and the extent."""
+    files = {model.name: fingerprint(model) for model in config.models}
+    return {"settings": config.measured(), "model_files": files, **extent(config, places)}
+
+
+def extent(
     config: EvalConfig, places: Sequence[Place], size: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return all that the results depend on: settings, size, tasks and model files.
+    """Return how much is measured, and a digest of the tasks.
 
     Args:
         config: The settings.
@@ -119,8 +125,7 @@ def measured(
         for task in place.tasks[: size["tasks"][place.config.name]]:
             digest.update(pydantic_core.to_json([task.id, task.prompt, task.answer, task.info]))
         tasks[place.config.name] = digest.hexdigest()
-    files = {model.name: fingerprint(model) for model in config.models}
-    return {"settings": config.measured(), "size": size, "tasks": tasks, "model_files": files}
+    return {"size": size, "tasks": tasks}
 
 
 def _holds(whole: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
