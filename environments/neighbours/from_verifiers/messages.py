@@ -6,7 +6,6 @@ from typing import Any
 
 from vf.traces.errors import EnvironmentFailure
 from vf.traces.messages import Message, ToolCall
-from vf.traces.tools import render_result
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -81,11 +80,11 @@ def _text(content: Any) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
-        return render_result(content)  # of half a surrogate pair, which no trace can hold, a ?
+        return content
     parts = list(content)
     for part in parts:
         if _field(part, "type") != "text":
             raise EnvironmentFailure(
                 f"verifiers: a message holds {_field(part, 'type')!r}; only text can be shown"
             )
-    return render_result("".join(str(_field(part, "text")) for part in parts))
+    return "".join(str(_field(part, "text")) for part in parts)
