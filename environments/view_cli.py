@@ -156,8 +156,7 @@ def _export(sources: Sequence[Source], args: argparse.Namespace) -> int:
 
     def traces() -> Iterator[tuple[Trace, str]]:
         for source, found in _readable(sources, written, advance):
-            name = source.model_of(found)
-            yield found, source.models.get(name, name)
+            yield found, source.model_behind(source.model_of(found))
 
     check_export(args.export, bare=args.bare)
     with _progress(sources) as advance:

@@ -39,6 +39,10 @@ class Source:
         name = evaluation.get("model") if isinstance(evaluation, dict) else None
         return name[:200] if isinstance(name, str) else self.models.get("", "")
 
+    def model_behind(self, name: str) -> str:
+        """Return the model that an evaluation calls so; the name itself if it says no more."""
+        return self.models.get(name, name)
+
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:

@@ -90,7 +90,7 @@ def write_page(
                     continue
                 row = row_of(found)
                 name = source.model_of(found)
-                model = source.models.get(name, name)
+                model = source.model_behind(name)
                 if models.setdefault(name, model) != model:  # two folders' models of one name
                     name = f"{name} ({model})"
                     models[name] = model
