@@ -9,16 +9,12 @@ cd "$(dirname "$0")/.."
 VERSION=${1:-0.19.8}
 PYTHON=${PYTHON:-.venv/bin/python}
 FOLDER=build/deepspeed-$VERSION
+source scripts/own_folder.sh
 
-if [ ! -e "$FOLDER/ready" ]; then
-    rm -rf "$FOLDER"
-    # Its setup reads torch's version: it must see the one that is installed, and no other.
-    "$PYTHON" -m pip install --quiet setuptools wheel
-    DS_BUILD_OPS=0 "$PYTHON" -m pip install --quiet --no-deps --no-build-isolation \
-        --target "$FOLDER" "deepspeed==$VERSION" hjson einops py-cpuinfo
-    touch "$FOLDER/ready"
-fi
-export PYTHONPATH="$PWD:$PWD/$FOLDER" DS_ACCELERATOR=cpu
+# Its setup reads torch's version: it must see the one that is installed, and no other.
+[ -e "$FOLDER/ready" ] || "$PYTHON" -m pip install --quiet setuptools wheel
+export DS_BUILD_OPS=0 DS_ACCELERATOR=cpu
+own_folder "$FOLDER" --no-build-isolation "deepspeed==$VERSION" hjson einops py-cpuinfo
 "$PYTHON" -c 'import deepspeed' >/dev/null # without it, its tests would be skipped
 "$PYTHON" -m pytest -p no:cacheprovider -q \
     tests/trainer/learning/test_ranks.py tests/trainer/learning/test_zero_settings.py

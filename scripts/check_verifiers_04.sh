@@ -9,16 +9,12 @@ cd "$(dirname "$0")/.."
 
 VERSION=${1:-0.4.0}
 PYTHON=${PYTHON:-.venv/bin/python}
-FOLDER=build/verifiers-$VERSION
+source scripts/own_folder.sh
 
-if [ ! -e "$FOLDER/ready" ]; then
-    rm -rf "$FOLDER"
-    # Without dependencies, but for what it needs newer than what is there, or besides.
-    "$PYTHON" -m pip install --quiet --no-deps --target "$FOLDER" \
-        "verifiers==$VERSION" mcp==2.0.0 mcp-types==2.0.0 httpx2 httpcore2 prime-runs prime-traces
-    touch "$FOLDER/ready"
-fi
-PYTHONPATH="$PWD:$PWD/$FOLDER" "$PYTHON" -m pytest -p no:cacheprovider -q \
+# Of its dependencies, what it needs newer than what is there, or besides.
+own_folder "build/verifiers-$VERSION" \
+    "verifiers==$VERSION" mcp==2.0.0 mcp-types==2.0.0 httpx2 httpcore2 prime-runs prime-traces
+"$PYTHON" -m pytest -p no:cacheprovider -q \
     tests/environments/neighbours/test_from_verifiers_v1.py \
     tests/environments/neighbours/test_to_verifiers_rollouts.py \
     tests/environments/neighbours/test_to_verifiers_loading.py \
