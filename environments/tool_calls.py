@@ -11,7 +11,7 @@ from typing import Any
 
 from vf.traces.calling import call
 from vf.traces.errors import ConfigError, InfrastructureError, InvalidToolUse, ToolError
-from vf.traces.messages import Message, ToolCall
+from vf.traces.messages import Message, ToolCall, writable
 from vf.traces.suggest import did_you_mean
 from vf.traces.tools import ArgumentError, Tool, render_result
 from vf.traces.trace import ToolEvent
@@ -124,6 +124,7 @@ class ToolBox:
             raise ToolError(f"tool {tool.name!r} {reason}") from error
         finally:
             _deadline.set(None)
+            event.detail = writable(event.detail)
             event.seconds = time.perf_counter() - started
         return render_result(result)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter, with_config
 
 from vf.traces.errors import InfrastructureError
-from vf.traces.messages import Message
+from vf.traces.messages import Message, writable
 from vf.traces.task import Task
 
 
@@ -175,8 +175,8 @@ class Failure:
         return cls(
             boundary=error.boundary,
             type=type(error.__cause__ or error).__name__,
-            message=str(error),
-            traceback="".join(traceback.format_exception(error)),
+            message=writable(str(error)),
+            traceback=writable("".join(traceback.format_exception(error))),
         )
 
 

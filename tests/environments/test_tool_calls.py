@@ -146,3 +146,17 @@ def test_two_tools_of_one_name_are_a_config_error() -> None:
 
 def test_no_calls_give_no_messages() -> None:
     assert asyncio.run(ToolBox([]).run([], turn=0, timeout=1.0)) == []
+
+
+@pytest.mark.parametrize("error", [vf.InvalidToolUse, ValueError])
+def test_half_a_surrogate_pair_in_a_tools_error_can_be_written(error: type[Exception]) -> None:
+    class Torn(Kitchen):
+        @vf.tool
+        def tear(self) -> str:
+            """Tear."""
+            raise error("so \ud83d")
+
+    model = vf.ScriptedModel([vf.Message("assistant", tool_calls=[vf.ToolCall("c", "tear", "{}")])])
+    trace = asyncio.run(vf.rollout(Torn(), vf.Task("t", "?"), model))
+    assert "so ?" in trace.tool_events[0].detail
+    assert vf.Trace.from_json(trace.to_json()).tool_events[0].detail == trace.tool_events[0].detail
