@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 from vf.environments.extras import load
@@ -25,6 +27,7 @@ LONGEST_WORD = 64  # bytes; longer ones are not words
 MAX_WORDS = 64  # different ones of a query that count
 _MAX_CHARS = 10_000  # of a query that are looked at
 _BATCH = 32  # searches that share a thread's wake-up
+_REMOVALS = 100  # attempts at removing a folder of links
 _MOST_TIES = 1 << 16  # hits of one score that are looked through for the smallest ids
 
 
@@ -190,12 +193,19 @@ def _links(path: Path) -> Iterator[Path]:
 
     tantivy locks a folder that it opens with a file in it, which only its owner could write.
     """
-    with TemporaryDirectory(prefix="vf-search-") as name:
-        folder = Path(name)
+    folder = Path(mkdtemp(prefix="vf-search-"))
+    try:
         for file in path.resolve().iterdir():
             if file.suffix != ".lock":
                 (folder / file.name).symlink_to(file)
         yield folder
+    finally:
+        # A thread of tantivy's may just be looking for a newer commit, under a lock of its own.
+        for _ in range(_REMOVALS):
+            rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+            sleep(0.01)
 
 
 @lru_cache(maxsize=1)

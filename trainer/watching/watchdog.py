@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
+import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -77,13 +78,22 @@ class Watchdog:
         with self._path.open("a") as file:
             file.write(f"{datetime.now().isoformat(timespec='seconds')}  ")
             file.write(describe(self._phase, still, activities, len(activities)) + "\n")
-            file.flush()
-            faulthandler.dump_traceback(file, all_threads=True)
-            file.write("\n")
+            file.write(stacks() + "\n")
         text = describe(self._phase, still, activities, LISTED)
         text += f"\nThe stack of every thread is in {self._path}."
         log.warning("%s", text)
         self._tell(text)
+
+
+def stacks() -> str:
+    """Return where every thread of Python's is, the main thread first; what stands alike, once."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    alike: dict[str, list[str]] = {}
+    main = threading.main_thread().ident
+    for ident, frame in sorted(sys._current_frames().items(), key=lambda each: each[0] != main):
+        stack = "".join(traceback.format_stack(frame))
+        alike.setdefault(stack, []).append(names.get(ident, str(ident)))
+    return "\n".join(f"{', '.join(threads)}:\n{stack}" for stack, threads in alike.items())
 
 
 def describe(phase: str, still: float, activities: Sequence[Activity], most: int) -> str:

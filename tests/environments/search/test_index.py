@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import multiprocessing
 import os
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -183,6 +185,30 @@ def search_as_nobody(path: Path) -> str:
     )
     assert run.returncode == 0, run.stderr
     return run.stdout
+
+
+def test_a_lock_of_tantivys_own_does_not_keep_an_index_from_being_opened(
+    towns: TantivyIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread that looks for newer commits locks the folder of links, at any moment."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = threading.Event()
+
+    def lock() -> None:
+        while not ended.is_set():
+            for folder in tmp_path.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    (folder / ".tantivy-meta.lock").touch()
+
+    thread = threading.Thread(target=lock)
+    thread.start()
+    try:
+        for _ in range(20):
+            assert found(TantivyIndex(towns.path), "capitals of Norway")[0] == "oslo"
+    finally:
+        ended.set()
+        thread.join()
+    assert not list(tmp_path.iterdir()), "no folder of links is left"
 
 
 def test_searches_of_one_loop_after_the_other(towns: TantivyIndex) -> None:

@@ -15,7 +15,7 @@ from tests.trainer.saving.kill_run import STEPS, train
 from vf.trainer.saving.run_folder import RunFolder
 
 KILLS = 6
-CLOCK = ("time/", "tokens_per_s/", "groups_per_s/", "logprob_gap")
+CLOCK = ("time/", "tokens_per_s/", "groups_per_s/")
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +80,16 @@ def comparable(folder: RunFolder) -> list[dict[str, float]]:
 def test_on_policy_the_ledger_and_the_metrics_are_those_of_an_unbroken_run(
     server: Any, tmp_path: Path
 ) -> None:
-    args = {"max_steps_off_policy": 0}
+    # One rollout at a time: which requests share a forward pass is a matter of time, and decides
+    # the last digits of their logits, now and then a token.
+    args = {"max_steps_off_policy": 0, "max_concurrent": 1}
     unbroken, broken = RunFolder(tmp_path / "unbroken"), RunFolder(tmp_path / "broken")
     assert run_through(server, unbroken.path, args, 0, 0) == 0
     assert run_through(server, broken.path, args, KILLS, 1) >= 2
     assert ledger(broken) == ledger(unbroken)
     expected, got = comparable(unbroken), comparable(broken)
     assert [line["step"] for line in got] == list(range(STEPS + 1))
-    for theirs, ours in zip(expected, got, strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+    assert got == expected, "to the last bit"
 
 
 def test_off_policy_no_draw_is_lost_or_trained_on_twice(server: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import vf
 from vf.traces.errors import ConfigError
@@ -22,14 +23,16 @@ SETTINGS = {
     "lr_scheduler_type": "linear",
     "eval_strategy": "steps",
     "eval_examples": 4,
+    # Which requests share a forward pass is a matter of time, and decides the last digits of their
+    # logits: one at a time, they do not vary.
+    "max_concurrent": 1,
 }
 CLOCK = ("time/", "tokens_per_s/", "groups_per_s/")
-NOISE = "logprob_gap"  # itself a difference that should be 0: only what rounding leaves
 
 
 def comparable(folder: RunFolder) -> list[dict[str, float]]:
     return [
-        {name: value for name, value in line.items() if not name.startswith((*CLOCK, NOISE))}
+        {name: value for name, value in line.items() if not name.startswith(CLOCK)}
         for line in folder.read_metrics()
     ]
 
@@ -59,18 +62,11 @@ def test_resumed_run_equals_the_unbroken_one(make_trainer: Any, tmp_path: Path) 
 
     expected, got = comparable(unbroken.folder), comparable(resumed.folder)
     assert [line["step"] for line in got] == [0, 1, 2, 3, 4, 5]
-    for theirs, ours in zip(expected, got, strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
-    assert all(line.get(NOISE, 0.0) < 1e-5 for line in resumed.folder.read_metrics())
+    assert got == expected, "to the last bit"
     for step in range(1, 6):
         assert task_ids(resumed.folder, step) == task_ids(unbroken.folder, step)
     final = [run.policy.weights.trainable_state() for run in (unbroken, resumed)]
-    # Which requests shared a batch differs, and Adam makes of rounding in a vanishing gradient a
-    # step of full size: so single parameters may differ, all together they must not.
-    start = make_trainer("start", **SETTINGS).policy.weights.trainable_state()
-    moved = sum(float((final[0][name] - start[name]).square().sum()) for name in start)
-    apart = sum(float((final[0][name] - final[1][name]).square().sum()) for name in start)
-    assert apart < 1e-6 * moved
+    assert all(torch.equal(final[0][name], final[1][name]) for name in final[0])
     # What the stopped run had done beyond its checkpoint is kept, apart.
     superseded = {path.name for path in (resumed.folder.traces / "superseded-1").iterdir()}
     assert superseded == {"step-000003.jsonl", "step-000004.jsonl", "eval-000003.jsonl"}

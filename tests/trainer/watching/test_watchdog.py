@@ -42,7 +42,28 @@ def test_a_stall_is_told_again_while_it_lasts_and_not_while_something_moves(
     assert "in 'step'" in told[0]
     text = (tmp_path / "stalls.log").read_text()
     assert text.count("no progress for") == len(told)
-    assert "test_watchdog.py" in text, "the stacks of all threads are there"
+    assert "test_watchdog.py" in text, "the stack of this thread is there"
+
+
+def test_the_stacks_of_all_threads_are_written_however_many(tmp_path: Path) -> None:
+    let_go = threading.Event()
+    threads = [
+        threading.Thread(target=let_go.wait, name=f"waits-{number}", args=(60.0,))
+        for number in range(200)
+    ]
+    for thread in threads:
+        thread.start()
+    told: list[str] = []
+    watchdog = Watchdog(0.1, list, told.append, tmp_path / "stalls.log")
+    try:
+        assert wait_for(lambda: told)
+    finally:
+        let_go.set()
+        watchdog.stop()
+    text = (tmp_path / "stalls.log").read_text()
+    assert all(f"waits-{number}" in text for number in range(200))
+    assert text.index("MainThread") < text.index("test_watchdog.py") < text.index("waits-0")
+    assert text.count("in run") < 50, "what stands alike is written once"
 
 
 class Hangs(vf.Environment):
@@ -83,4 +104,4 @@ def test_a_run_says_who_waits_for_what(make_trainer: Any) -> None:
     assert "task task-1, turn 2" in stalls[0]
     assert line["time/environment"] > 1.0, "the wait is put down to the environment"
     assert "test_watchdog" not in stalls[0]
-    assert "Thread" in trainer.folder.stalls.read_text()
+    assert "MainThread" in trainer.folder.stalls.read_text()
