@@ -62,8 +62,10 @@ class EmbeddedServer:
 
     def stop(self) -> None:
         """Stop at once. Safe to call twice."""
-        self._server.stop()
-        self.engine.stop()
+        try:
+            self._server.stop()
+        finally:  # a signal may come while it waits
+            self.engine.stop()
 
     def check(self) -> None:
         """Raise EngineError if a thread has died."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
 from typing import Any, Literal
@@ -104,7 +105,11 @@ class EmbeddedEngine:
                     self._manager.warmup()  # builds the cache, without a mask now
             except (MemoryError, RuntimeError, ValueError) as error:
                 raise EngineError(f"the embedded engine cannot make its cache: {error}") from error
-        self._manager.start()
+        # The generation thread is a daemon if the one that starts it is: whoever forgets to stop
+        # it, or is interrupted on the way, leaves a process that can end.
+        starter = threading.Thread(target=self._manager.start, daemon=True)
+        starter.start()
+        starter.join()
 
     def stop(self) -> None:
         """Stop at once; requests under way fail. Safe to call twice."""

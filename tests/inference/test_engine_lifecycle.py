@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
@@ -271,6 +273,27 @@ def test_a_stopped_engine_fails_what_is_under_way_and_says_that_it_is_not_runnin
 
     run(main())
     engine.stop()
+
+
+@pytest.mark.parametrize("ending", ["pass", "raise KeyboardInterrupt"])
+def test_a_process_that_forgets_to_stop_its_engine_can_end(ending: str) -> None:
+    code = f"""
+import asyncio
+from tests.inference.tiny_serving import load_model
+from vf.inference.embedded.engine import EmbeddedEngine
+from vf.inference.model import Sampling
+
+engine = EmbeddedEngine(load_model(), max_requests=2, max_seq_len=128)
+engine.start()
+completion = asyncio.run(engine.generate([1, 40, 41], Sampling(4, seed=0), [-1]))
+print(len(completion.token_ids), flush=True)
+{ending}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout == "4\n", done.stderr
+    assert (done.returncode == 0) is (ending == "pass")
 
 
 def test_the_model_is_usable_after_the_engine_has_stopped() -> None:
