@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -95,6 +95,9 @@ class RLTrainer:
         self._report = Report(folder, plan)
         self._tracker: Tracker | None = None
         self._unwritten: Metrics | None = None  # the last step's, until its evaluation is there
+        self._again = False  # they were written without it, when it broke off
+        # Where the run stood after the last step, while the policy still is what it was then.
+        self._standing: Progress | None = None
         self._closers: list[Callable[[], Any]] = []
         try:
             self._start()
@@ -125,6 +128,8 @@ class RLTrainer:
     def train(self) -> Summary:
         """Train to ``max_steps``, evaluating and saving on the way.
 
+        If it ends before, by an error or by Ctrl-C, the last finished step is saved first.
+
         Raises:
             TrainingError: Too many rollouts failed, or the loss is not finite.
             EngineError: The engine died.
@@ -134,11 +139,17 @@ class RLTrainer:
         self._tracker = open_trackers(names, self.folder, config, step=self.step_count)
         self.display.start(self.step_count, self.args.max_steps)
         self._open_ahead()
-        if self.step_count == 0 and self._evaluates:
-            self._conclude({"step": 0})
-        while self.step_count < self.args.max_steps:
-            self._conclude(self.step())
-        self.settle()
+        try:
+            if self._unwritten is not None:
+                self._conclude(self._unwritten)
+            elif self.step_count == 0 and self._evaluates:
+                self._conclude({"step": 0})
+            while self.step_count < self.args.max_steps:
+                self._conclude(self.step())
+            self.settle()
+        except BaseException:
+            self._rescue()
+            raise
         if self._keeper.unsaved is not None:
             raise self._keeper.unsaved
         return self.summary()
@@ -195,6 +206,7 @@ class RLTrainer:
                     if samples := [sample for group in share[streamed:] for sample in group]:
                         self.policy.accumulate(samples)
                     streamed = 0
+                    self._standing = None
                     updates.append(self.policy.finish())
         return updates
 
@@ -254,8 +266,8 @@ class RLTrainer:
         self._unwritten = metrics
         if self.step_count:
             self.display.step(metrics)
-        last = self.step_count == self.args.max_steps
-        if self._evaluates and (last or self.step_count % self.args.eval_steps == 0):
+        self._standing = self._progress()
+        if self._evaluation_is_due:
             self.collector.begin_evaluation(self.step_count)
         else:
             self.settle()
@@ -269,14 +281,17 @@ class RLTrainer:
         if self._unwritten is None:
             return
         metrics, self._unwritten = self._unwritten, None
-        metrics |= self.collector.end_evaluation()
+        again, self._again = self._again, False
+        try:
+            metrics |= self.collector.end_evaluation()
+        finally:  # resume() makes up for one that breaks off
+            self.folder.append_metrics(metrics, again=again)
         best = False
         if "eval/reward/mean" in metrics:
             self.display.evaluation(self.step_count, metrics)
             best = self.step_count > 0 and self._keeper.is_best(metrics["eval/reward/mean"])
         for note in baseline_notes(self.step_count, metrics, evaluates=self._evaluates):
             self._note(note)
-        self.folder.append_metrics(metrics)
         if self._tracker is not None:
             self._tracker.log(metrics)
         last = self.step_count == self.args.max_steps
@@ -284,6 +299,18 @@ class RLTrainer:
             with self._clock.part("save"):
                 self._keeper.try_save(self._progress(), best=best)
         self._report.update(final=last)
+
+    def _rescue(self) -> None:
+        """Save the last finished step, where that can still be done."""
+        progress = self._standing
+        if progress is None or progress.step <= self._keeper.latest_step:
+            return
+        if self.policy.sharding.together:  # it takes all processes, and one may be gone
+            return
+        self._keeper.try_save(replace(progress, seconds=self.seconds), best=False)
+        if self._keeper.unsaved is None:
+            goes_on = f"vf-rl --resume {self.folder.path}"
+            self._note(f"step {progress.step} is saved; go on with {goes_on}")
 
     def evaluate(self) -> Metrics:
         """Measure the model on the held-out tasks, and write the traces."""
@@ -320,7 +347,10 @@ class RLTrainer:
         self._earlier_seconds = progress.seconds
         self._alarms = Alarms(**progress.alarms)
         self.publish()
-        self.folder.rewind(self.step_count)
+        lines = [line for line in self.folder.read_metrics() if line["step"] == self.step_count]
+        if self._evaluation_is_due and lines and "eval/reward/mean" not in lines[-1]:
+            self._unwritten, self._again = lines[-1], True
+        self.folder.rewind(self.step_count, evaluated=not self._again)
         self.collector.restore(progress.queue)
         self._clock.lap()  # nor does the next step for what it took to come back
         return self.step_count
@@ -357,6 +387,11 @@ class RLTrainer:
     def _evaluates(self) -> bool:
         return self.args.eval_strategy == "steps"
 
+    @property
+    def _evaluation_is_due(self) -> bool:
+        last = self.step_count == self.args.max_steps
+        return self._evaluates and (last or self.step_count % self.args.eval_steps == 0)
+
     def _begin_part(self, name: str) -> None:
         self.collector.watchdog.phase(name)
         self.display.phase(name)
@@ -368,6 +403,9 @@ class RLTrainer:
     def close(self, *, failed: bool = False) -> None:
         """Stop the engine and all that is in flight. Safe to call twice.
 
+        A signal that comes meanwhile ends what is just being stopped, and nothing else: it is
+        raised when all is done.
+
         Args:
             failed: Whether the run ends because something went wrong.
         """
@@ -377,12 +415,17 @@ class RLTrainer:
             self._closers.append(lambda: tracker.close(failed=failed))
             self._tracker = None
         self._closers.append(self.display.stop)  # it too may fail: its terminal may be gone
+        signalled: BaseException | None = None
         while self._closers:
             closer = self._closers.pop()
             try:
                 closer()
             except Exception:
                 log.exception("while closing")
+            except BaseException as error:
+                signalled = error
+        if signalled is not None:
+            raise signalled
 
     def __enter__(self) -> Self:
         return self

@@ -52,6 +52,11 @@ class Keeper:
         """The newest checkpoint."""
         return latest_checkpoint(self._folder)
 
+    @property
+    def latest_step(self) -> int:
+        """The training steps done at the newest checkpoint; 0 if there is none."""
+        return 0 if self.latest is None else int(self.latest.name.removeprefix("step-"))
+
     def is_best(self, reward: float) -> bool:
         """Return whether a held-out reward is the highest so far, and remember it if it is."""
         if self.best_reward is not None and reward <= self.best_reward:

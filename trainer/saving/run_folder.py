@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -128,13 +129,27 @@ class RunFolder:
         """Return the store of the evaluation after ``step`` training steps."""
         return TraceStore(self.traces / f"eval-{step:06d}.jsonl")
 
-    def append_metrics(self, metrics: Metrics) -> None:
-        """Write one line of metrics, flushed to disk. What is not finite becomes null."""
+    def append_metrics(self, metrics: Metrics, *, again: bool = False) -> None:
+        """Write one line of metrics, flushed to disk. What is not finite becomes null.
+
+        Args:
+            metrics: Of one step.
+            again: Whether the step has a line, the last one, that this one replaces.
+        """
         line = {k: v if math.isfinite(v) else None for k, v in metrics.items()}
+        if again:
+            self._write_metrics([*self.read_metrics()[:-1], line])
+            return
         with self.metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def _write_metrics(self, lines: Sequence[Mapping[str, float | None]]) -> None:
+        """Write all lines anew; a kill leaves the old ones."""
+        temporary = self.metrics.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        temporary.replace(self.metrics)
 
     def read_metrics(self) -> list[Metrics]:
         """Return the lines written so far; a torn last one is left out."""
@@ -148,17 +163,20 @@ class RunFolder:
                 break
         return lines
 
-    def rewind(self, step: int) -> None:
+    def rewind(self, step: int, *, evaluated: bool = True) -> None:
         """Go back to the state after ``step`` training steps, losing nothing.
 
         Metrics of later steps are dropped, for they are written again. Traces of later steps are
         moved to ``traces/superseded-N``, so none is lost and none is counted twice.
+
+        Args:
+            step: How many steps are done.
+            evaluated: Whether the evaluation after them is; if not, its traces are moved, too.
         """
-        kept = [line for line in self.read_metrics() if line["step"] <= step]
-        temporary = self.metrics.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        temporary.replace(self.metrics)
+        self._write_metrics([line for line in self.read_metrics() if line["step"] <= step])
         later = [file for file in self.traces.glob("*.jsonl") if _step_of(file) > step]
+        if not evaluated and (begun := self.eval_traces(step).path).exists():
+            later.append(begun)
         if later:
             number = len(list(self.traces.glob("superseded-*"))) + 1
             attic = self.traces / f"superseded-{number}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -140,6 +141,23 @@ def test_an_environment_that_does_not_end_cannot_hold_up_the_end(
     closing.start()
     closing.join(60.0)
     assert not closing.is_alive()
+
+
+def test_a_signal_during_the_end_leaves_no_engine_behind(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread would keep the process from ending, for ever."""
+    trainer: RLTrainer = make_trainer()
+    stop = trainer.collector.orchestrator.stop
+
+    async def interrupted() -> None:
+        await stop()
+        signal.raise_signal(signal.SIGINT)  # is heard in the main thread, in the midst of a closer
+
+    monkeypatch.setattr(trainer.collector.orchestrator, "stop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.close()
+    assert not any("_run_generation_loop" in thread.name for thread in threading.enumerate())
 
 
 def test_an_evaluation_that_finds_no_room_for_its_traces_says_so(

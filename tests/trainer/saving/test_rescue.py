@@ -1,0 +1,158 @@
+"""A run that ends before its time saves the last finished step, and goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+import vf
+from tests.trainer.conftest import digits
+from vf.environments.environment import Split
+from vf.traces.errors import TrainingError
+from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.saving.checkpoint import latest_checkpoint
+from vf.trainer.saving.run_folder import RunFolder
+
+# One rollout at a time, so that the metrics are equal to the last bit; no checkpoint but the last.
+SETTINGS = {
+    "max_steps": 4,
+    "save_steps": 50,
+    "lora_dropout": 0.1,
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "eval_examples": 4,
+    "max_concurrent": 1,
+    "max_error_rate": 0.01,
+}
+CLOCK = ("time/", "tokens_per_s/", "groups_per_s/")
+
+
+class Moody(vf.Environment):
+    """Its step fails while the split is named in ``down``."""
+
+    max_turns = 1
+    rubric = vf.Rubric(outcome=digits)
+    down: ClassVar[set[str]] = set()
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        for index in range(16):
+            yield vf.Task(f"{split}-{index}", f"Say {index}.")
+
+    def reset(self, task: vf.Task) -> str:
+        if task.id.split("-")[0] in self.down:
+            raise RuntimeError("the service behind it is gone")
+        return str(task.prompt)
+
+
+vf.register("test-moody", Moody)
+
+
+@pytest.fixture(autouse=True)
+def _up() -> Iterator[None]:
+    yield
+    Moody.down.clear()
+
+
+def fails_after(trainer: RLTrainer, step: int, split: str) -> None:
+    """Let rollouts of a split fail once a step's weights are there."""
+    publish = trainer.publish
+
+    def publish_and_break() -> float:
+        gap = publish()
+        if trainer.step_count == step:
+            Moody.down.add(split)
+        return gap
+
+    trainer.publish = publish_and_break  # type: ignore[method-assign]
+
+
+def comparable(folder: RunFolder) -> list[dict[str, float]]:
+    return [
+        {name: value for name, value in line.items() if not name.startswith(CLOCK)}
+        for line in folder.read_metrics()
+    ]
+
+
+def go_on(make_trainer: Any) -> tuple[RLTrainer, int]:
+    """Resume the run with everything in order again; returns the step that it began after."""
+    Moody.down.clear()
+    trainer: RLTrainer = make_trainer("broken", env="test-moody", **SETTINGS)
+    step = trainer.resume()
+    trainer.train()
+    return trainer, step
+
+
+@pytest.mark.parametrize(("step", "split"), [(1, "train"), (2, "eval"), (4, "eval")])
+def test_an_environment_that_fails_costs_no_training(
+    make_trainer: Any, step: int, split: str
+) -> None:
+    unbroken: RLTrainer = make_trainer("unbroken", env="test-moody", **SETTINGS)
+    unbroken.train()
+    unbroken.close()
+
+    broken: RLTrainer = make_trainer("broken", env="test-moody", **SETTINGS)
+    fails_after(broken, step, split)
+    with pytest.raises(TrainingError):
+        broken.train()
+    broken.close()
+    assert (
+        latest_checkpoint(broken.folder.checkpoints) == broken.folder.checkpoints / f"step-{step}"
+    )
+    assert [line["step"] for line in broken.folder.read_metrics()] == list(range(step + 1))
+
+    resumed, begun = go_on(make_trainer)
+    assert begun == step
+    assert comparable(resumed.folder) == comparable(unbroken.folder)
+    for number in (0, 2, 4):
+        assert len(list(resumed.folder.eval_traces(number))) == 4
+
+
+def test_interrupted_it_is_saved(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer("broken", env="test-moody", **SETTINGS)
+    accumulate, notes = trainer.policy.accumulate, list[str]()
+
+    def interrupt(samples: Any) -> None:
+        accumulate(samples)
+        if trainer.step_count == 2:
+            raise KeyboardInterrupt
+
+    def note(text: str) -> None:
+        notes.append(text)
+
+    trainer.policy.accumulate = interrupt  # type: ignore[method-assign]
+    trainer.display.note = note  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.close()
+    assert notes[-1] == f"step 1 is saved; go on with vf-rl --resume {trainer.folder.path}"
+    resumed, begun = go_on(make_trainer)
+    assert begun == 1
+    assert [line["step"] for line in resumed.folder.read_metrics()] == [0, 1, 2, 3, 4]
+
+
+def test_weights_between_two_steps_are_not_saved(make_trainer: Any) -> None:
+    settings = SETTINGS | {"num_substeps": 2, "batch_size": 32}
+    trainer: RLTrainer = make_trainer(env="test-moody", **settings)
+    finish, calls = trainer.policy.finish, list[int]()
+
+    def interrupt() -> Any:
+        calls.append(trainer.step_count)
+        if calls == [1, 1, 2, 2]:
+            raise KeyboardInterrupt
+        return finish()
+
+    trainer.policy.finish = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert not list(trainer.folder.checkpoints.glob("step-*"))
+
+
+def test_a_full_disk_does_not_hide_why_it_ended(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer(env="test-moody", **SETTINGS)
+    fails_after(trainer, 1, "train")
+    trainer.folder.checkpoints.rmdir()
+    trainer.folder.checkpoints.touch()  # nothing can be written there
+    with pytest.raises(TrainingError, match="the service behind it is gone"):
+        trainer.train()
