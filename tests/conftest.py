@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
@@ -19,6 +20,14 @@ from vf.sandbox.local import UnsafeLocalSandbox
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# What ignores signals (nohup, a shell's background) hands that down to what it starts; here they
+# are sent on purpose.
+for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(
+            _number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL
+        )
 
 NO_CONTAINERS = "no containers here: "
 BUILD = "make sandbox-image (which runs `vf-sandbox build`)"

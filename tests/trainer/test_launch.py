@@ -45,6 +45,7 @@ rollouts_per_example = 4
 max_tokens = 32
 max_prompt_len = 256
 max_seq_len = 384
+max_concurrent = 1
 lora_dropout = 0.1
 learning_rate = 1e-3
 eval_strategy = "no"
@@ -94,11 +95,9 @@ def test_a_run_in_two_processes_is_written_once_and_resumes_exactly(config: Path
     done = accelerate_launch("--resume", str(run))
     assert done.returncode == 0, done.stderr
     assert "resumed after step 1" in done.stdout
-    for theirs, ours in zip(unbroken, metrics(run), strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+    assert metrics(run) == unbroken, "to the last bit: one rollout at a time meets no other"
     for name, parameter in parameters(run, 3).items():
-        # The engine rounds as its requests happen to meet in a batch; a step is 1e-3.
-        torch.testing.assert_close(parameter, final[name], rtol=1e-3, atol=1e-4)
+        assert torch.equal(parameter, final[name])
 
 
 def ranks_of(launcher: int) -> dict[int, int]:
