@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vf.trainer.preflight import Plan
-    from vf.trainer.rl_trainer import Summary
     from vf.trainer.saving.run_folder import RunFolder
     from vf.trainer.settings.config import Config
+    from vf.trainer.watching.summary import Summary
 
 # Other packages install commands called `vf-eval` and `vf-init` too: ours have a second name.
 COMMANDS = {

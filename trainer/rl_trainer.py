@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,38 +24,14 @@ from vf.trainer.settings.overlap import streams
 from vf.trainer.watching.alarms import Alarms
 from vf.trainer.watching.display import Display, SilentDisplay
 from vf.trainer.watching.kl_alarm import observe_kl
-from vf.trainer.watching.metrics import (
-    Metrics,
-    rollout_metrics,
-    shaping_metrics,
-    signal_metrics,
-    update_metrics,
-)
+from vf.trainer.watching.metrics import Metrics, step_metrics
 from vf.trainer.watching.notes import baseline_notes, step_notes
 from vf.trainer.watching.report import Report
 from vf.trainer.watching.step_clock import StepClock
+from vf.trainer.watching.summary import Summary
 from vf.trainer.watching.trackers import Tracker, open_trackers
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """How a run ended.
-
-    Attributes:
-        steps: Training steps done.
-        eval_before: Mean held-out reward before the first step, or None without evaluation.
-        eval_after: Mean held-out reward after the last step.
-        seconds: Wall time, earlier parts of a resumed run included.
-        checkpoint: The last checkpoint.
-    """
-
-    steps: int
-    eval_before: float | None
-    eval_after: float | None
-    seconds: float
-    checkpoint: Path
 
 
 class RLTrainer:
@@ -148,7 +123,8 @@ class RLTrainer:
                 self._conclude(self.step())
             self.settle()
         except BaseException:
-            self._rescue()
+            if self._standing is not None:
+                self._keeper.rescue(self._standing, self.seconds)
             raise
         if self._keeper.unsaved is not None:
             raise self._keeper.unsaved
@@ -235,21 +211,13 @@ class RLTrainer:
     def _measure(self, groups: list[Group], updates: list[UpdateStats], gap: float) -> Metrics:
         """Return the step's metrics, and say what is remarkable about them."""
         times = self._clock.lap()
-        seconds = times["total"]
         metrics: Metrics = {
             "step": self.step_count,
-            **rollout_metrics(groups),
-            **signal_metrics(groups, self.step_count - 1, seconds),
-            **shaping_metrics(groups, self.args),
-            **update_metrics(updates, reference=self.policy.reference is not None),
+            **step_metrics(self.step_count, groups, updates, times, self.args),
             "learning_rate": self.policy.learning_rate,
             "logprob_gap": gap,
-            **{f"time/{name}": value for name, value in times.items()},
+            "tasks/resting": self.collector.orchestrator.cursor.resting,
         }
-        metrics["tasks/resting"] = self.collector.orchestrator.cursor.resting
-        metrics["tokens_per_s/generate"] = metrics.get("tokens/sampled", 0.0) / seconds
-        processed = sum(update.processed_tokens for update in updates)
-        metrics["tokens_per_s/train"] = processed / times["train"]
         alarms, notes = self._alarms.observe(groups)
         kl_alarm, kl_notes = observe_kl(self._alarms.ringing, metrics, self.args)
         for note in [*notes, *kl_notes]:
@@ -299,18 +267,6 @@ class RLTrainer:
             with self._clock.part("save"):
                 self._keeper.try_save(self._progress(), best=best)
         self._report.update(final=last)
-
-    def _rescue(self) -> None:
-        """Save the last finished step, where that can still be done."""
-        progress = self._standing
-        if progress is None or progress.step <= self._keeper.latest_step:
-            return
-        if self.policy.sharding.together:  # it takes all processes, and one may be gone
-            return
-        self._keeper.try_save(replace(progress, seconds=self.seconds), best=False)
-        if self._keeper.unsaved is None:
-            goes_on = f"vf-rl --resume {self.folder.path}"
-            self._note(f"step {progress.step} is saved; go on with {goes_on}")
 
     def evaluate(self) -> Metrics:
         """Measure the model on the held-out tasks, and write the traces."""

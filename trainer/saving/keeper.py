@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 from vf.traces.errors import CheckpointError
@@ -52,11 +53,6 @@ class Keeper:
         """The newest checkpoint."""
         return latest_checkpoint(self._folder)
 
-    @property
-    def latest_step(self) -> int:
-        """The training steps done at the newest checkpoint; 0 if there is none."""
-        return 0 if self.latest is None else int(self.latest.name.removeprefix("step-"))
-
     def is_best(self, reward: float) -> bool:
         """Return whether a held-out reward is the highest so far, and remember it if it is."""
         if self.best_reward is not None and reward <= self.best_reward:
@@ -99,6 +95,23 @@ class Keeper:
                 f"{checkpoint} is written, but not linked as best, or older ones are not removed: "
                 f"{error}. The run goes on"
             )
+
+    def rescue(self, progress: Progress, seconds: float) -> None:
+        """Write a checkpoint of a run that ends before its time, where that can still be done.
+
+        Args:
+            progress: Where the run stood when the policy became what it is.
+            seconds: Wall time spent by now.
+        """
+        latest = 0 if self.latest is None else int(self.latest.name.removeprefix("step-"))
+        if progress.step <= latest:
+            return
+        if self._policy.sharding.together:  # it takes all processes, and one may be gone
+            return
+        self.try_save(replace(progress, seconds=seconds), best=False)
+        if self.unsaved is None:
+            goes_on = f"vf-rl --resume {self._folder.parent}"
+            self._note(f"step {progress.step} is saved; go on with {goes_on}")
 
     def load(self, told: Collection[str], *, allow_changes: bool) -> Progress | None:
         """Put the newest checkpoint into the policy, and return where the run stood.

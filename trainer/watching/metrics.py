@@ -16,6 +16,36 @@ from vf.trainer.settings.config import TrainerArgs
 Metrics = dict[str, float]
 
 
+def step_metrics(
+    step: int,
+    groups: Sequence[Group],
+    updates: Sequence[UpdateStats],
+    times: Mapping[str, float],
+    args: TrainerArgs,
+) -> Metrics:
+    """Return what a training step's rollouts, updates and time say.
+
+    Args:
+        step: Which one; the first is 1.
+        groups: All that it waited for.
+        updates: Its optimizer steps.
+        times: Seconds by part, with ``train`` and ``total``.
+        args: ``[trainer.args]``.
+    """
+    seconds = times["total"]
+    metrics: Metrics = {
+        **rollout_metrics(groups),
+        **signal_metrics(groups, step - 1, seconds),
+        **shaping_metrics(groups, args),
+        **update_metrics(updates, reference=bool(args.kl_penalty_coef)),
+        **{f"time/{name}": value for name, value in times.items()},
+    }
+    metrics["tokens_per_s/generate"] = metrics.get("tokens/sampled", 0.0) / seconds
+    processed = sum(update.processed_tokens for update in updates)
+    metrics["tokens_per_s/train"] = processed / times["train"]
+    return metrics
+
+
 def rollout_metrics(groups: Sequence[Group]) -> Metrics:
     """Return what the rollouts of a step say.
 
