@@ -121,6 +121,9 @@ class StepRollouts:
     ) -> None:
         """Go on where a saved step was: what had ended is kept, what had not starts anew.
 
+        Failures of before do not count against ``max_error_rate``: whoever goes on has mended what
+        made the run stop.
+
         Args:
             state: As :meth:`state` returned it.
             groups: Each with whether it was done, and its traces.
@@ -131,11 +134,9 @@ class StepRollouts:
             if done:
                 self._groups[group.number] = group
                 group.take(traces)
-                self._failures += group.failed
                 self._finished.append(group)
             else:
                 group.failed = [trace for trace in traces if trace.error is not None]
-                self._failures += group.failed
                 ended = {t.info["rollout"]: t for t in traces if t.error is None}
                 self._launch(group, ended)
             for trace in traces:

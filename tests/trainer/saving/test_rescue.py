@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -56,16 +57,22 @@ def _up() -> Iterator[None]:
 
 
 def fails_after(trainer: RLTrainer, step: int, split: str) -> None:
-    """Let rollouts of a split fail once a step's weights are there."""
-    publish = trainer.publish
+    """Let rollouts of a split fail once a step is done, or about to be evaluated."""
+    publish, take_step = trainer.publish, trainer.step
 
     def publish_and_break() -> float:
         gap = publish()
-        if trainer.step_count == step:
+        if trainer.step_count == step and split == "eval":
             Moody.down.add(split)
         return gap
 
+    def break_and_step() -> dict[str, float]:
+        if trainer.step_count == step and split == "train":
+            Moody.down.add(split)
+        return take_step()
+
     trainer.publish = publish_and_break  # type: ignore[method-assign]
+    trainer.step = break_and_step  # type: ignore[method-assign]
 
 
 def comparable(folder: RunFolder) -> list[dict[str, float]]:
@@ -107,6 +114,29 @@ def test_an_environment_that_fails_costs_no_training(
     assert comparable(resumed.folder) == comparable(unbroken.folder)
     for number in (0, 2, 4):
         assert len(list(resumed.folder.eval_traces(number))) == 4
+
+
+def test_failures_that_are_saved_with_it_do_not_end_it_again(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer("broken", env="test-moody", **SETTINGS)
+
+    def wait_for_failures(metrics: dict[str, float]) -> None:
+        if metrics["step"] == 1:  # now the rollouts of step 2 run, and where it stands is noted
+            Moody.down.add("train")
+            deadline = time.monotonic() + 60.0
+            while not trainer.collector.orchestrator._open[2]._failures:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+    trainer.display.step = wait_for_failures  # type: ignore[method-assign]
+    with pytest.raises(TrainingError, match="the service behind it is gone"):
+        trainer.train()
+    trainer.close()
+    resumed, begun = go_on(make_trainer)
+    assert begun == 1
+    lines = resumed.folder.read_metrics()
+    assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
+    assert lines[2]["rollouts/failed"] >= 1, "they are told, too"
+    assert lines[2]["rollouts/scored"] == 16
 
 
 def test_interrupted_it_is_saved(make_trainer: Any) -> None:
