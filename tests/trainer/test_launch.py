@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -17,6 +16,7 @@ import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 
+from tests.trainer.saving.comparing import comparable
 from vf.traces.errors import ConfigError
 from vf.trainer import cli
 from vf.trainer.launch import (
@@ -30,6 +30,7 @@ from vf.trainer.launch import (
     processes_to_launch,
     world,
 )
+from vf.trainer.saving.run_folder import RunFolder
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.load_config import parse_config
 
@@ -53,7 +54,6 @@ save_steps = 1
 output_dir = {output!r}
 """
 LAUNCH = "import sys; from vf.trainer.launch import launch; sys.exit(launch(2, sys.argv[1:]))"
-CLOCK = ("time/", "tokens_per_s/", "groups_per_s/")
 
 
 @pytest.fixture
@@ -61,11 +61,6 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "mine.toml"
     path.write_text(TOML.format(output=str(tmp_path / "runs")))
     return path
-
-
-def metrics(run: Path) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith(CLOCK)} for line in lines]
 
 
 def parameters(run: Path, step: int) -> dict[str, torch.Tensor]:
@@ -85,7 +80,7 @@ def test_a_run_in_two_processes_is_written_once_and_resumes_exactly(config: Path
     assert "in 2 processes" in done.stdout
     assert done.stdout.count("step    3/3") == 1
     run = config.parent / "runs" / "run"
-    unbroken, final = metrics(run), parameters(run, 3)
+    unbroken, final = comparable(RunFolder(run)), parameters(run, 3)
     assert [line["step"] for line in unbroken] == [1, 2, 3]
     assert any(line.get("grad_norm", 0.0) > 0 for line in unbroken[1:]), "nothing was learned"
     assert len(list((run / "traces").glob("*.jsonl"))) == 3
@@ -95,7 +90,9 @@ def test_a_run_in_two_processes_is_written_once_and_resumes_exactly(config: Path
     done = accelerate_launch("--resume", str(run))
     assert done.returncode == 0, done.stderr
     assert "resumed after step 1" in done.stdout
-    assert metrics(run) == unbroken, "to the last bit: one rollout at a time meets no other"
+    assert comparable(RunFolder(run)) == unbroken, (
+        "to the last bit: one rollout at a time meets no other"
+    )
     for name, parameter in parameters(run, 3).items():
         assert torch.equal(parameter, final[name])
 

@@ -117,9 +117,7 @@ class RunFolder:
 
     def write_config(self, text: str) -> None:
         """Write the resolved settings, whole or not at all: other processes may be reading."""
-        temporary = self.config.with_suffix(".tmp")
-        temporary.write_text(text)
-        temporary.replace(self.config)
+        write_whole(self.config, text)
 
     def step_traces(self, step: int) -> TraceStore:
         """Return the store of a training step's traces; the first step is 1."""
@@ -146,10 +144,7 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def _write_metrics(self, lines: Sequence[Mapping[str, float | None]]) -> None:
-        """Write all lines anew; a kill leaves the old ones."""
-        temporary = self.metrics.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        temporary.replace(self.metrics)
+        write_whole(self.metrics, "".join(json.dumps(line) + "\n" for line in lines))
 
     def read_metrics(self) -> list[Metrics]:
         """Return the lines written so far; a torn last one is left out."""
@@ -183,6 +178,13 @@ class RunFolder:
             attic.mkdir()
             for file in later:
                 file.rename(attic / file.name)
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a text file anew; a kill leaves the old one, and nobody reads half of it."""
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(text)
+    temporary.replace(file)
 
 
 def _step_of(traces: Path) -> int:

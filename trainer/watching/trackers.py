@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel
 
 from vf.traces.errors import ConfigError
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.saving.run_folder import RunFolder, write_whole
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.write_config import to_toml
 from vf.trainer.watching.metrics import Metrics
@@ -226,10 +226,7 @@ class _Link:
     def write(self) -> None:
         """Write it down, whole or not at all."""
         links = {**self._all(self.folder), self.name: {"id": self.id, "logged": self.logged}}
-        file = self.folder.path / "trackers.json"
-        temporary = file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(links, indent=1) + "\n")
-        temporary.replace(file)
+        write_whole(self.folder.path / "trackers.json", json.dumps(links, indent=1) + "\n")
 
     @staticmethod
     def _all(folder: RunFolder) -> dict[str, Any]:

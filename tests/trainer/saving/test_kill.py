@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.trainer.saving.comparing import comparable
 from tests.trainer.saving.kill_run import STEPS, train
 from vf.trainer.saving.run_folder import RunFolder
 
 KILLS = 6
-CLOCK = ("time/", "tokens_per_s/", "groups_per_s/")
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +68,6 @@ def ledger(folder: RunFolder) -> dict[int, list[tuple[Any, ...]]]:
         )
         for step in range(1, STEPS + 1)
     }
-
-
-def comparable(folder: RunFolder) -> list[dict[str, float]]:
-    return [
-        {name: value for name, value in line.items() if not name.startswith(CLOCK)}
-        for line in folder.read_metrics()
-    ]
 
 
 def test_on_policy_the_ledger_and_the_metrics_are_those_of_an_unbroken_run(

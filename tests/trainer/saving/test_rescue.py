@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import pytest
 
 import vf
-from tests.trainer.conftest import digits
-from vf.environments.environment import Split
+from tests.trainer.conftest import Digits
+from tests.trainer.saving.comparing import comparable
 from vf.traces.errors import TrainingError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import latest_checkpoint
-from vf.trainer.saving.run_folder import RunFolder
 
 # One rollout at a time, so that the metrics are equal to the last bit; no checkpoint but the last.
 SETTINGS = {
@@ -27,19 +26,12 @@ SETTINGS = {
     "max_concurrent": 1,
     "max_error_rate": 0.01,
 }
-CLOCK = ("time/", "tokens_per_s/", "groups_per_s/")
 
 
-class Moody(vf.Environment):
-    """Its step fails while the split is named in ``down``."""
+class Moody(Digits):
+    """It cannot be reset while the split is named in ``down``."""
 
-    max_turns = 1
-    rubric = vf.Rubric(outcome=digits)
     down: ClassVar[set[str]] = set()
-
-    def tasks(self, split: Split) -> Iterator[vf.Task]:
-        for index in range(16):
-            yield vf.Task(f"{split}-{index}", f"Say {index}.")
 
     def reset(self, task: vf.Task) -> str:
         if task.id.split("-")[0] in self.down:
@@ -56,7 +48,7 @@ def _up() -> Iterator[None]:
     Moody.down.clear()
 
 
-def fails_after(trainer: RLTrainer, step: int, split: str) -> None:
+def fails_after(monkeypatch: pytest.MonkeyPatch, trainer: RLTrainer, step: int, split: str) -> None:
     """Let rollouts of a split fail once a step is done, or about to be evaluated."""
     publish, take_step = trainer.publish, trainer.step
 
@@ -71,15 +63,8 @@ def fails_after(trainer: RLTrainer, step: int, split: str) -> None:
             Moody.down.add(split)
         return take_step()
 
-    trainer.publish = publish_and_break  # type: ignore[method-assign]
-    trainer.step = break_and_step  # type: ignore[method-assign]
-
-
-def comparable(folder: RunFolder) -> list[dict[str, float]]:
-    return [
-        {name: value for name, value in line.items() if not name.startswith(CLOCK)}
-        for line in folder.read_metrics()
-    ]
+    monkeypatch.setattr(trainer, "publish", publish_and_break)
+    monkeypatch.setattr(trainer, "step", break_and_step)
 
 
 def go_on(make_trainer: Any) -> tuple[RLTrainer, int]:
@@ -93,14 +78,14 @@ def go_on(make_trainer: Any) -> tuple[RLTrainer, int]:
 
 @pytest.mark.parametrize(("step", "split"), [(1, "train"), (2, "eval"), (4, "eval")])
 def test_an_environment_that_fails_costs_no_training(
-    make_trainer: Any, step: int, split: str
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch, step: int, split: str
 ) -> None:
     unbroken: RLTrainer = make_trainer("unbroken", env="test-moody", **SETTINGS)
     unbroken.train()
     unbroken.close()
 
     broken: RLTrainer = make_trainer("broken", env="test-moody", **SETTINGS)
-    fails_after(broken, step, split)
+    fails_after(monkeypatch, broken, step, split)
     with pytest.raises(TrainingError):
         broken.train()
     broken.close()
@@ -116,7 +101,9 @@ def test_an_environment_that_fails_costs_no_training(
         assert len(list(resumed.folder.eval_traces(number))) == 4
 
 
-def test_failures_that_are_saved_with_it_do_not_end_it_again(make_trainer: Any) -> None:
+def test_failures_that_are_saved_with_it_do_not_end_it_again(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer: RLTrainer = make_trainer("broken", env="test-moody", **SETTINGS)
 
     def wait_for_failures(metrics: dict[str, float]) -> None:
@@ -127,7 +114,7 @@ def test_failures_that_are_saved_with_it_do_not_end_it_again(make_trainer: Any) 
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
 
-    trainer.display.step = wait_for_failures  # type: ignore[method-assign]
+    monkeypatch.setattr(trainer.display, "step", wait_for_failures)
     with pytest.raises(TrainingError, match="the service behind it is gone"):
         trainer.train()
     trainer.close()
@@ -139,7 +126,7 @@ def test_failures_that_are_saved_with_it_do_not_end_it_again(make_trainer: Any) 
     assert lines[2]["rollouts/scored"] == 16
 
 
-def test_interrupted_it_is_saved(make_trainer: Any) -> None:
+def test_interrupted_it_is_saved(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer: RLTrainer = make_trainer("broken", env="test-moody", **SETTINGS)
     accumulate, notes = trainer.policy.accumulate, list[str]()
 
@@ -148,11 +135,8 @@ def test_interrupted_it_is_saved(make_trainer: Any) -> None:
         if trainer.step_count == 2:
             raise KeyboardInterrupt
 
-    def note(text: str) -> None:
-        notes.append(text)
-
-    trainer.policy.accumulate = interrupt  # type: ignore[method-assign]
-    trainer.display.note = note  # type: ignore[method-assign]
+    monkeypatch.setattr(trainer.policy, "accumulate", interrupt)
+    monkeypatch.setattr(trainer.display, "note", notes.append)
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
     trainer.close()
@@ -162,7 +146,9 @@ def test_interrupted_it_is_saved(make_trainer: Any) -> None:
     assert [line["step"] for line in resumed.folder.read_metrics()] == [0, 1, 2, 3, 4]
 
 
-def test_weights_between_two_steps_are_not_saved(make_trainer: Any) -> None:
+def test_weights_between_two_steps_are_not_saved(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = SETTINGS | {"num_substeps": 2, "batch_size": 32}
     trainer: RLTrainer = make_trainer(env="test-moody", **settings)
     finish, calls = trainer.policy.finish, list[int]()
@@ -173,15 +159,17 @@ def test_weights_between_two_steps_are_not_saved(make_trainer: Any) -> None:
             raise KeyboardInterrupt
         return finish()
 
-    trainer.policy.finish = interrupt  # type: ignore[method-assign]
+    monkeypatch.setattr(trainer.policy, "finish", interrupt)
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
     assert not list(trainer.folder.checkpoints.glob("step-*"))
 
 
-def test_a_full_disk_does_not_hide_why_it_ended(make_trainer: Any) -> None:
+def test_a_full_disk_does_not_hide_why_it_ended(
+    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer: RLTrainer = make_trainer(env="test-moody", **SETTINGS)
-    fails_after(trainer, 1, "train")
+    fails_after(monkeypatch, trainer, 1, "train")
     trainer.folder.checkpoints.rmdir()
     trainer.folder.checkpoints.touch()  # nothing can be written there
     with pytest.raises(TrainingError, match="the service behind it is gone"):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import vf
+from tests.trainer.saving.comparing import comparable
 from vf.traces.errors import ConfigError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import latest_checkpoint
@@ -27,14 +28,6 @@ SETTINGS = {
     # logits: one at a time, they do not vary.
     "max_concurrent": 1,
 }
-CLOCK = ("time/", "tokens_per_s/", "groups_per_s/")
-
-
-def comparable(folder: RunFolder) -> list[dict[str, float]]:
-    return [
-        {name: value for name, value in line.items() if not name.startswith(CLOCK)}
-        for line in folder.read_metrics()
-    ]
 
 
 def task_ids(folder: RunFolder, step: int) -> list[str]:
