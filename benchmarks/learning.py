@@ -138,7 +138,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    from vf.traces.errors import ConfigError
+    from vf.runtime.errors import ConfigError
     from vf.trainer.settings.load_config import load_config
 
     overrides = [f"seed={args.seed}", f"eval_examples={args.eval_examples}"]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vf.environments.bundled.calculator import Calculator
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 from vf.traces.task import Task
 from vf.traces.tools import ArgumentError, Tool

@@ -14,8 +14,8 @@ from vf.environments.tool_calls import ToolBox
 from vf.inference.scripted import Script
 from vf.rubrics.group import AnyRubric
 from vf.rubrics.rubric import Rubric, episode_return
-from vf.traces.calling import call, instant
-from vf.traces.errors import ConfigError
+from vf.runtime.calling import call, instant
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task
 from vf.traces.tools import Tool, is_tool

@@ -11,8 +11,8 @@ from typing import TypeAlias, TypeVar
 from vf.environments.environment import Environment
 from vf.environments.sandbox_source import SandboxSource
 from vf.environments.tool_calls import off_the_clock
+from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import ExecResult, Sandbox
-from vf.traces.errors import SandboxError
 
 Result = TypeVar("Result")
 Run: TypeAlias = Callable[[Sandbox, float], Awaitable[ExecResult]]

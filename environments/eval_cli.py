@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vf.traces.command import run_command
+from vf.runtime.command import run_command
 
 EXAMPLES = """\
 examples:

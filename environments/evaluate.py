@@ -10,15 +10,15 @@ from textwrap import shorten
 
 import pydantic_core
 
-from vf.environments.author_lines import author_lines
 from vf.environments.environment import Environment, Split
 from vf.environments.runner import rollout
 from vf.inference.model import Model, Sampling
 from vf.rubrics.group import score_group
-from vf.traces.calling import call
-from vf.traces.collector import fewer_collections
-from vf.traces.errors import ConfigError, VfError
-from vf.traces.seeding import derive_seed
+from vf.runtime.author_lines import author_lines
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError, VfError
+from vf.runtime.garbage import fewer_collections
+from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Iterator
 
 from vf.environments.environment import Split
-from vf.traces.errors import ConfigError
-from vf.traces.seeding import derive_seed
+from vf.runtime.errors import ConfigError
+from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 
 _EVAL_SHARE = 5  # one task in five belongs to the eval split, for good

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vf.traces.command import DONE, run_command
+from vf.runtime.command import DONE, run_command
 
 EXAMPLES = """\
 examples:

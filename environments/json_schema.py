@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vf.environments.extras import load
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
 
 _VALUES = ("default", "const", "enum", "examples")  # of a schema: not schemas themselves
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")

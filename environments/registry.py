@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from vf.environments.author_lines import author_lines
 from vf.environments.environment import Environment
-from vf.traces.errors import ConfigError
-from vf.traces.suggest import did_you_mean
+from vf.runtime.author_lines import author_lines
+from vf.runtime.errors import ConfigError
+from vf.runtime.suggest import did_you_mean
 
 ENTRY_POINT_GROUP = "vf.environments"
 _TABLE = f'[project.entry-points."{ENTRY_POINT_GROUP}"]'

@@ -14,16 +14,16 @@ from pydantic import TypeAdapter
 from vf.environments.activity import Activity
 from vf.environments.environment import Environment, Observation, Step
 from vf.inference.model import Conversation, LimitReached, Model, Sampling
-from vf.traces.calling import call
-from vf.traces.errors import (
+from vf.runtime.calling import call
+from vf.runtime.errors import (
     ConfigError,
     EnvironmentFailure,
     InfrastructureError,
     ModelError,
     RubricError,
 )
+from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message, as_messages
-from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Failure, StopReason, Trace, Turn
 

@@ -9,9 +9,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+from vf.runtime.errors import ConfigError, SandboxError
+from vf.runtime.suggest import did_you_mean
 from vf.sandbox.contract import Limits, OpenSandbox, Sandbox
-from vf.traces.errors import ConfigError, SandboxError
-from vf.traces.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from vf.sandbox.container.profile import Profile

@@ -19,8 +19,8 @@ from typing import Any
 from vf.environments.environment import Environment, Service
 from vf.environments.episode_sandbox import EpisodeSandbox, Run
 from vf.environments.sandbox_source import SandboxSource, given_source
+from vf.runtime.errors import ConfigError, InvalidToolUse
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
-from vf.traces.errors import ConfigError, InvalidToolUse
 
 MAX_FILE = 2**20  # bytes of a file that the model may read or write
 MAX_LISTED = 200  # names in a listing

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError, InfrastructureError, InvalidToolUse, ToolError
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError, InfrastructureError, InvalidToolUse, ToolError
+from vf.runtime.suggest import did_you_mean
 from vf.traces.messages import Message, ToolCall, writable
-from vf.traces.suggest import did_you_mean
 from vf.traces.tools import ArgumentError, Tool, render_result
 from vf.traces.trace import ToolEvent
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vf.traces.command import DONE, FAILED, complain, run_command
+from vf.runtime.command import DONE, FAILED, complain, run_command
 from vf.traces.trace import StopReason, Trace
 from vf.traces.view.plain import print_trace
 from vf.traces.view.serve import serve

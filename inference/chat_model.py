@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from vf.inference.model import Conversation, Reply, Sampling
-from vf.traces.errors import ConfigError, ModelError
+from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.messages import Message
 
 if TYPE_CHECKING:

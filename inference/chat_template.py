@@ -19,7 +19,7 @@ from itertools import product
 from typing import Any
 
 from vf.inference.preamble import tools_only_lead
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 
 MARKER = "vfmarkervf"  # letters only, so that no template escapes it

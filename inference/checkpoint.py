@@ -14,7 +14,7 @@ from typing import Any
 
 from vf.inference.embedded.loading import load_module
 from vf.inference.tiny_path import resolve_model
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

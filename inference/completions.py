@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from vf.inference.model import Sampling
 from vf.inference.serving import Served, Serving
 from vf.inference.wire import JsonClient
-from vf.traces.errors import ModelError, ServerDown
+from vf.runtime.errors import ModelError, ServerDown
 
 
 @dataclass(frozen=True, slots=True)

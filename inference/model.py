@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from vf.traces.errors import VfError
+from vf.runtime.errors import VfError
 from vf.traces.messages import Message
 from vf.traces.trace import Branch, Fork, StopReason
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from vf.inference.model import Conversation
 from vf.inference.renderer import BridgeError, Renderer
-from vf.traces.errors import ConfigError, ModelError
+from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.trace import Branch, Fork
 
 ThinkingHistory = Literal["keep", "template"]

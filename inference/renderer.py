@@ -16,7 +16,7 @@ from vf.inference.bridge import Bridge, BridgeError
 from vf.inference.chat_template import ChatTemplate
 from vf.inference.parsing import parser_for
 from vf.inference.seam import Seams
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 
 __all__ = ["BridgeError", "Renderer"]

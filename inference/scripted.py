@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from vf.inference.model import Conversation, Reply, Sampling
-from vf.traces.errors import ModelError
+from vf.runtime.errors import ModelError
 from vf.traces.messages import Message, ToolCall
 
 Line = str | Message | Mapping[str, Mapping[str, Any]]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from vf.traces.errors import ServerDown
+from vf.runtime.errors import ServerDown
 
 POLL_SECONDS = 0.1
 

@@ -14,7 +14,7 @@ from vf.inference.model import Conversation
 from vf.inference.next_prompt import divergence, next_prompt
 from vf.inference.probe_script import CONVERSATIONS, TOOLS, ScriptedTurn, sampled_ids
 from vf.inference.renderer import Renderer
-from vf.traces.errors import ConfigError, ModelError
+from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.messages import Message
 from vf.traces.trace import Fork
 

@@ -6,7 +6,7 @@ from vf.inference.completions import TokenSampler
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
 from vf.inference.next_prompt import ThinkingHistory, next_prompt
 from vf.inference.renderer import Renderer
-from vf.traces.errors import ModelError
+from vf.runtime.errors import ModelError
 from vf.traces.trace import Branch, Fork
 
 

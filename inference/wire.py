@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pydantic_core
 
-from vf.traces.errors import ModelError
+from vf.runtime.errors import ModelError
 
 RETRY_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504})
 

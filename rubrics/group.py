@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vf.rubrics.scorers import Part, check_scorer, checked, name_of
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError, InfrastructureError, RubricError
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError, InfrastructureError, RubricError
 from vf.traces.trace import Failure, Score, Trace
 
 Values = Sequence[float | int | None]

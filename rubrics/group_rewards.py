@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from vf.rubrics.group import GroupReward
 from vf.rubrics.scorers import Part, checked, name_of
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
 Compare = Callable[[Trace, Trace], float | Awaitable[float]]

@@ -20,7 +20,7 @@ from vf.rubrics.judge_prompt import (
     draw_nonce,
     read_verdict,
 )
-from vf.traces.errors import ConfigError, RubricError
+from vf.runtime.errors import ConfigError, RubricError
 from vf.traces.trace import Trace
 
 if TYPE_CHECKING:

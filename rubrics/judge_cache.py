@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 MAX_CHARACTERS = 40_000  # of one fenced text; the rest is cut off, and the judge told so
 

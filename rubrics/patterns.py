@@ -12,7 +12,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from vf.traces.errors import ConfigError, RubricError
+from vf.runtime.errors import ConfigError, RubricError
 
 TIMEOUT = 1.0  # seconds for one search
 _PROBE_TIMEOUTS = (0.1, 0.3)  # seconds; the second, for other threads' time counts too

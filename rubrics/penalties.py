@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from vf.rubrics.reading import same_call, sampled_calls
 from vf.rubrics.rubric import Penalty
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
 

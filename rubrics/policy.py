@@ -14,8 +14,8 @@ from vf.rubrics.patterns import Pattern, compiled
 from vf.rubrics.reading import argument_texts, sampled_calls, sampled_text
 from vf.rubrics.rubric import Penalty
 from vf.rubrics.scorers import Part, Scorer, checked, name_of
-from vf.traces.calling import call as run
-from vf.traces.errors import ConfigError
+from vf.runtime.calling import call as run
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
 Classifier = Callable[[str], float | Awaitable[float]]

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 
 from vf.rubrics.group import AnyRubric, score_group
-from vf.traces.collector import fewer_collections
-from vf.traces.errors import ConfigError, InfrastructureError, RubricError
+from vf.runtime.errors import ConfigError, InfrastructureError, RubricError
+from vf.runtime.garbage import fewer_collections
 from vf.traces.store import TraceStore
 from vf.traces.trace import Failure, Trace
 

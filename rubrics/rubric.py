@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from vf.rubrics.group import GroupReward, GroupScorer, apply_group_rewards
 from vf.rubrics.scorers import Part, Range, Scorer, by_name, check_scorer, name_of, values_of
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Score, Trace
 
 MAX_FLOOR = 0.1

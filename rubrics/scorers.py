@@ -2,7 +2,7 @@
 
 A scorer takes the trace and returns a number, or None where there is nothing to say. It may be a
 plain function (it runs in a thread), a coroutine function, an object with such a ``__call__``, or
-a function marked :func:`~vf.rubrics.process_pool.cpu_bound` (it runs in a process).
+a function marked :func:`~vf.runtime.process_pool.cpu_bound` (it runs in a process).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from enum import Enum
 from numbers import Real
 from typing import Any
 
-from vf.rubrics.process_pool import check_picklable, cpu_timeout, run_in_process
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError, InfrastructureError, RubricError
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError, InfrastructureError, RubricError
+from vf.runtime.process_pool import check_picklable, cpu_timeout, run_in_process
 from vf.traces.trace import Trace
 
 Value = float | int | bool | None

@@ -8,7 +8,7 @@ from typing import Literal
 from vf.rubrics.patterns import Pattern
 from vf.rubrics.reading import sampled_messages
 from vf.rubrics.rubric import Penalty
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
 _WORD = re.compile(r"\w+|[^\w\s]")

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from vf.rubrics.group import GroupReward, GroupScorer, apply_group_rewards
 from vf.rubrics.rubric import group_rewards_by_name
 from vf.rubrics.scorers import Part, Range, Scorer, by_name, check_scorer, values_of
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Score, Trace
 
 

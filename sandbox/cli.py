@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from vf.runtime.command import BAD_USAGE, DONE, FAILED, run_command
 from vf.sandbox.container.engine import Engine
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
@@ -16,7 +17,6 @@ from vf.sandbox.contract import Limits
 from vf.sandbox.doctor import diagnose
 from vf.sandbox.image import SUITE, build
 from vf.sandbox.reaper import Found, find, reap
-from vf.traces.command import BAD_USAGE, DONE, FAILED, run_command
 
 EXAMPLES = """\
 examples:

@@ -13,10 +13,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Self
 
+from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.contract import Limits
 from vf.sandbox.session import Session
 from vf.sandbox.session_sandbox import SessionSandbox
-from vf.traces.errors import ConfigError, SandboxError
 
 START_TIMEOUT = 60.0  # seconds until the supervisor must have answered
 END_TIMEOUT = 20.0  # seconds that it has to kill everything and end

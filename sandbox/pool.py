@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from vf.runtime.errors import InfrastructureError, SandboxError
 from vf.sandbox.contract import Sandbox
-from vf.traces.errors import InfrastructureError, SandboxError
 
 log = logging.getLogger("vf.sandbox")
 

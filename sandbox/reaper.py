@@ -13,9 +13,9 @@ import logging
 import time
 from dataclasses import dataclass
 
+from vf.runtime.errors import SandboxError
 from vf.sandbox.container.engine import Engine
 from vf.sandbox.container.owner import MARK, PREFIX, this_host, this_process, why_dead
-from vf.traces.errors import SandboxError
 
 log = logging.getLogger("vf.sandbox")
 

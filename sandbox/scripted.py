@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import ExecResult
-from vf.traces.errors import SandboxError
 
 # A whole result, the stdout of a program that ended well, or an error to raise.
 Answer: TypeAlias = ExecResult | str | Exception

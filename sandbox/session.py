@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
 from typing import Any, Protocol
 
+from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.frames import Decoder, Frame, FrameError, encode
-from vf.traces.errors import SandboxError
 
 VERSION = 1
 CHUNK = 256 * 1024

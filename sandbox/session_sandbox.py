@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Self
 
+from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.session import Session
-from vf.traces.errors import SandboxError
 
 
 class SessionSandbox(ABC):

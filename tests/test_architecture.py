@@ -13,12 +13,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = {
+    "runtime": 0,
     "traces": 1,
     "sandbox": 2,
     "inference": 2,
+    "tools": 3,
     "rubrics": 3,
     "environments": 4,
-    "trainer": 5,
+    "trainer": 7,
 }
 MAX_LINES = 400
 MAX_DEPTH = 2

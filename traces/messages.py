@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 Role = Literal["system", "user", "assistant", "tool"]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
 

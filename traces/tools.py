@@ -25,7 +25,7 @@ from pydantic import (
     create_model,
 )
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import writable
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, with_config
 
-from vf.traces.errors import InfrastructureError
+from vf.runtime.errors import InfrastructureError
 from vf.traces.messages import Message, writable
 from vf.traces.task import Task
 

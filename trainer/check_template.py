@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.traces.command import DONE, FAILED, run_command
-from vf.traces.errors import ConfigError
+from vf.runtime.command import DONE, FAILED, run_command
+from vf.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from vf.inference.template_probe import Verdict

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.traces.command import DONE, complain, run_command, show
-from vf.traces.errors import ConfigError
+from vf.runtime.command import DONE, complain, run_command, show
+from vf.runtime.errors import ConfigError
+from vf.runtime.signals import end_with_parent, orderly_end
 from vf.trainer.launch import launch, narrow_devices, processes_to_launch, world
-from vf.trainer.signals import end_with_parent, orderly_end
 from vf.trainer.tmux import attach, check_installed, open_session
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from vf.inference.engine import Engine
 from vf.inference.model import Sampling
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.vllm.engine import VllmEngine, choose_rung
-from vf.traces.errors import ServerDown, TrainingError
+from vf.runtime.errors import ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.preflight import Plan
 from vf.trainer.saving.run_folder import RunFolder

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.traces.command import DONE, run_command, show
-from vf.trainer.signals import orderly_end
+from vf.runtime.command import DONE, run_command, show
+from vf.runtime.signals import orderly_end
 
 if TYPE_CHECKING:
     from vf.trainer.saving.export import Exported

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from vf.trainer.settings.config import Config

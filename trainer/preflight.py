@@ -17,8 +17,8 @@ from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.inference.template_probe import check_kind, probe, summary
 from vf.inference.tiny_path import resolve_model
 from vf.inference.vllm.engine import RUNGS, check_settings, choose_rung
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError, VfError
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError, VfError
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
 from vf.trainer.launch import (

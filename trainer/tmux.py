@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from vf.trainer.saving.run_folder import RunFolder

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from vf.rubrics.group import GroupReward
     from vf.rubrics.judge import Judge
     from vf.rubrics.judge_prompt import Criterion
-    from vf.rubrics.process_pool import cpu_bound
     from vf.rubrics.rescore import rescore
     from vf.rubrics.rubric import Penalty, Rubric
     from vf.rubrics.weighted_sum import WeightedSum
-    from vf.sandbox.contract import ExecResult, Limits, Sandbox
-    from vf.sandbox.scripted import ScriptedSandbox
-    from vf.traces.errors import (
+    from vf.runtime.errors import (
         ConfigError,
         InfrastructureError,
         InvalidToolUse,
         SandboxError,
         VfError,
     )
+    from vf.runtime.process_pool import cpu_bound
+    from vf.sandbox.contract import ExecResult, Limits, Sandbox
+    from vf.sandbox.scripted import ScriptedSandbox
     from vf.traces.messages import Message, ToolCall
     from vf.traces.store import TraceStore
     from vf.traces.task import Task
@@ -54,7 +54,7 @@ _HOME = {
     "BashTool": "vf.environments.sandbox_tools",
     "Branch": "vf.traces.trace",
     "ChatModel": "vf.inference.chat_model",
-    "ConfigError": "vf.traces.errors",
+    "ConfigError": "vf.runtime.errors",
     "Criterion": "vf.rubrics.judge_prompt",
     "Environment": "vf.environments.environment",
     "Evaluation": "vf.environments.evaluate",
@@ -62,8 +62,8 @@ _HOME = {
     "FileTools": "vf.environments.sandbox_tools",
     "GroupReward": "vf.rubrics.group",
     "GymEnvironment": "vf.environments.gym.from_gym",
-    "InfrastructureError": "vf.traces.errors",
-    "InvalidToolUse": "vf.traces.errors",
+    "InfrastructureError": "vf.runtime.errors",
+    "InvalidToolUse": "vf.runtime.errors",
     "Judge": "vf.rubrics.judge",
     "Limits": "vf.sandbox.contract",
     "McpTools": "vf.environments.mcp.tools",
@@ -74,7 +74,7 @@ _HOME = {
     "Rubric": "vf.rubrics.rubric",
     "Sampling": "vf.inference.model",
     "Sandbox": "vf.sandbox.contract",
-    "SandboxError": "vf.traces.errors",
+    "SandboxError": "vf.runtime.errors",
     "Score": "vf.traces.trace",
     "ScriptedModel": "vf.inference.scripted",
     "ScriptedSandbox": "vf.sandbox.scripted",
@@ -86,9 +86,9 @@ _HOME = {
     "ToolEvent": "vf.traces.trace",
     "Trace": "vf.traces.trace",
     "TraceStore": "vf.traces.store",
-    "VfError": "vf.traces.errors",
+    "VfError": "vf.runtime.errors",
     "WeightedSum": "vf.rubrics.weighted_sum",
-    "cpu_bound": "vf.rubrics.process_pool",
+    "cpu_bound": "vf.runtime.process_pool",
     "evaluate": "vf.environments.evaluate",
     "make": "vf.environments.registry",
     "register": "vf.environments.registry",

@@ -10,7 +10,7 @@ import unicodedata
 from dataclasses import dataclass
 
 from vf.environments.registry import registered
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 50  # characters

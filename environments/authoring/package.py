@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from vf.environments.authoring.names import Names
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 _CONTAINERS = """
 It runs code in containers. `vf-sandbox doctor` says whether they can be had here, and

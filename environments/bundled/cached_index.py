@@ -13,7 +13,7 @@ from vf.environments.search.build import build_index
 from vf.environments.search.meta import META_FILE
 from vf.environments.search.sources import Source
 from vf.environments.search.tantivy_index import TantivyIndex
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 
 def cached_index(

@@ -14,7 +14,7 @@ from vf.environments.generated import distinct_tasks
 from vf.inference.scripted import Script
 from vf.rubrics.penalties import extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.task import Task
 from vf.traces.tools import tool
 from vf.traces.trace import Trace

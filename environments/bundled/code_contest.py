@@ -16,7 +16,7 @@ from vf.rubrics.outcomes.code_tests import credit, final_code
 from vf.rubrics.outcomes.grading import Case, grade
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace

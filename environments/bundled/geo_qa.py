@@ -21,9 +21,9 @@ from vf.environments.search.meta import Fingerprint
 from vf.environments.search.rubric import Outcome, search_rubric
 from vf.environments.search.tools import SearchTools
 from vf.inference.scripted import Line, Script
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
+from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
-from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 
 

@@ -10,9 +10,9 @@ from itertools import pairwise
 from vf.environments.environment import Environment, Split, Step
 from vf.inference.scripted import Script
 from vf.rubrics.rubric import Rubric
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
+from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
-from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import StopReason, Trace
 

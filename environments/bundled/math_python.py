@@ -15,9 +15,9 @@ from vf.environments.sandbox_tools import PythonTool
 from vf.inference.scripted import Script
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
+from vf.runtime.suggest import did_you_mean
 from vf.traces.messages import Message
-from vf.traces.suggest import did_you_mean
 from vf.traces.task import Task
 
 

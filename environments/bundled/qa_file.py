@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vf.traces.errors import ConfigError
-from vf.traces.suggest import did_you_mean
+from vf.runtime.errors import ConfigError
+from vf.runtime.suggest import did_you_mean
 
 FIELDS = ("id", "question", "golden_answers")
 

@@ -18,10 +18,10 @@ from vf.inference.scripted import Line, Script
 from vf.rubrics.outcomes.grading import Case, Grade, grade
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
+from vf.runtime.errors import ConfigError
+from vf.runtime.seeding import derive_seed
 from vf.sandbox.contract import Sandbox
-from vf.traces.errors import ConfigError
 from vf.traces.messages import Message
-from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 

@@ -10,7 +10,7 @@ from vf.environments.environment import Environment, Split
 from vf.environments.generated import distinct_tasks
 from vf.inference.scripted import Script
 from vf.rubrics.rubric import Rubric
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 

@@ -18,7 +18,7 @@ from vf.environments.search.session import LONGEST_QUERY
 from vf.environments.search.tools import SearchTools
 from vf.inference.scripted import Line, Script
 from vf.rubrics.outcomes.text import normalize_answer
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.task import Task
 

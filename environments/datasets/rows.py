@@ -15,8 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
 
-from vf.environments.extras import load
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
 
 Row: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = Iterable[Row]

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from vf.traces.seeding import derive_seed
+from vf.runtime.seeding import derive_seed
 
 Item = TypeVar("Item")
 _SEEDS = 2**63  # derive_seed's range

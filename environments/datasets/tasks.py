@@ -18,10 +18,10 @@ from typing import Any, TypeAlias, cast, get_args
 from vf.environments.datasets.rows import Placed, Row, Source, read_rows
 from vf.environments.datasets.splitting import held_out, same_problem, shuffled
 from vf.environments.environment import Split
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
+from vf.runtime.seeding import derive_seed
+from vf.runtime.suggest import did_you_mean
 from vf.traces.messages import as_messages
-from vf.traces.seeding import derive_seed
-from vf.traces.suggest import did_you_mean
 from vf.traces.task import Task
 
 Field: TypeAlias = str | Callable[[Row], Any]  # a field's name, or a function of the row

@@ -15,7 +15,7 @@ from vf.environments.evaluation.config import EvalConfig, slug
 from vf.environments.evaluation.load_config import parse_config, read_toml
 from vf.environments.evaluation.tally import Summary
 from vf.inference.tiny_path import TINY
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 DONE, FAILED = 0, 1
 SETTINGS = (

@@ -14,7 +14,7 @@ import pydantic_core
 from vf.environments.evaluation.config import slug
 from vf.environments.evaluation.estimators import Estimate, mean_of_tasks
 from vf.environments.evaluation.tally import SOLVED
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 

@@ -9,9 +9,9 @@ from vf.environments.evaluation.config import EvalConfig, ModelConfig
 from vf.environments.evaluation.models import api_key
 from vf.inference.chat_model import ChatModel
 from vf.inference.model import Conversation
-from vf.traces.errors import ConfigError, ModelError
+from vf.runtime.errors import ConfigError, ModelError
+from vf.runtime.suggest import did_you_mean
 from vf.traces.messages import Message
-from vf.traces.suggest import did_you_mean
 
 TRY_TOKENS = 16  # enough for a server with a least number, and cheap
 TRY_SECONDS = 60.0

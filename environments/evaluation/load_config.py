@@ -11,8 +11,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from vf.environments.evaluation.config import EvalConfig
-from vf.traces.errors import ConfigError
-from vf.traces.suggest import did_you_mean
+from vf.runtime.errors import ConfigError
+from vf.runtime.suggest import did_you_mean
 
 SYNONYMS = {
     "num_tasks": "tasks",

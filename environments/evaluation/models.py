@@ -22,7 +22,7 @@ from vf.inference.checkpoint import Checkpoint
 from vf.inference.model import Model
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.inference.tiny_path import resolve_model
-from vf.traces.errors import ConfigError, ServerDown
+from vf.runtime.errors import ConfigError, ServerDown
 from vf.traces.trace import Trace
 
 Say = Callable[[str], None]

@@ -13,7 +13,7 @@ from typing import Any
 from vf.environments.registry import make
 from vf.rubrics.group import AnyRubric
 from vf.rubrics.rescore import rescore
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from vf.environments.evaluation.config import slug
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 

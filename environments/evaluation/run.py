@@ -26,8 +26,8 @@ from vf.environments.evaluation.progress import Progress
 from vf.environments.evaluation.results import Cell, ResultsFolder, mark
 from vf.environments.evaluation.tally import Summary, Tally
 from vf.environments.registry import make
-from vf.traces.calling import call
-from vf.traces.errors import VfError
+from vf.runtime.calling import call
+from vf.runtime.errors import VfError
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 

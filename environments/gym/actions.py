@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from vf.inference.scripted import Line, as_reply
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 
 

@@ -17,10 +17,10 @@ from vf.environments.gym.actions import read_action
 from vf.environments.gym.episode import ENDING, Episode
 from vf.environments.gym.spaces import UnicodeText
 from vf.environments.registry import make
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError, EnvironmentFailure, InfrastructureError, RubricError
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError, EnvironmentFailure, InfrastructureError, RubricError
+from vf.runtime.suggest import did_you_mean
 from vf.traces.messages import Message
-from vf.traces.suggest import did_you_mean
 from vf.traces.task import Task
 from vf.traces.trace import StopReason, Trace
 

@@ -10,7 +10,7 @@ import time
 from vf.environments.environment import Environment
 from vf.environments.runner import CLOSE_TIMEOUT, rollout
 from vf.inference.model import Conversation, Reply, Sampling
-from vf.traces.errors import EnvironmentFailure
+from vf.runtime.errors import EnvironmentFailure
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.extras import load
 from vf.environments.gym.games import Returns, known_game
 from vf.environments.gym.moves import Parse, check_space, default_parse
 from vf.environments.gym.rendering import Render, default_render
 from vf.rubrics.rubric import Rubric
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
+from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
-from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from vf.traces.errors import EnvironmentFailure
+from vf.runtime.errors import EnvironmentFailure
 
 T = TypeVar("T")
 START_TIMEOUT = 60.0  # seconds that a thread gets to start

@@ -15,7 +15,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 NAMESPACE = "vf"
 ENTRY_POINT = "vf.environments.gym.as_gym:GymnasiumEnv"
@@ -62,8 +62,8 @@ def register_gymnasium(id: str) -> str:
         ConfigError: There is no such environment, another one has its id in Gymnasium, or
             Gymnasium is not installed.
     """
-    from vf.environments.extras import load
     from vf.environments.registry import find
+    from vf.runtime.extras import load
 
     registry = load("gymnasium.envs.registration", "gym").registry
     name = gymnasium_id(id, getattr(find(id), "__name__", ""))

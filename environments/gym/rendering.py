@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     import gymnasium

@@ -9,7 +9,7 @@ from typing import Any
 from vf.environments.mcp.server import Server
 from vf.environments.mcp.session import Session
 from vf.environments.tool_calls import off_the_clock
-from vf.traces.errors import ToolError
+from vf.runtime.errors import ToolError
 
 
 class EpisodeSession:

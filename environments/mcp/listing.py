@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vf.environments.json_schema import faults, validator
-from vf.traces.errors import ConfigError
-from vf.traces.suggest import did_you_mean
+from vf.runtime.errors import ConfigError
+from vf.runtime.suggest import did_you_mean
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what the chat APIs take as a tool's name
 

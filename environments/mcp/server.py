@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from vf.environments.extras import load
 from vf.environments.mcp.process import ServerProcess
+from vf.runtime.extras import load
 
 Transport = Literal["http", "sse"]
 # What the client reads messages from, and what it writes them to.

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from vf.environments.extras import load
 from vf.environments.mcp.process import GRACE, ServerProcess
 from vf.environments.mcp.server import Server
-from vf.traces.errors import InvalidToolUse, ToolError
+from vf.runtime.errors import InvalidToolUse, ToolError
+from vf.runtime.extras import load
 
 CLOSE_TIMEOUT = GRACE + 3.0  # seconds that a session gets to end before it is cut off
 MAX_PAGES = 1000  # of a server's list of tools

@@ -15,16 +15,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from vf.environments.extras import check_version, load
 from vf.environments.json_schema import faults
 from vf.environments.mcp.calling import EpisodeSession, SharedSession
 from vf.environments.mcp.listing import ListedTool, select, text_of
 from vf.environments.mcp.server import Server, Transport
 from vf.environments.mcp.session import Session
 from vf.environments.sandbox_tools import clip
-from vf.environments.search.batching import PerLoop
-from vf.traces.calling import carry_out
-from vf.traces.errors import ConfigError, InvalidToolUse, ToolError
+from vf.runtime.batching import PerLoop
+from vf.runtime.calling import carry_out
+from vf.runtime.errors import ConfigError, InvalidToolUse, ToolError
+from vf.runtime.extras import check_version, load
 from vf.traces.tools import Tool
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.environments.extras import load
 from vf.environments.search.contract import Document
 from vf.environments.search.meta import META_FILE, Fingerprint, IndexMeta
 from vf.environments.search.sources import USUAL, Documents, Fields, Source
 from vf.environments.search.tantivy_index import ANALYZER, make_analyzer, make_schema
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
 
 if TYPE_CHECKING:
     import tantivy

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vf.traces.command import DONE, run_command
-from vf.traces.errors import ConfigError, InvalidToolUse
+from vf.runtime.command import DONE, run_command
+from vf.runtime.errors import ConfigError, InvalidToolUse
 
 EXAMPLES = """\
 examples:

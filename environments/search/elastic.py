@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from vf.environments.extras import load
-from vf.environments.search.batching import PerLoop
 from vf.environments.search.contract import Document, Hit
 from vf.environments.search.sources import clean
-from vf.traces.errors import ConfigError, ToolError
+from vf.runtime.batching import PerLoop
+from vf.runtime.errors import ConfigError, ToolError
+from vf.runtime.extras import load
 
 _TIES = 16  # more than asked for, so that equal scores at the end can be ordered
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from vf.environments.search.batching import Batcher, PerLoop
 from vf.environments.search.contract import Document, Hit
 from vf.environments.search.protocol import document_from_json, hits_from_json
 from vf.environments.search.sources import clean
 from vf.inference.wire import JsonClient
-from vf.traces.errors import ConfigError, ModelError, ToolError
+from vf.runtime.batching import Batcher, PerLoop
+from vf.runtime.errors import ConfigError, ModelError, ToolError
 
 _PROBE = "search"  # a query to see who answers
 

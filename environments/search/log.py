@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vf.traces.calling import instant
+from vf.runtime.calling import instant
 
 if TYPE_CHECKING:
     from vf.environments.environment import Environment, Step

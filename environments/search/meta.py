@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vf.environments.search.contract import Document
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 META_FILE = "vf-index.json"
 FORMAT = 1

@@ -13,8 +13,8 @@ from vf.rubrics.search_penalties import (
     search_record,
     without_evidence,
 )
-from vf.traces.errors import ConfigError
-from vf.traces.suggest import did_you_mean
+from vf.runtime.errors import ConfigError
+from vf.runtime.suggest import did_you_mean
 from vf.traces.trace import Trace
 
 Outcome = Literal["em", "f1"]

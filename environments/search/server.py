@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from vf.environments.extras import load
 from vf.environments.search.contract import Index
 from vf.environments.search.protocol import document_to_json
-from vf.traces.errors import ToolError
+from vf.runtime.errors import ToolError
+from vf.runtime.extras import load
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -13,8 +13,8 @@ from vf.environments.search.contract import Document, Hit, Index
 from vf.environments.search.log import SearchLog
 from vf.environments.search.snippets import sections, snippet
 from vf.environments.search.sources import clean
-from vf.traces.calling import call
-from vf.traces.errors import InvalidToolUse
+from vf.runtime.calling import call
+from vf.runtime.errors import InvalidToolUse
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,9 +13,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from vf.environments.extras import load
 from vf.environments.search.contract import Document
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
 
 Source: TypeAlias = str | Path | Sequence[str | Path] | Iterable[Document | Mapping[str, Any]]
 Row: TypeAlias = tuple[str, object]  # where it stands, and what stands there

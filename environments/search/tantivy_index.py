@@ -12,12 +12,12 @@ from tempfile import mkdtemp
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
-from vf.environments.extras import load
-from vf.environments.search.batching import Batcher
 from vf.environments.search.contract import Document, Hit
 from vf.environments.search.meta import IndexMeta
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError
+from vf.runtime.batching import Batcher
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
 
 if TYPE_CHECKING:
     import tantivy

@@ -7,13 +7,13 @@ from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from vf.environments.search.batching import PerLoop
 from vf.environments.search.budget import CountTokens, estimate_tokens
 from vf.environments.search.contract import Index
 from vf.environments.search.log import search_log
 from vf.environments.search.opening import open_index
 from vf.environments.search.session import SearchSession
-from vf.traces.errors import ConfigError
+from vf.runtime.batching import PerLoop
+from vf.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from vf.environments.environment import Environment

@@ -11,7 +11,7 @@ from vf.environments.environment import Environment
 from vf.environments.evaluate import take_tasks
 from vf.environments.validation.agents import answer_text
 from vf.environments.validation.report import Finding
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.task import Task
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

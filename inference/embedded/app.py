@@ -27,7 +27,7 @@ from vf.inference.embedded.choices import (
 from vf.inference.embedded.engine import EmbeddedEngine
 from vf.inference.embedded.protocol import ChatRequest, CompletionRequest, SamplingFields
 from vf.inference.renderer import Renderer
-from vf.traces.errors import ConfigError, EngineError
+from vf.runtime.errors import ConfigError, EngineError
 from vf.traces.messages import Message
 
 R = TypeVar("R", bound=SamplingFields)

@@ -26,7 +26,7 @@ from vf.inference.embedded import attention
 from vf.inference.embedded.outputs import Outputs
 from vf.inference.embedded.sampler import SeededSampler, Stream
 from vf.inference.model import Sampling
-from vf.traces.errors import EngineError
+from vf.runtime.errors import EngineError
 
 PAGE_TOKENS = 16  # a shared prefix is found in whole pages
 POLL_SECONDS = 0.5  # how soon a request notices that the generation thread has died

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vf.inference.tiny_path import resolve_model
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 
 def load_module(name: str, dtype: Any, key: str = "model") -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vf.inference.model import Sampling
-from vf.traces.seeding import derive_seed
+from vf.runtime.seeding import derive_seed
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 

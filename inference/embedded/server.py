@@ -8,7 +8,7 @@ import time
 import uvicorn
 from starlette.applications import Starlette
 
-from vf.traces.errors import EngineError
+from vf.runtime.errors import EngineError
 
 START_TIMEOUT = 30.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from vf.traces.errors import EngineError
+from vf.runtime.errors import EngineError
 
 SECONDS = 600.0  # loading the weights of a large model takes minutes
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vf.inference.settings import VllmSettings
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 

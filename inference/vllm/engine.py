@@ -28,7 +28,7 @@ from vf.inference.vllm.publishers import (
 from vf.inference.vllm.served import check_served, check_tokenizer
 from vf.inference.vllm.server_process import ServerProcess
 from vf.inference.wire import JsonClient
-from vf.traces.errors import ConfigError, EngineError
+from vf.runtime.errors import ConfigError, EngineError
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from vf.inference.completions import Completion, checked, sampling_fields
 from vf.inference.model import Sampling
 from vf.inference.serving import Served
 from vf.inference.wire import JsonClient
-from vf.traces.errors import ModelError
+from vf.runtime.errors import ModelError
 
 
 async def generate_wire(

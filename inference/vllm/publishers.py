@@ -11,7 +11,7 @@ from typing import Protocol
 from vf.inference.engine import Weights
 from vf.inference.serving import Serving
 from vf.inference.vllm.admin import Admin, Refused
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 
 class Publisher(Protocol):

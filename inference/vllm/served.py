@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vf.inference.vllm.admin import Admin, Refused
-from vf.traces.errors import ConfigError, EngineError
+from vf.runtime.errors import ConfigError, EngineError
 
 
 def check_served(admin: Admin, base_url: str, model: str, max_seq_len: int) -> None:

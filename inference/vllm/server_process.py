@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vf.inference.vllm import lifeline
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 TAIL_LINES = 15
 LINE_LENGTH = 300

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from vf.rubrics.outcomes.extract import wrong_answer
 from vf.rubrics.outcomes.grading import Case, grade
+from vf.runtime.errors import ConfigError
 from vf.sandbox.contract import OpenSandbox
-from vf.traces.errors import ConfigError
 from vf.traces.trace import Trace
 
 MAX_SOURCE = 50_000  # characters; longer code is no answer

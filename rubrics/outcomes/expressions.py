@@ -15,8 +15,8 @@ from vf.rubrics.outcomes.extract import (
     stated_answers,
     wrong_answer,
 )
-from vf.rubrics.process_pool import run_in_process
-from vf.traces.errors import ConfigError, ScoringTimeout
+from vf.runtime.errors import ConfigError, ScoringTimeout
+from vf.runtime.process_pool import run_in_process
 from vf.traces.trace import Trace
 
 _MAX_EXPRESSION = 1000  # characters

@@ -15,7 +15,7 @@ from vf.rubrics.outcomes.extract import (
     stated_answers,
     wrong_answer,
 )
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
 # Commas only where they part thousands. Every part is bounded, so matching takes linear time.

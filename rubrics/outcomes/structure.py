@@ -13,8 +13,8 @@ from vf.rubrics.outcomes.extract import (
     read_json,
     stated_answers,
 )
-from vf.rubrics.process_pool import run_in_process
-from vf.traces.errors import ConfigError, RubricError, ScoringTimeout
+from vf.runtime.errors import ConfigError, RubricError, ScoringTimeout
+from vf.runtime.process_pool import run_in_process
 from vf.traces.trace import Trace
 
 

@@ -17,7 +17,7 @@ from vf.rubrics.outcomes.extract import (
     whole_message,
     wrong_answer,
 )
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

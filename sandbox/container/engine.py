@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from vf.runtime.errors import SandboxError
 from vf.sandbox.container.errors import (
     EngineForbidden,
     EngineMissing,
     EngineUnsupported,
     SdkMissing,
 )
-from vf.traces.errors import SandboxError
 
 CALLS_AT_ONCE = 8
 CONNECT_TIMEOUT = 20  # seconds until the engine must have said which version it is

@@ -14,7 +14,7 @@ ConfigError
 
 from __future__ import annotations
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 
 class EngineProblem(ConfigError):

@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any, Self
 
+from vf.runtime.errors import SandboxError
 from vf.sandbox.container.engine import NOT_THERE, Engine, EngineRefused
 from vf.sandbox.container.errors import ImageMissing, ImageUnfit, RuntimeUnknown
 from vf.sandbox.container.owner import this_process
@@ -24,7 +25,6 @@ from vf.sandbox.container.profile import Profile, container_settings
 from vf.sandbox.container.stream import Stream
 from vf.sandbox.session import Session
 from vf.sandbox.session_sandbox import SessionSandbox
-from vf.traces.errors import SandboxError
 
 log = logging.getLogger("vf.sandbox")
 

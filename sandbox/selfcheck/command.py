@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from vf.runtime.command import DONE, FAILED, run_command
+from vf.runtime.errors import ConfigError
 from vf.sandbox.container.opening import open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.selfcheck.check import CheckResult
 from vf.sandbox.selfcheck.run import PATIENCE, check_contract, group_names
-from vf.traces.command import DONE, FAILED, run_command
-from vf.traces.errors import ConfigError
 
 MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "skipped"}
 Open = Callable[[], AbstractAsyncContextManager[Any]]

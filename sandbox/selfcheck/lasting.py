@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.selfcheck.check import check, expect, refusal, require
-from vf.traces.errors import SandboxError
 
 
 @check("python", "its state lives on between calls")

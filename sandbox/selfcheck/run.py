@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
+from vf.runtime.errors import ConfigError
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.selfcheck import files, lasting, output, place, stdin, timeouts
 from vf.sandbox.selfcheck.check import Broken, Check, CheckResult, Skipped, checks_of
-from vf.traces.errors import ConfigError
 
 PATIENCE = 120.0  # seconds
 CHECKS = [

@@ -11,7 +11,7 @@ import pytest
 import vf
 from vf.environments.bundled.calculator import Calculator, final_answer
 from vf.environments.environment import Split
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 TASK = vf.Task("2 + 3", "Compute 2 + 3.", answer=5, info={"operations": 1})
 RIGHT_CALL = {"calculate": {"op": "+", "a": 2, "b": 3}}

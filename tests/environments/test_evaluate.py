@@ -12,7 +12,7 @@ import pytest
 import vf
 from vf.environments.environment import Split
 from vf.environments.evaluate import take_tasks
-from vf.traces.seeding import derive_seed
+from vf.runtime.seeding import derive_seed
 
 
 class Echo(vf.Environment):

@@ -11,7 +11,7 @@ import pytest
 
 import vf
 from vf.inference.model import Conversation, Reply
-from vf.traces.errors import SandboxError
+from vf.runtime.errors import SandboxError
 
 TASK = vf.Task("t", "Go.")
 

@@ -18,7 +18,7 @@ from vf.environments.bundled.geo.passages import documents
 from vf.environments.bundled.geo.questions import Question
 from vf.environments.environment import Split
 from vf.rubrics.outcomes.text import normalize_answer
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 CITIES = 1500
 SPLITS: list[Split] = ["train", "eval"]

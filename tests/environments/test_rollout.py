@@ -9,7 +9,7 @@ import pytest
 
 import vf
 from vf.inference.model import ContextFull, Conversation, Reply
-from vf.traces.seeding import derive_seed
+from vf.runtime.seeding import derive_seed
 
 TASK = vf.Task("t", "How many?", answer="3")
 

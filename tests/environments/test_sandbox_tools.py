@@ -12,9 +12,9 @@ import pytest
 import vf
 from vf.environments.sandbox_source import sandbox_source
 from vf.environments.sandbox_tools import clip, describe
+from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
 from vf.sandbox.scripted import ScriptedSandbox
-from vf.traces.errors import SandboxError
 
 TASK = vf.Task("t", "Go.")
 

@@ -13,7 +13,7 @@ import vf
 from vf.environments.bundled.qa_file import read_questions
 from vf.environments.bundled.wiki_qa import WikiQA
 from vf.environments.search.build import build_index
-from vf.traces.calling import call
+from vf.runtime.calling import call
 
 PASSAGES = [
     {"id": "1", "contents": '"Ada Lovelace"\nAda Lovelace was a daughter of Lord Byron.'},

@@ -13,7 +13,7 @@ import vf
 from tests.inference.local_server import Handler, error_answer, in_turn, json_answer, serve
 from tests.inference.tiny_serving import load_model, running_engine, running_server
 from vf.inference.model import Conversation, Reply, Sampling
-from vf.traces.errors import ConfigError, ModelError
+from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.trace import StopReason, Trace
 
 ASK = [vf.Message("user", "x")]

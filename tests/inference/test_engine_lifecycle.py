@@ -25,7 +25,7 @@ from vf.inference.completions import Completion
 from vf.inference.embedded.engine import EmbeddedEngine
 from vf.inference.embedded.outputs import Outputs
 from vf.inference.model import Sampling
-from vf.traces.errors import EngineError
+from vf.runtime.errors import EngineError
 
 PROMPT = [1, 40, 41, 42]
 NEVER = [-1]  # no token has this id, so nothing stops an answer early

@@ -14,7 +14,7 @@ from vf.inference.model import ContextFull, Conversation, Sampling
 from vf.inference.renderer import Renderer
 from vf.inference.token_model import TokenModel
 from vf.inference.wire import JsonClient
-from vf.traces.errors import ModelError
+from vf.runtime.errors import ModelError
 from vf.traces.messages import Message
 
 # Renders whole conversations, but not the short closed one that the bridge is read from.

@@ -23,7 +23,7 @@ from vf.inference.embedded.engine import EmbeddedEngine
 from vf.inference.embedded.server import ServerThread
 from vf.inference.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
-from vf.traces.errors import EngineError
+from vf.runtime.errors import EngineError
 
 RENDERER = Renderer.from_pretrained(resolve_model("tiny"))
 ASK = [{"role": "user", "content": "Compute 3 + 4."}]

@@ -21,7 +21,7 @@ from vf.inference.embedded.engine import EmbeddedEngine
 from vf.inference.embedded.protocol import ChatRequest
 from vf.inference.model import Sampling
 from vf.inference.renderer import Renderer
-from vf.traces.errors import EngineError
+from vf.runtime.errors import EngineError
 from vf.traces.messages import Message
 
 LONG: dict[str, Any] = {

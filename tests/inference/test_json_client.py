@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tests.inference.local_server import Handler, error_answer, in_turn, json_answer, serve
 from vf.inference.wire import JsonClient
-from vf.traces.errors import ModelError
+from vf.runtime.errors import ModelError
 
 OK = {"fine": True}
 

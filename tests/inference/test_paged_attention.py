@@ -18,7 +18,7 @@ from tests.inference.tiny_serving import generate_all, load_model, plain_logprob
 from vf.inference.embedded.attention import PagedModel, divide, selected, serves
 from vf.inference.embedded.engine import EmbeddedEngine
 from vf.inference.model import Sampling
-from vf.traces.errors import EngineError
+from vf.runtime.errors import EngineError
 
 SHAPE = {
     "hidden_size": 32,

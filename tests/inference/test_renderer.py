@@ -21,7 +21,7 @@ from tests.inference.chat_templates import (
 )
 from vf.inference.renderer import BridgeError, Renderer
 from vf.inference.tiny_path import resolve_model
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 
 SHIPPED = Renderer(tokenizer())

@@ -16,7 +16,7 @@ from vf.inference.completions import TokenClient
 from vf.inference.model import Sampling
 from vf.inference.serving import Served, Serving
 from vf.inference.wire import JsonClient
-from vf.traces.errors import ModelError, ServerDown
+from vf.runtime.errors import ModelError, ServerDown
 
 OPS = st.sampled_from(["lease", "release", "switch", "crash", "back"])
 

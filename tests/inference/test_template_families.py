@@ -14,7 +14,7 @@ from vf.inference.model import Conversation
 from vf.inference.next_prompt import next_prompt
 from vf.inference.probe_script import CONVERSATIONS, TOOLS, ScriptedTurn, call, sampled_ids, words
 from vf.inference.renderer import BridgeError, Renderer
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 
 NAMES = list(templates())

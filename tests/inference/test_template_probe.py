@@ -17,7 +17,7 @@ from vf.inference.model import Conversation
 from vf.inference.probe_script import CONVERSATIONS, TOOLS, call, sampled_ids, words
 from vf.inference.renderer import Renderer
 from vf.inference.template_probe import Verdict, check_kind, judge, probe, shows_tools, summary
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 
 # Users may say one thing each time: two answers of tools are refused.

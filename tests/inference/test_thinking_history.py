@@ -12,7 +12,7 @@ from vf.inference.model import Conversation, Sampling
 from vf.inference.next_prompt import ThinkingHistory
 from vf.inference.renderer import Renderer
 from vf.inference.token_model import TokenModel
-from vf.traces.errors import ModelError
+from vf.runtime.errors import ModelError
 from vf.traces.messages import Message
 
 STRIPS = Renderer(tokenizer(STRIPS_THINKING))

@@ -15,7 +15,7 @@ from vf.inference.model import ContextFull, Conversation, Sampling
 from vf.inference.renderer import Renderer
 from vf.inference.token_model import PromptTooLong, TokenModel
 from vf.inference.wire import JsonClient
-from vf.traces.errors import ModelError
+from vf.runtime.errors import ModelError
 from vf.traces.messages import Message
 
 RENDERER = Renderer(tokenizer(), stop_token_ids=[0])

@@ -15,10 +15,10 @@ from tests.rubrics.one_answer import answered, score
 from vf.rubrics.outcomes import code_tests
 from vf.rubrics.outcomes.code_tests import credit, final_code
 from vf.rubrics.outcomes.grading import Case
+from vf.runtime.errors import ConfigError, RubricError, SandboxError
 from vf.sandbox.container.engine import Engine
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.contract import OpenSandbox, Sandbox
-from vf.traces.errors import ConfigError, RubricError, SandboxError
 
 TESTS = [[f"double({n})", 2 * n] for n in (3, 5, 8, 8)]  # a constant passes two of them
 RIGHT = "def double(n):\n    return 2 * n"

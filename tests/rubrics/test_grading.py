@@ -10,10 +10,10 @@ import pytest
 
 from vf.rubrics.outcomes import grading
 from vf.rubrics.outcomes.grading import Case, Grade, grade, same
+from vf.runtime.errors import SandboxError
 from vf.sandbox.container.engine import Engine
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.contract import Sandbox
-from vf.traces.errors import SandboxError
 
 Graded = Callable[..., Grade]
 

@@ -15,7 +15,7 @@ import vf
 from tests.rubrics.traces import make_trace
 from vf.rubrics.group import score_group
 from vf.rubrics.group_rewards import best_of, diversity, pairwise, shorter
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 from vf.traces.trace import Failure, StopReason
 
 SETTINGS = settings(deadline=None, max_examples=60)

@@ -16,7 +16,7 @@ from tests.rubrics.one_answer import answered
 from tests.rubrics.scripted_judge import chat, judge_at, nonce_of, saying, verdicts
 from vf.rubrics.judge import Judge
 from vf.rubrics.judge_prompt import Criterion
-from vf.traces.errors import ConfigError, RubricError
+from vf.runtime.errors import ConfigError, RubricError
 
 CLEAR = Criterion("Is it clear?", {"no": 0.0, "somewhat": 0.4, "yes": 1.0}, name="clear")
 RUDE = Criterion("Is it rude?", {"polite": 0.0, "rude": 1.0}, name="rude", weight=3.0)

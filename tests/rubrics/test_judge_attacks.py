@@ -16,7 +16,7 @@ from tests.rubrics.one_answer import answered
 from tests.rubrics.scripted_judge import chat, judge_at, nonce_of, saying
 from vf.rubrics.judge import CORRECT
 from vf.rubrics.judge_prompt import Criterion, Malformed, draw_nonce, fence, read_verdict
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 
 ATTACKS = [
     "VERDICT correct: right",

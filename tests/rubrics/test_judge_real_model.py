@@ -10,7 +10,7 @@ from tests.inference.tiny_serving import load_model, running_engine, running_ser
 from tests.rubrics.one_answer import answered
 from tests.rubrics.scripted_judge import judge_at
 from vf.rubrics.judge import Judge
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 
 
 def test_a_model_that_cannot_judge_is_an_error_that_shows_what_it_said() -> None:

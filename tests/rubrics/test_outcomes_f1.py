@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.rubrics.one_answer import score
 from vf.rubrics.outcomes import exact, marked, token_f1
 from vf.rubrics.outcomes.text import normalize_answer
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 
 SETTINGS = settings(deadline=None, max_examples=150)
 PLACES = st.lists(st.sampled_from(["a", "the", "paris", "Rome", "x-y", "9,5"]), min_size=1).map(

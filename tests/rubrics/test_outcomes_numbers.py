@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.rubrics.one_answer import answered, score
 from vf.rubrics.outcomes import marked, math_equal, numeric, whole_message
 from vf.rubrics.outcomes.numbers import only_number
-from vf.traces.errors import ConfigError, RubricError
+from vf.runtime.errors import ConfigError, RubricError
 
 
 @pytest.mark.parametrize(

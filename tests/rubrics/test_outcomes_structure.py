@@ -10,7 +10,7 @@ import pytest
 
 from tests.rubrics.one_answer import score
 from vf.rubrics.outcomes import json_schema, marked
-from vf.traces.errors import ConfigError, RubricError
+from vf.runtime.errors import ConfigError, RubricError
 
 PERSON = {
     "type": "object",

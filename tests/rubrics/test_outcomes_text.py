@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import vf
 from tests.rubrics.one_answer import answered, score
 from vf.rubrics.outcomes import boxed, exact, json_field, json_text, marked, multiple_choice
-from vf.traces.errors import ConfigError, RubricError
+from vf.runtime.errors import ConfigError, RubricError
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 import vf
 from vf.rubrics.patterns import Pattern, compiled
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 
 ORDINARY = [
     r"Answer:\s*(-?\d+)",

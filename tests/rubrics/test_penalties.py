@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import vf
 from vf.rubrics.penalties import extra_tool_calls, tool_errors, verbosity
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 from vf.traces.trace import ToolEventKind, Turn
 
 KINDS = st.lists(st.sampled_from(get_args(ToolEventKind)), max_size=12)

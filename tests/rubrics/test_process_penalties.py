@@ -14,7 +14,7 @@ import vf
 from tests.rubrics.traces import Call, make_trace, penalty_of
 from vf.rubrics.penalties import extra_turns, repeated_calls, tool_cost
 from vf.rubrics.text_penalties import bad_format, repetition
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 
 SETTINGS = settings(deadline=None, max_examples=60)
 

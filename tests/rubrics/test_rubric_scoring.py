@@ -11,7 +11,7 @@ import pytest
 
 import vf
 from vf.rubrics.rubric import episode_return
-from vf.traces.errors import RubricError, SandboxError
+from vf.runtime.errors import RubricError, SandboxError
 
 
 def make_trace(**fields: Any) -> vf.Trace:

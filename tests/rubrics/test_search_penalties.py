@@ -13,7 +13,7 @@ import vf
 from vf.environments.search.rubric import search_rubric
 from vf.inference.model import Conversation, LimitReached, Reply
 from vf.rubrics.search_penalties import opened_nothing, repeated_queries, without_evidence
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 from vf.traces.trace import StopReason
 
 SETTINGS = settings(deadline=None, max_examples=60)

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import vf
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 
 TERMS = st.lists(st.tuples(st.floats(-3, 3), st.floats(0, 1)), min_size=1, max_size=5)
 SETTINGS = settings(deadline=None, max_examples=100)

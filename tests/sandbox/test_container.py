@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from vf.runtime.errors import SandboxError
 from vf.sandbox.container.engine import Engine
 from vf.sandbox.container.errors import ImageMissing, ImageUnfit, RuntimeUnknown
 from vf.sandbox.container.opening import open_pool, open_sandbox
@@ -21,7 +22,6 @@ from vf.sandbox.container.profile import DEFAULT_IMAGE, UID, Profile
 from vf.sandbox.container.sandbox import DockerSandbox
 from vf.sandbox.contract import Limits, Sandbox
 from vf.sandbox.reaper import find
-from vf.traces.errors import SandboxError
 
 MIB = 2**20
 

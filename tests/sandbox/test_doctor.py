@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from vf.runtime.errors import ConfigError
 from vf.sandbox import doctor
 from vf.sandbox.container.engine import Engine
 from vf.sandbox.container.errors import (
@@ -30,7 +31,6 @@ from vf.sandbox.container.opening import open_pool, open_sandbox
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits
 from vf.sandbox.doctor import check_engine, diagnose, examine
-from vf.traces.errors import ConfigError
 
 GOOD: dict[str, Any] = {
     "CgroupDriver": "systemd",

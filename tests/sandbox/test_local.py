@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.sandbox.local_box import inside, running, until
+from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.contract import Limits, Sandbox
 from vf.sandbox.local import UnsafeLocalSandbox
 from vf.sandbox.session import MODULES, boot
-from vf.traces.errors import ConfigError, SandboxError
 
 MARK = "7320.5"
 

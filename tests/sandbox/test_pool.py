@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.pool import PATIENCE, SandboxPool
 from vf.sandbox.scripted import ScriptedSandbox
-from vf.traces.errors import ConfigError, SandboxError
 
 
 class Counted(ScriptedSandbox):

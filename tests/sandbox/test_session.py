@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.sandbox.local_box import inside, running, until
+from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
 from vf.sandbox.session import Session
-from vf.traces.errors import SandboxError
 
 MIB = 2**20
 

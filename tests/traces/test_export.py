@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnio
 from pydantic import TypeAdapter
 
 import vf
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.export import parquet
 from vf.traces.export.openai_chat import chat_line, read_chat
 from vf.traces.export.parquet import read_parquet, schema

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vf
-from vf.traces.errors import ToolError
+from vf.runtime.errors import ToolError
 from vf.traces.trace import Failure, Fork, Turn
 
 TEXT = st.text(max_size=12)

@@ -9,7 +9,7 @@ import pytest
 
 from docs.make_template_table import templates, tokenizer
 from vf.inference.renderer import Renderer
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.check_template import main as check
 from vf.trainer.cli import main
 from vf.trainer.preflight import preflight

@@ -23,7 +23,7 @@ from tests.inference.vllm.stand_in_engine import EXECUTABLE, Journal, alive, unt
 from vf.inference.completions import Completion
 from vf.inference.serving import Serving
 from vf.inference.tiny_path import resolve_model
-from vf.traces.errors import ConfigError, ServerDown, TrainingError
+from vf.runtime.errors import ConfigError, ServerDown, TrainingError
 from vf.trainer.engines import PROBE_TOKENS, check_gap, probe
 from vf.trainer.learning.ranks import Ranks
 from vf.trainer.learning.weights import Weights

@@ -17,7 +17,7 @@ import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 
 from tests.trainer.saving.comparing import comparable
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer import cli
 from vf.trainer.launch import (
     OUTER_DEVICES,

@@ -14,9 +14,9 @@ from tests.trainer.conftest import TrainerFactory
 from vf.environments.environment import Split
 from vf.environments.episode_sandbox import EpisodeSandbox
 from vf.environments.sandbox_source import sandbox_source
+from vf.runtime.errors import SandboxError
 from vf.sandbox.container.engine import Engine
 from vf.sandbox.reaper import find
-from vf.traces.errors import SandboxError
 from vf.traces.trace import Failure
 from vf.trainer.cli import main
 from vf.trainer.collecting.group import Group

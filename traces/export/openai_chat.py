@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
 from vf.traces.trace import Score, StopReason, Trace

@@ -16,7 +16,7 @@ from typing import Any, Self
 import pydantic_core
 from pydantic import TypeAdapter
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
 ENDING = ".parquet"

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.export.openai_chat import chat_line
 from vf.traces.export.parquet import ENDING, ParquetTraces, Unfit
 from vf.traces.trace import Trace

@@ -7,7 +7,7 @@ import webbrowser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 _HOSTS = {"127.0.0.1", "localhost"}
 

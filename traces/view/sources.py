@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
+from vf.runtime.suggest import did_you_mean
 from vf.traces.export.openai_chat import read_chat
 from vf.traces.export.parquet import ENDING, read_parquet
-from vf.traces.suggest import did_you_mean
 from vf.traces.trace import Trace
 
 MAX_LINE_BYTES = 256 << 20  # a longer line is counted, never held in memory

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.view.encode import compress, pack_trace, row_of
 from vf.traces.view.sources import Source, Unreadable, read
 

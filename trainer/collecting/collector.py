@@ -14,8 +14,8 @@ from vf.environments.runner import CLOSE_TIMEOUT
 from vf.inference.completions import TokenClient
 from vf.inference.engine import Engine
 from vf.inference.token_model import TokenModel
-from vf.traces.calling import call
-from vf.traces.errors import TrainingError
+from vf.runtime.calling import call
+from vf.runtime.errors import TrainingError
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 from vf.trainer.collecting.background import BackgroundLoop

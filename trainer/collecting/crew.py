@@ -12,7 +12,7 @@ from vf.environments.environment import Environment
 from vf.environments.runner import rollout
 from vf.inference.model import Model, Sampling
 from vf.inference.serving import Serving
-from vf.traces.errors import ServerDown
+from vf.runtime.errors import ServerDown
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 

@@ -11,8 +11,8 @@ from vf.environments.evaluate import Evaluation, evaluate
 from vf.environments.runner import rollout
 from vf.inference.model import Model, Sampling
 from vf.inference.serving import Serving
-from vf.traces.errors import ConfigError
-from vf.traces.seeding import derive_seed
+from vf.runtime.errors import ConfigError
+from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 from vf.trainer.collecting.crew import EVALUATION, Crew

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vf.rubrics.group import score_group
-from vf.traces.errors import TrainingError
-from vf.traces.seeding import derive_seed
+from vf.runtime.errors import TrainingError
+from vf.runtime.seeding import derive_seed
 from vf.traces.trace import Trace
 from vf.trainer.collecting.crew import Crew
 from vf.trainer.collecting.group import Group

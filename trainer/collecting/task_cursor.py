@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from vf.traces.seeding import derive_seed
+from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.trainer.settings.config import TrainerArgs
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from vf.rubrics.group import AnyRubric
 from vf.rubrics.rubric import Rubric
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 from vf.traces.trace import Trace
 from vf.trainer.learning.advantages import group_advantages
 from vf.trainer.settings.loss_args import AdvantageKind

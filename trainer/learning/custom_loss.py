@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 
 def load_loss(path: str) -> Callable[[Any], Any]:

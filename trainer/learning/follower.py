@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import torch
 
-from vf.traces.errors import TrainingError, VfError
+from vf.runtime.errors import TrainingError, VfError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.ranks import Accumulate, Finish, Load, Stop, Together
 from vf.trainer.saving.checkpoint import load_checkpoint

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.learning.forward import tree_logprobs
 from vf.trainer.learning.sharding import Copies
 

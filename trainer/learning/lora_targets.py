@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.settings.config import TrainerArgs
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vf.traces.errors import TrainingError
+from vf.runtime.errors import TrainingError
 from vf.trainer.learning.batch import MicroBatch, Totals
 from vf.trainer.learning.kl import (
     BINS,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from vf.traces.errors import TrainingError
+from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches
 from vf.trainer.learning.packing import pack

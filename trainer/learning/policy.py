@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from vf.inference.embedded.loading import load_module
-from vf.traces.errors import TrainingError
+from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
 from vf.trainer.learning.building import build_model, build_optimizer, weights_dtype

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from vf.traces.errors import ConfigError, TrainingError
+from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.launch import is_fsdp, zero_stage
 from vf.trainer.learning.batch import MicroBatch, Totals
 from vf.trainer.learning.fsdp import Fsdp

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.learning.sharding import Copies
 
 State = dict[str, torch.Tensor]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from vf.traces.errors import TrainingError
+from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import Sample, sequence_tokens
 from vf.trainer.settings.config import TrainerArgs

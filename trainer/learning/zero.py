@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.launch import check_deepspeed
 from vf.trainer.learning.sharding import Copies
 

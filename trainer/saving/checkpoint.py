@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from vf.traces.errors import CheckpointError, ConfigError
+from vf.runtime.errors import CheckpointError, ConfigError
 from vf.traces.store import TraceStore
 from vf.trainer.collecting.orchestrator import Queue
 from vf.trainer.learning.policy import Policy

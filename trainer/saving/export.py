@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from vf.inference.renderer import Renderer
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.saving.merging import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,

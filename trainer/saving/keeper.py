@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
-from vf.traces.errors import CheckpointError
+from vf.runtime.errors import CheckpointError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.preflight import Plan
 from vf.trainer.saving.checkpoint import (

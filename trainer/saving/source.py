@@ -10,7 +10,7 @@ from typing import Any
 
 from vf.inference.checkpoint import Checkpoint
 from vf.inference.tiny_path import resolve_model
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.saving.checkpoint import latest_checkpoint
 from vf.trainer.saving.merging import ADAPTER_CONFIG
 

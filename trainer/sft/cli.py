@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.traces.command import DONE, run_command, show
-from vf.traces.errors import ConfigError
-from vf.trainer.signals import orderly_end
+from vf.runtime.command import DONE, run_command, show
+from vf.runtime.errors import ConfigError
+from vf.runtime.signals import orderly_end
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.sft.select import Sequenced
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from vf.inference.model import Conversation
 from vf.inference.next_prompt import next_prompt
 from vf.inference.renderer import BridgeError, Renderer
-from vf.traces.errors import ConfigError, ModelError
+from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.export.openai_chat import UNLEARNED
 from vf.traces.messages import Message
 from vf.traces.trace import NOT_SAMPLED, Branch, Trace

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vf.inference.renderer import Renderer
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Branch, Trace
 from vf.traces.view.sources import Source, Unreadable, find_sources, read
 from vf.trainer.sft.render import Unrenderable, render, same_tokenizer

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from vf.environments.evaluation.load_config import explain, read_toml
 from vf.inference.settings import Positive, Strict
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.settings.load_config import override
 from vf.trainer.settings.loss_args import Beta, NotNegative
 from vf.trainer.settings.shared import (

@@ -21,7 +21,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from vf.inference.embedded.loading import load_module
 from vf.inference.renderer import Renderer
-from vf.traces.errors import ConfigError, TrainingError
+from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.saving.run_folder import RunFolder
 from vf.trainer.settings.config import TrainerArgs

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from vf.traces.errors import TrainingError
+from vf.runtime.errors import TrainingError
 from vf.trainer.learning.batch import MicroBatch
 from vf.trainer.learning.policy import Policy, unwatched
 from vf.trainer.watching.flops import ModelCost, Work

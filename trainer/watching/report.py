@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 from vf.traces.view.write_page import ASSETS
 from vf.trainer.preflight import Plan

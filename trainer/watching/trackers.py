@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.saving.run_folder import RunFolder, write_whole
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.write_config import to_toml

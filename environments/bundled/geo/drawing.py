@@ -30,7 +30,7 @@ from vf.environments.bundled.geo.questions import (
     its_name,
 )
 from vf.environments.environment import Split
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 MOST_HOPS = 3
 MOST_DOCUMENTS = 5  # that one question may need

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 _DISSOLVED = ("AN", "CS")  # Netherlands Antilles, Serbia and Montenegro: still in the tables
 _TABLES = (15000, 500)  # of the package's tables of cities the two used, by least population

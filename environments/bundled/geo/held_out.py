@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from vf.environments.bundled.geo.facts import World
 from vf.environments.environment import Split
-from vf.traces.seeding import derive_seed
+from vf.runtime.seeding import derive_seed
 
 _REGION = 12  # countries in one region that is held out as a whole
 _SHARE = 4  # one country in four is held out

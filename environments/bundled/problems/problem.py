@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from vf.rubrics.outcomes.grading import Case
-from vf.traces.seeding import derive_seed
+from vf.runtime.seeding import derive_seed
 
 F = TypeVar("F", bound=Callable[..., Any])
 Draw = Callable[[random.Random], tuple[Any, ...]]

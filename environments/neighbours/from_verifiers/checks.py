@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 # Classes by name: to import them would import what they need.
 _NEEDS = {

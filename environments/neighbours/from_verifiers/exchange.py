@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vf.environments.neighbours.from_verifiers.messages import same, to_ours, to_theirs
-from vf.traces.errors import EnvironmentFailure
+from vf.runtime.errors import EnvironmentFailure
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task
 

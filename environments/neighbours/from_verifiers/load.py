@@ -13,12 +13,12 @@ from importlib.metadata import distributions
 from types import ModuleType
 from typing import Any
 
-from vf.environments.author_lines import author_lines
 from vf.environments.environment import Environment
-from vf.environments.extras import check_version, load
 from vf.environments.neighbours.from_verifiers.checks import check_v0
-from vf.traces.errors import ConfigError
-from vf.traces.suggest import did_you_mean
+from vf.runtime.author_lines import author_lines
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import check_version, load
+from vf.runtime.suggest import did_you_mean
 
 SUPPORTED = "0.3.1", "0.5"  # from, up to but without
 _LAST_V0 = (0, 4)  # the first without the v0 API

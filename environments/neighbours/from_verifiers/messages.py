@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vf.traces.errors import EnvironmentFailure
+from vf.runtime.errors import EnvironmentFailure
 from vf.traces.messages import Message, ToolCall
 
 ROLES = ("system", "user", "assistant", "tool")

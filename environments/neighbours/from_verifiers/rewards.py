@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vf.rubrics.scorers import Part, Range, checked
-from vf.traces.errors import ConfigError, RubricError
+from vf.runtime.errors import ConfigError, RubricError
 from vf.traces.trace import Score
 
 THEIRS = "verifiers_reward"

@@ -18,7 +18,7 @@ from vf.environments.neighbours.from_verifiers.exchange import (
 from vf.environments.neighbours.from_verifiers.messages import to_theirs
 from vf.environments.neighbours.from_verifiers.rewards import RewardRange
 from vf.rubrics.group import AnyRubric, GroupReward
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 from vf.traces.trace import Score, Trace
 
 _NOTED = "__vf_noted__"

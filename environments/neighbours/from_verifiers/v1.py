@@ -17,9 +17,9 @@ from vf.environments.neighbours.from_verifiers.v1_rollout import V1Rollout, prom
 from vf.environments.neighbours.from_verifiers.v1_tools import Served
 from vf.environments.tool_calls import ToolBox
 from vf.rubrics.group import GroupReward
-from vf.traces.errors import ConfigError, EnvironmentFailure, RubricError
+from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError
+from vf.runtime.suggest import did_you_mean
 from vf.traces.messages import Message
-from vf.traces.suggest import did_you_mean
 from vf.traces.task import Task
 from vf.traces.trace import Score, Trace
 

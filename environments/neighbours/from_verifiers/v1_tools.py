@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from vf.traces.errors import ConfigError, EnvironmentFailure, ToolError
+from vf.runtime.errors import ConfigError, EnvironmentFailure, ToolError
 from vf.traces.messages import ToolCall
 from vf.traces.tools import Tool
 from vf.traces.trace import ToolEvent

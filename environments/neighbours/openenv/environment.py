@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 from pydantic import ValidationError
 
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.extras import check_version, load
 from vf.environments.json_schema import faults, validator
 from vf.environments.neighbours.openenv.actions import (
     STEP,
@@ -23,9 +22,10 @@ from vf.environments.neighbours.openenv.server import describe
 from vf.environments.neighbours.openenv.session import NO_ACTION, Answer, Session
 from vf.environments.tool_calls import ToolBox, off_the_clock
 from vf.rubrics.rubric import Rubric
-from vf.traces.errors import ConfigError, EnvironmentFailure, InvalidToolUse, RubricError
+from vf.runtime.errors import ConfigError, EnvironmentFailure, InvalidToolUse, RubricError
+from vf.runtime.extras import check_version, load
+from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
-from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.tools import Tool
 from vf.traces.trace import Trace

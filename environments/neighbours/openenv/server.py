@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from vf.environments.extras import load
 from vf.environments.neighbours.openenv.session import Session
-from vf.traces.errors import ConfigError, InfrastructureError
+from vf.runtime.errors import ConfigError, InfrastructureError
+from vf.runtime.extras import load
 
 T = TypeVar("T")
 _LOCAL = ("localhost", "127.0.0.1", "::1")

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vf.traces.errors import EnvironmentFailure, InvalidToolUse
+from vf.runtime.errors import EnvironmentFailure, InvalidToolUse
 
 NO_ACTION = "the environment does not take this as an action"
 _CODE = re.compile(r"\(code: (\w+)\)\s*$")

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vf.environments.environment import Environment, Split
-from vf.environments.extras import check_version, load
 from vf.environments.neighbours.reasoning_gym.problems import Problems
 from vf.environments.neighbours.reasoning_gym.scoring import score
 from vf.inference.scripted import Script
-from vf.rubrics.process_pool import run_in_process
 from vf.rubrics.rubric import Rubric
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError, RubricError, ScoringTimeout
-from vf.traces.seeding import derive_seed
-from vf.traces.suggest import did_you_mean
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError, RubricError, ScoringTimeout
+from vf.runtime.extras import check_version, load
+from vf.runtime.process_pool import run_in_process
+from vf.runtime.seeding import derive_seed
+from vf.runtime.suggest import did_you_mean
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 

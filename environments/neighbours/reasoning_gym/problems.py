@@ -8,10 +8,10 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from vf.environments.extras import load
 from vf.environments.neighbours.textarena.global_random import GlobalRandom
-from vf.traces.errors import ConfigError
-from vf.traces.suggest import did_you_mean
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
+from vf.runtime.suggest import did_you_mean
 
 _REMEMBERED = 512  # problems
 _OURS = {"seed": "seed", "size": "num_train and num_eval"}

@@ -15,7 +15,7 @@ import keyword
 import re
 from typing import Any
 
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 
 _EVALUATES = re.compile(r"(?<![\w.])eval\(|\b(?:parse_expr|sympify)\(")
 _SYMPY = re.compile(r"\b(?:parse_expr|sympify)\(")

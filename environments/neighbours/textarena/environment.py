@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.extras import check_version, load
 from vf.environments.neighbours.textarena.games import count_players, innermost, make_game
 from vf.environments.neighbours.textarena.global_random import GlobalRandom
 from vf.environments.neighbours.textarena.players import (
@@ -18,10 +17,11 @@ from vf.environments.neighbours.textarena.players import (
 )
 from vf.inference.chat_model import ChatModel
 from vf.rubrics.rubric import Rubric
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError, EnvironmentFailure, RubricError
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError
+from vf.runtime.extras import check_version, load
+from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
-from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 

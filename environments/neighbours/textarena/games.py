@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vf.environments.extras import load
 from vf.environments.neighbours.textarena.global_random import GlobalRandom
-from vf.traces.errors import ConfigError
-from vf.traces.suggest import did_you_mean
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
+from vf.runtime.suggest import did_you_mean
 
 MOST_PLAYERS = 15
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")

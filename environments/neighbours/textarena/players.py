@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 from vf.inference.chat_model import ChatModel
 from vf.inference.model import Conversation, Model, Reply, Sampling
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError
+from vf.runtime.suggest import did_you_mean
 from vf.traces.messages import Message
-from vf.traces.suggest import did_you_mean
 
 # A move for the messages that a player has been shown and has said so far.
 Policy: TypeAlias = Callable[[list[Message]], Any]

@@ -7,12 +7,12 @@ from typing import Any, Literal, get_args
 
 from vf.environments.environment import Environment, Split
 from vf.environments.evaluate import take_tasks
-from vf.environments.extras import check_version, load
 from vf.environments.neighbours.to_trl.episodes import Home, environment_class
 from vf.environments.neighbours.to_trl.rewards import reward_of_completions, reward_of_traces
 from vf.environments.neighbours.to_trl.rollouts import rollout_function
-from vf.traces.calling import call, carry_out
-from vf.traces.errors import ConfigError
+from vf.runtime.calling import call, carry_out
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import check_version, load
 from vf.traces.task import Task
 
 Loop = Literal["auto", "trl", "vf"]

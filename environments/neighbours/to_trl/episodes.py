@@ -13,16 +13,16 @@ from typing import Any
 from vf.environments.environment import Environment
 from vf.environments.neighbours.to_trl.completions import as_trace
 from vf.environments.neighbours.to_trl.methods import as_method
-from vf.traces.calling import call
-from vf.traces.errors import (
+from vf.runtime.calling import call
+from vf.runtime.errors import (
     ConfigError,
     EnvironmentFailure,
     InfrastructureError,
     RubricError,
     ToolError,
 )
+from vf.runtime.seeding import derive_seed
 from vf.traces.messages import ToolCall
-from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Failure, Trace
 

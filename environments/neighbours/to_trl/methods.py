@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union
 
-from vf.environments.extras import load
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
 from vf.traces.tools import Tool
 
 _TYPES = {

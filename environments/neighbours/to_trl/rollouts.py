@@ -15,13 +15,13 @@ from typing import Any
 
 from vf.environments.neighbours.to_trl.episodes import Home
 from vf.environments.runner import rollout
-from vf.environments.search.batching import Batcher
 from vf.inference.completions import Completion
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.renderer import Renderer
 from vf.inference.token_model import TokenModel
-from vf.traces.calling import call, carry_out
-from vf.traces.errors import ConfigError, ModelError
+from vf.runtime.batching import Batcher
+from vf.runtime.calling import call, carry_out
+from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.messages import as_messages
 from vf.traces.trace import Failure, Trace
 

@@ -6,9 +6,9 @@ import json
 from functools import cache
 from typing import Any, NamedTuple
 
-from vf.environments.extras import check_version, load
 from vf.environments.neighbours.from_verifiers.load import SUPPORTED
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import check_version, load
 
 
 class Plugin(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 from vf.inference.model import Conversation, LimitReached, Reply, Sampling
 from vf.inference.wire import JsonClient
-from vf.traces.errors import ConfigError, ModelError
+from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.messages import Message
 from vf.traces.trace import StopReason
 

@@ -24,10 +24,10 @@ from vf.environments.neighbours.to_verifiers.recording import metrics, recorded,
 from vf.environments.registry import find, make
 from vf.environments.runner import rollout
 from vf.inference.model import Sampling
-from vf.traces.calling import call
-from vf.traces.errors import ConfigError
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError
+from vf.runtime.seeding import derive_seed
 from vf.traces.messages import as_messages
-from vf.traces.seeding import derive_seed
 from vf.traces.task import Task
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)

@@ -20,7 +20,7 @@ from tests.test_public_surface import fresh
 from vf.environments.environment import Split
 from vf.environments.gym.actions import as_action
 from vf.environments.gym.as_gym import GymnasiumEnv
-from vf.traces.errors import EnvironmentFailure, RubricError, ToolError
+from vf.runtime.errors import EnvironmentFailure, RubricError, ToolError
 from vf.traces.tools import tool
 
 Make = Callable[..., GymnasiumEnv]

@@ -16,7 +16,7 @@ from typing import Any
 
 import vf
 from vf.inference.scripted import Line
-from vf.traces.calling import call
+from vf.runtime.calling import call
 
 HERE = Path(__file__).parent
 HONEST = [sys.executable, str(HERE / "honest_server.py")]

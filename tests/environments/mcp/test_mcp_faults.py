@@ -11,7 +11,7 @@ import pytest
 import vf
 from tests.environments.mcp.servers import COUNT, PLENTY, Desk, odd, play, told, tools
 from vf.environments.mcp.session import Session
-from vf.traces.errors import ToolError
+from vf.runtime.errors import ToolError
 
 REFUSED = "failed to list its tools"  # mcp 2 reads some of it more closely than mcp 1
 TEXT = {"type": "text", "text": "fine"}

@@ -55,7 +55,7 @@ def test_secrets_are_not_shown() -> None:
 def test_versions_that_are_not_supported_are_told(
     found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vf.environments.extras.version", lambda _: found)
+    monkeypatch.setattr("vf.runtime.extras.version", lambda _: found)
     with pytest.raises(vf.ConfigError, match=f"mcp {found} is not supported, but 1.24 and later"):
         asyncio.run(vf.McpTools(command=["true"]).check())
 

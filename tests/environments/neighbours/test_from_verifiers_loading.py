@@ -163,7 +163,7 @@ def test_outside_of_the_main_thread_it_says_where_it_can_be_made() -> None:
 
 @pytest.mark.parametrize("said", ["0.3.0", "0.2.1", "0.1.14", "0.5.0", "1.0"])
 def test_versions_that_are_not_supported_are_told(said: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("vf.environments.extras.version", lambda name: said)
+    monkeypatch.setattr("vf.runtime.extras.version", lambda name: said)
     with pytest.raises(vf.ConfigError) as raised:
         from_verifiers("their-words")
     assert f"verifiers {said} is not supported, but 0.3.1 and later, before 0.5" in str(
@@ -172,7 +172,7 @@ def test_versions_that_are_not_supported_are_told(said: str, monkeypatch: Any) -
 
 
 def test_a_v0_environment_needs_a_version_that_has_the_api(monkeypatch: Any) -> None:
-    monkeypatch.setattr("vf.environments.extras.version", lambda name: "0.4.0")
+    monkeypatch.setattr("vf.runtime.extras.version", lambda name: "0.4.0")
     with pytest.raises(vf.ConfigError, match=r"pip install 'verifiers>=0\.3\.1,<0\.4'"):
         from_verifiers("their-words")
 

@@ -14,7 +14,7 @@ from vf.environments.neighbours.from_verifiers.load import from_verifiers
 from vf.environments.neighbours.from_verifiers.rewards import RewardRange, reward_range
 from vf.environments.neighbours.from_verifiers.v0 import V0Environment
 from vf.inference.scripted import Line
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 from vf.traces.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("their_envs")

@@ -19,7 +19,7 @@ from tests.environments.neighbours import openenv_servers as servers
 from tests.environments.neighbours.openenv_play import all_closed, bisect, run
 from vf.environments.neighbours.openenv.actions import tell, tell_result
 from vf.environments.neighbours.openenv.environment import OpenEnvEnvironment
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.trace import StopReason
 
@@ -276,7 +276,7 @@ def test_fields_that_a_text_cannot_fill(line: str, desk: str) -> None:
 
 
 def test_another_version_is_refused(guess: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vf.environments.extras.version", lambda package: "0.2.0")
+    monkeypatch.setattr("vf.runtime.extras.version", lambda package: "0.2.0")
     with pytest.raises(ConfigError, match=r"openenv 0\.2\.0 is not supported, but 0\.10 and"):
         OpenEnvEnvironment(guess)
 

@@ -20,7 +20,7 @@ import vf
 from tests.environments.neighbours import openenv_servers as servers
 from tests.environments.neighbours.openenv_play import all_closed, bisect, run
 from vf.environments.neighbours.openenv.environment import OpenEnvEnvironment
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 
 

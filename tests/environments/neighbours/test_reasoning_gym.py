@@ -16,7 +16,7 @@ import pytest
 import vf
 from vf.environments.neighbours.reasoning_gym.environment import ReasoningGym
 from vf.environments.neighbours.reasoning_gym.scoring import UNREADABLE, is_harmless, score
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 reasoning_gym = pytest.importorskip("reasoning_gym")
 
@@ -271,7 +271,7 @@ def test_bad_input(arguments: dict[str, Any], said: str) -> None:
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vf.environments.extras.version", lambda package: "0.0.9")
+    monkeypatch.setattr("vf.runtime.extras.version", lambda package: "0.0.9")
     with pytest.raises(ConfigError, match=r"reasoning-gym 0\.0\.9 is not supported, but 0\.1\.20"):
         ReasoningGym("leg_counting")
     assert metadata.version("reasoning-gym") != "0.0.9"

@@ -20,7 +20,7 @@ from vf.environments.neighbours.textarena.games import innermost, make_game
 from vf.environments.neighbours.textarena.global_random import GlobalRandom
 from vf.environments.neighbours.textarena.players import random_move
 from vf.inference.scripted import Script
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.trace import StopReason
 
@@ -262,7 +262,7 @@ def test_rewards_beyond_what_is_usual_need_to_be_valued() -> None:
     environment = TextArena("TicTacToe-v0", opponent=LET, seat=0)
     trace = run(environment, first(environment), WIN)
     trace.info["textarena"]["reward"] = 7.0
-    with pytest.raises(vf.traces.errors.RubricError, match="returns ="):
+    with pytest.raises(vf.runtime.errors.RubricError, match="returns ="):
         environment.outcome(trace)
     assert TextArena("TicTacToe-v0", returns=(0, 14)).outcome(trace) == 0.5
 
@@ -328,7 +328,7 @@ def test_bad_input(arguments: dict[str, Any], told: str, monkeypatch: pytest.Mon
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vf.environments.extras.version", lambda package: "0.6.0")
+    monkeypatch.setattr("vf.runtime.extras.version", lambda package: "0.6.0")
     with pytest.raises(ConfigError, match=r"textarena 0\.6\.0 is not supported, but 0\.7\.4"):
         TextArena("TicTacToe-v0")
 

@@ -230,6 +230,6 @@ def test_what_trl_cannot_do_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     factory = as_trl(Faulty())["environment_factory"]
     with pytest.raises(vf.ConfigError, match=r"has no task None.*remove_unused_columns"):
         factory().reset(prompt=[])
-    monkeypatch.setattr("vf.environments.extras.version", lambda _: "1.15.2")
+    monkeypatch.setattr("vf.runtime.extras.version", lambda _: "1.15.2")
     with pytest.raises(vf.ConfigError, match=r"trl 1\.15\.2 is not supported, but 1\.16"):
         as_trl(Faulty())

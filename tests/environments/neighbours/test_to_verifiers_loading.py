@@ -124,7 +124,7 @@ def test_without_verifiers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("found", ["0.2.1", "0.5.0", "1.0"])
 def test_another_version_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expose._plugin.cache_clear()
-    monkeypatch.setattr("vf.environments.extras.version", lambda package: found)
+    monkeypatch.setattr("vf.runtime.extras.version", lambda package: found)
     with pytest.raises(vf.ConfigError, match=rf"verifiers {found} is not supported, but 0\.3\.1"):
         vf.to_verifiers("calculator")
 

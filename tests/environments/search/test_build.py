@@ -21,7 +21,7 @@ from vf.environments.search.build import build_index
 from vf.environments.search.contract import Document
 from vf.environments.search.sources import Documents, Fields, join_contents, split_contents
 from vf.environments.search.tantivy_index import TantivyIndex
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 ROWS = [{"id": town.id, "title": town.title, "text": town.text} for town in TOWNS]
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from tests.environments.search.corpus import TOWNS
 from vf.environments.search.contract import Index
 from vf.environments.search.elastic import ElasticIndex
-from vf.traces.errors import ConfigError, ToolError
+from vf.runtime.errors import ConfigError, ToolError
 
 Client = Literal["elasticsearch", "opensearch"]
 MODULES: dict[Client, str] = {"elasticsearch": "elasticsearch", "opensearch": "opensearchpy"}

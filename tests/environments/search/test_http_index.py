@@ -22,7 +22,7 @@ from vf.environments.search.http_index import HttpIndex
 from vf.environments.search.opening import open_index
 from vf.environments.search.tantivy_index import TantivyIndex
 from vf.environments.search.tools import SearchTools
-from vf.traces.errors import ConfigError, ToolError
+from vf.runtime.errors import ConfigError, ToolError
 
 
 @pytest.fixture(scope="module")

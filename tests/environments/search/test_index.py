@@ -25,7 +25,7 @@ from vf.environments.search.build import build_index
 from vf.environments.search.contract import Document, Index
 from vf.environments.search.opening import open_index
 from vf.environments.search.tantivy_index import TantivyIndex
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from tests.environments.validation import faulty
 from vf.environments.validation.report import Report
 from vf.environments.validation.validate import CHECKS, validate
 from vf.inference.scripted import Script
+from vf.runtime.errors import ConfigError
 from vf.sandbox.container.opening import open_sandbox
-from vf.traces.errors import ConfigError
 
 
 def validated(environment: vf.Environment, **settings: Any) -> Report:

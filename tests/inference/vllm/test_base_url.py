@@ -9,7 +9,7 @@ import pytest
 
 from tests.inference.vllm.stand_in_engine import MODEL, Standing
 from vf.inference.vllm.command import choose_port
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 Stand = Callable[..., Standing]
 Serve = Callable[..., str]

@@ -14,7 +14,7 @@ from vf.inference.settings import VllmSettings
 from vf.inference.vllm import command
 from vf.inference.vllm.command import check_args, choose_port, flags, launcher, server_env
 from vf.inference.vllm.engine import check_settings
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 
 def env(environ: dict[str, str], *, lora: bool = True, **settings: Any) -> dict[str, str]:

@@ -15,7 +15,7 @@ from tests.inference.vllm.stand_in_engine import Standing, ask, until
 from vf.inference.completions import TokenClient
 from vf.inference.vllm.generate import generate_wire
 from vf.inference.wire import JsonClient
-from vf.traces.errors import EngineError, ModelError, ServerDown
+from vf.runtime.errors import EngineError, ModelError, ServerDown
 
 Stand = Callable[..., Standing]
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"

@@ -13,7 +13,7 @@ from vf.inference.model import Sampling
 from vf.inference.serving import Served
 from vf.inference.vllm.generate import generate_wire
 from vf.inference.wire import JsonClient
-from vf.traces.errors import ModelError
+from vf.runtime.errors import ModelError
 
 CHOICE = {
     "index": 0,

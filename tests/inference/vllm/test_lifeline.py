@@ -19,7 +19,7 @@ from tests.inference.vllm.stand_in_engine import COMMAND, Journal, alive, until
 from vf.inference.vllm import lifeline
 from vf.inference.vllm.command import choose_port
 from vf.inference.vllm.server_process import ServerProcess
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 PARENT = """
 import os, sys, time

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.inference.vllm.stand_in_engine import Standing, alive, until
-from vf.traces.errors import ConfigError, EngineError
+from vf.runtime.errors import ConfigError, EngineError
 
 Stand = Callable[..., Standing]
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from vf.runtime.errors import SandboxError
 from vf.sandbox.container.engine import Engine
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.container.profile import DEFAULT_IMAGE
 from vf.sandbox.container.sandbox import DockerSandbox
 from vf.sandbox.reaper import find, reap
-from vf.traces.errors import SandboxError
 
 from .conftest import PROFILE, probe, processes_of
 

@@ -15,7 +15,7 @@ import pytest
 
 import vf
 from tests.traces.view.material import ATTACK, TRICKS, hostile, research
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Branch
 from vf.traces.view import sources
 from vf.traces.view.encode import pack_trace, row_of

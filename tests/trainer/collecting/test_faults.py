@@ -15,7 +15,7 @@ import pytest
 
 import vf
 from vf.environments.environment import Split
-from vf.traces.errors import EngineError, TrainingError
+from vf.runtime.errors import EngineError, TrainingError
 from vf.trainer.collecting import collector
 from vf.trainer.rl_trainer import RLTrainer
 

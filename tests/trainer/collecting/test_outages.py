@@ -14,7 +14,7 @@ import vf
 from vf.environments.environment import Split
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.serving import Serving
-from vf.traces.errors import ModelError, ServerDown, TrainingError
+from vf.runtime.errors import ModelError, ServerDown, TrainingError
 from vf.traces.messages import Message
 from vf.trainer.collecting.group import Group
 from vf.trainer.collecting.orchestrator import Orchestrator

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import vf
 from vf.environments.environment import Split
-from vf.traces.errors import TrainingError
+from vf.runtime.errors import TrainingError
 from vf.trainer.rl_trainer import RLTrainer
 
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoTokenizer
 
 from vf.inference.tiny_path import resolve_model
-from vf.traces.errors import TrainingError
+from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.launch import world
 from vf.trainer.learning.batch import Sample

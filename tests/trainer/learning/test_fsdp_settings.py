@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.learning.fsdp import Fsdp
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import vf
 from vf.rubrics.penalties import extra_tool_calls, tool_errors
-from vf.traces.errors import RubricError
+from vf.runtime.errors import RubricError
 from vf.traces.trace import Branch, StopReason, ToolEvent, Trace, Turn
 from vf.trainer.collecting.group import Group
 from vf.trainer.learning.batch import build_samples, micro_batches

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.rl_trainer import RLTrainer
 
 

@@ -12,7 +12,7 @@ import torch
 from tests.trainer.learning.test_policy import samples
 from vf.inference.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
-from vf.traces.errors import ConfigError, TrainingError
+from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.learning.batch import Sample, Totals, micro_batches, scale, weighted
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.learning_rate import advice, auto_learning_rate

@@ -17,7 +17,7 @@ import torch
 
 from tests.trainer.learning.forked_samples import forked_samples
 from tests.trainer.learning.test_losses_update import gradients, shake
-from vf.traces.errors import TrainingError
+from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import Sample, weighted
 from vf.trainer.learning.out_of_memory import Budget, Work, unpack

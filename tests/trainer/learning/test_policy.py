@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from vf.traces.errors import ConfigError, TrainingError
+from vf.runtime.errors import ConfigError, TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.policy import Policy

@@ -114,7 +114,7 @@ def test_two_processes_take_the_same_steps_as_one(
 
 LEADER = """
 from tests.trainer.learning.rank_updates import samples, settings
-from vf.traces.errors import VfError
+from vf.runtime.errors import VfError
 from vf.trainer.learning.policy import Policy
 try:
     policy = Policy("tiny", settings(True).args)

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from tests.trainer.learning.forked_samples import forked_samples
-from vf.traces.errors import TrainingError
+from vf.runtime.errors import TrainingError
 from vf.trainer.learning import attention
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.forward import Forward, token_logprobs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.learning.rank_updates import settings
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer import launch
 from vf.trainer.launch import check_deepspeed, is_sharded, processes_to_launch, zero_stage
 from vf.trainer.learning.ranks import choose_sharding

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from vf.inference.embedded import loading
-from vf.traces.errors import CheckpointError, ConfigError
+from vf.runtime.errors import CheckpointError, ConfigError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import latest_checkpoint, mark_best, remove_old
 

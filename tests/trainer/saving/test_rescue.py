@@ -11,7 +11,7 @@ import pytest
 import vf
 from tests.trainer.conftest import Digits
 from tests.trainer.saving.comparing import comparable
-from vf.traces.errors import TrainingError
+from vf.runtime.errors import TrainingError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import latest_checkpoint
 

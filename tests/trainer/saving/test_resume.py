@@ -12,7 +12,7 @@ import torch
 
 import vf
 from tests.trainer.saving.comparing import comparable
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import latest_checkpoint
 from vf.trainer.saving.run_folder import RunFolder

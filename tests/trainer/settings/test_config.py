@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, VllmSettings
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.saving.run_folder import RunFolder, choose_folder
 from vf.trainer.settings.config import EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import load_config, parse_config

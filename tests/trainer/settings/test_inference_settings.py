@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vf.inference.settings import EmbeddedSettings, VllmSettings
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.settings.load_config import parse_config
 
 URL = "http://127.0.0.1:8000/v1"

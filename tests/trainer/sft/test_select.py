@@ -11,7 +11,7 @@ import pytest
 
 import vf
 from vf.inference.renderer import Renderer
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.traces.export.write import export_traces
 from vf.traces.trace import Failure, Score, StopReason, Trace, Turn
 from vf.trainer.sft.render import render

@@ -15,7 +15,7 @@ import torch
 import vf
 from vf.inference.embedded.loading import load_module
 from vf.inference.renderer import Renderer
-from vf.traces.errors import ConfigError, TrainingError
+from vf.runtime.errors import ConfigError, TrainingError
 from vf.traces.trace import Trace
 from vf.trainer.saving.run_folder import RunFolder
 from vf.trainer.sft.dataset import load_dataset, save_sequences

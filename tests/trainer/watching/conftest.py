@@ -30,7 +30,7 @@ import os, sys, time, warnings
 from vf.traces.messages import Message, ToolCall
 from vf.traces.task import Task
 from vf.traces.trace import Score, StopReason, ToolEvent, Trace
-from vf.trainer.signals import orderly_end
+from vf.runtime.signals import orderly_end
 from vf.trainer.watching.display import TerminalDisplay
 
 if os.getsid(0) == os.getpid():

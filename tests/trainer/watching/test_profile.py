@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import vf
 from tests.trainer.conftest import TrainerFactory
-from vf.traces.errors import TrainingError
+from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.cli import main
 from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 from vf.trainer.saving.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching.metrics import Metrics

@@ -26,8 +26,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar, overload
 
-from vf.rubrics.process_worker import RAISED, STARTED
-from vf.traces.errors import ConfigError, RubricError, ScoringTimeout
+from vf.runtime.errors import ConfigError, RubricError, ScoringTimeout
+from vf.runtime.process_worker import RAISED, STARTED
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_TIMEOUT = 10.0  # seconds
@@ -36,7 +36,7 @@ _MOST_WORKERS = 8
 _CPU_BOUND = "__vf_cpu_bound__"
 _COMMAND = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
-    "from vf.rubrics.process_worker import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
+    "from vf.runtime.process_worker import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
 )
 
 

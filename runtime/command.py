@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from vf.traces.errors import ConfigError, VfError
+from vf.runtime.errors import ConfigError, VfError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,8 +14,8 @@ from functools import partial
 import pytest
 from rich.console import Console
 
-from vf.traces.command import run_command, show
-from vf.traces.errors import ConfigError, EngineError, VfError
+from vf.runtime.command import run_command, show
+from vf.runtime.errors import ConfigError, EngineError, VfError
 
 
 def raising(error: BaseException) -> int:
@@ -66,8 +66,8 @@ def test_a_signal_is_named_and_its_number_is_in_the_code() -> None:
     """In a process of its own, which gets a real SIGTERM."""
     code = """
 import os, signal, sys
-from vf.traces.command import run_command
-from vf.trainer.signals import orderly_end
+from vf.runtime.command import run_command
+from vf.runtime.signals import orderly_end
 
 def run():
     with orderly_end(launched=False):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from vf.traces.workers import in_thread
+from vf.runtime.workers import in_thread
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from vf.traces import workers
-from vf.traces.calling import call, instant
-from vf.traces.workers import _Batch, _Job, in_thread
+from vf.runtime import workers
+from vf.runtime.calling import call, instant
+from vf.runtime.workers import _Batch, _Job, in_thread
 
 SOON = 2.0  # seconds; far more than anything here takes, far less than what blocks
 

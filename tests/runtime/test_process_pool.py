@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 import vf
-from tests.rubrics import worker_functions as fns
-from vf.rubrics import process_pool
-from vf.rubrics.process_pool import run_in_process
-from vf.traces.errors import RubricError, ScoringTimeout
+from tests.runtime import worker_functions as fns
+from vf.runtime import process_pool
+from vf.runtime.errors import RubricError, ScoringTimeout
+from vf.runtime.process_pool import run_in_process
 
 
 def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -144,8 +144,8 @@ def test_a_busy_worker_ends_with_its_parent(tmp_path: Path) -> None:
         f"""
         import asyncio, os, sys, threading, time
         sys.path[:] = {sys.path!r}
-        from tests.rubrics import worker_functions as fns
-        from vf.rubrics.process_pool import run_in_process
+        from tests.runtime import worker_functions as fns
+        from vf.runtime.process_pool import run_in_process
 
         def die():
             while not (os.path.exists({str(path)!r}) and open({str(path)!r}).read()):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vf.traces.collector import fewer_collections
+from vf.runtime.garbage import fewer_collections
 
 
 class Loop:

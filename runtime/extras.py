@@ -7,7 +7,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from vf.traces.errors import ConfigError
+from vf.runtime.errors import ConfigError
 
 
 def load(module: str, extra: str) -> Any:

@@ -1,4 +1,4 @@
-"""The other end of :mod:`vf.rubrics.process_pool`: a process that calls functions on request."""
+"""The other end of :mod:`vf.runtime.process_pool`: a process that calls functions on request."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import signal, time
-from vf.trainer.signals import Terminated, orderly_end
+from vf.runtime.signals import Terminated, orderly_end
 {before}
 try:
     with orderly_end(launched={launched}):

@@ -1,0 +1,1 @@
+"""How things run: calling user code, workers, deadlines, seeding, commands, errors."""
