@@ -22,9 +22,9 @@ from vf.environments.evaluation.config import (
     ModelConfig,
     Price,
 )
-from vf.environments.sandbox_source import DockerSource, sandbox_source
 from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, EngineSettings, VllmSettings
 from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.source import DockerSource, sandbox_source
 from vf.sandbox.contract import Limits as SandboxLimits
 from vf.trainer.settings.config import Config, EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import SYNONYMS, VALUES

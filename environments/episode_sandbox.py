@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias, TypeVar
 
 from vf.environments.environment import Environment
-from vf.environments.sandbox_source import SandboxSource
 from vf.environments.tool_calls import off_the_clock
 from vf.runtime.errors import SandboxError
+from vf.sandbox.container.source import SandboxSource
 from vf.sandbox.contract import ExecResult, Sandbox
 
 Result = TypeVar("Result")

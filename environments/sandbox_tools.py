@@ -18,8 +18,8 @@ from typing import Any
 
 from vf.environments.environment import Environment, Service
 from vf.environments.episode_sandbox import EpisodeSandbox, Run
-from vf.environments.sandbox_source import SandboxSource, given_source
 from vf.runtime.errors import ConfigError, InvalidToolUse
+from vf.sandbox.container.source import SandboxSource, given_source
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
 
 MAX_FILE = 2**20  # bytes of a file that the model may read or write

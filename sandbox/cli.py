@@ -10,13 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from vf.runtime.command import BAD_USAGE, DONE, FAILED, run_command
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.doctor import diagnose
+from vf.sandbox.container.image import SUITE, build
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
+from vf.sandbox.container.reaper import Found, find, reap
 from vf.sandbox.contract import Limits
-from vf.sandbox.doctor import diagnose
-from vf.sandbox.image import SUITE, build
-from vf.sandbox.reaper import Found, find, reap
 
 EXAMPLES = """\
 examples:

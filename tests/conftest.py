@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.doctor import check_engine
 from vf.sandbox.container.errors import EngineProblem, ImageMissing
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import OpenSandbox, Sandbox
-from vf.sandbox.doctor import check_engine
 from vf.sandbox.local import UnsafeLocalSandbox
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from vf.environments.neighbours.to_verifiers.expose import to_verifiers
     from vf.environments.registry import make, register, registered
     from vf.environments.runner import rollout
-    from vf.environments.sandbox_source import sandbox_source
     from vf.environments.sandbox_tools import BashTool, FileTools, PythonTool
     from vf.environments.validation.validate import validate
     from vf.inference.chat_model import ChatModel
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
         VfError,
     )
     from vf.runtime.process_pool import cpu_bound
+    from vf.sandbox.container.source import sandbox_source
     from vf.sandbox.contract import ExecResult, Limits, Sandbox
     from vf.sandbox.scripted import ScriptedSandbox
     from vf.traces.messages import Message, ToolCall
@@ -95,7 +95,7 @@ _HOME = {
     "registered": "vf.environments.registry",
     "rescore": "vf.rubrics.rescore",
     "rollout": "vf.environments.runner",
-    "sandbox_source": "vf.environments.sandbox_source",
+    "sandbox_source": "vf.sandbox.container.source",
     "tasks_from": "vf.environments.datasets.tasks",
     "to_trl": "vf.environments.neighbours.to_trl.adapter",
     "to_verifiers": "vf.environments.neighbours.to_verifiers.expose",

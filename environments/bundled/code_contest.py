@@ -9,7 +9,6 @@ from vf.environments.bundled.problems.catalogue import problems
 from vf.environments.bundled.problems.problem import Problem
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.episode_sandbox import EpisodeSandbox
-from vf.environments.sandbox_source import Sandboxes, sandbox_source
 from vf.environments.sandbox_tools import PythonTool
 from vf.inference.scripted import Script
 from vf.rubrics.outcomes.code_tests import credit, final_code
@@ -17,6 +16,7 @@ from vf.rubrics.outcomes.grading import Case, grade
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
+from vf.sandbox.container.source import Sandboxes, sandbox_source
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace
@@ -50,7 +50,7 @@ class CodeContest(Environment):
     :func:`share_passed`), less a share for many calls, calls gone wrong and code that hangs.
 
     Args:
-        sandbox: Where code runs; see :func:`~vf.environments.sandbox_source.sandbox_source`.
+        sandbox: Where code runs; see :func:`~vf.sandbox.container.source.sandbox_source`.
         partial: Whether passing some of the hidden tests earns a part; else all or nothing.
         visible: Tests shown in the prompt, 0 to 5.
         hidden: Hidden tests of each problem, 5 to 40.

@@ -10,13 +10,13 @@ from vf.environments.bundled.math_templates import TEMPLATES
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.episode_sandbox import EpisodeSandbox
 from vf.environments.generated import distinct_tasks
-from vf.environments.sandbox_source import Sandboxes, sandbox_source
 from vf.environments.sandbox_tools import PythonTool
 from vf.inference.scripted import Script
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
 from vf.runtime.suggest import did_you_mean
+from vf.sandbox.container.source import Sandboxes, sandbox_source
 from vf.traces.messages import Message
 from vf.traces.task import Task
 
@@ -29,7 +29,7 @@ class MathPython(Environment):
     gone wrong and code that hangs.
 
     Args:
-        sandbox: Where code runs; see :func:`~vf.environments.sandbox_source.sandbox_source`.
+        sandbox: Where code runs; see :func:`~vf.sandbox.container.source.sandbox_source`.
         templates: The kinds of problems to draw from; all by default.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split; no problem is in both.

@@ -12,7 +12,6 @@ from vf.environments.bundled.repos.generate import MODULES, MODULES_IN_A_REPO, R
 from vf.environments.bundled.repos.module import Bug
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.episode_sandbox import EpisodeSandbox
-from vf.environments.sandbox_source import Sandboxes, sandbox_source
 from vf.environments.sandbox_tools import BashTool, FileTools
 from vf.inference.scripted import Line, Script
 from vf.rubrics.outcomes.grading import Case, Grade, grade
@@ -20,6 +19,7 @@ from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
 from vf.runtime.seeding import derive_seed
+from vf.sandbox.container.source import Sandboxes, sandbox_source
 from vf.sandbox.contract import Sandbox
 from vf.traces.messages import Message
 from vf.traces.task import Task
@@ -57,7 +57,7 @@ class RepoFix(Environment):
     share for many calls, calls gone wrong and commands that hang.
 
     Args:
-        sandbox: Where code runs; see :func:`~vf.environments.sandbox_source.sandbox_source`.
+        sandbox: Where code runs; see :func:`~vf.sandbox.container.source.sandbox_source`.
         bugs: Broken modules in each repository, 1 to 3.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split; no bug is in both.

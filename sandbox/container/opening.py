@@ -8,12 +8,12 @@ import logging
 from collections.abc import AsyncIterator
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.reaper import reap
 from vf.sandbox.container.sandbox import DockerSandbox
-from vf.sandbox.doctor import prepare
 from vf.sandbox.pool import SandboxPool
-from vf.sandbox.reaper import reap
 
 log = logging.getLogger("vf.sandbox")
 

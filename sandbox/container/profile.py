@@ -45,7 +45,7 @@ class Profile:
         network: "bridge" lets the model's code reach the network; "none" does not.
         runtime: Another runtime than the engine's own: "runsc", say.
         packages: What to add to the image from PyPI, as pip is told, before anything runs; see
-            :func:`~vf.sandbox.image.with_packages`.
+            :func:`~vf.sandbox.container.image.with_packages`.
 
     Raises:
         ValueError: The network is neither, there are too few processes to run anything, it would

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Self
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container.engine import NOT_THERE, Engine, EngineRefused
+from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
 from vf.sandbox.container.errors import ImageMissing, ImageUnfit, RuntimeUnknown
 from vf.sandbox.container.owner import this_process
 from vf.sandbox.container.profile import Profile, container_settings
@@ -55,7 +55,7 @@ class DockerSandbox(SessionSandbox):
         Args:
             engine: Where.
             profile: How it is made; the default one is as hard as it gets. One with packages has
-                to be prepared first, by :func:`~vf.sandbox.doctor.prepare`.
+                to be prepared first, by :func:`~vf.sandbox.container.doctor.prepare`.
             warm: Start the lasting interpreter and shell now, so that the first call need not wait.
 
         Raises:
@@ -65,7 +65,9 @@ class DockerSandbox(SessionSandbox):
         """
         profile = profile or Profile()
         if profile.packages:
-            raise ValueError("the profile has packages: let vf.sandbox.doctor.prepare build them")
+            raise ValueError(
+                "the profile has packages: let vf.sandbox.container.doctor.prepare build them"
+            )
         name = f"vf-{this_process().run}-{next(_numbers)}"
         work = asyncio.ensure_future(cls._start(engine, profile, name, warm))
         try:

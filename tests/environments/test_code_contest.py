@@ -14,7 +14,7 @@ from vf.environments.bundled.code_contest import CodeContest
 from vf.environments.bundled.problems.catalogue import problems
 from vf.environments.bundled.problems.problem import Problem
 from vf.rubrics.outcomes.grading import Grade, grade
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.contract import OpenSandbox, Sandbox
 

@@ -11,10 +11,10 @@ import pytest
 
 import vf
 from vf.environments.episode_sandbox import EpisodeSandbox
-from vf.environments.sandbox_source import given_source
 from vf.environments.tool_calls import off_the_clock
 from vf.rubrics.penalties import code_timeouts
 from vf.runtime.errors import SandboxError
+from vf.sandbox.container.source import given_source
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
 from vf.sandbox.scripted import ScriptedSandbox
 

@@ -16,7 +16,7 @@ from vf.environments.bundled.repos.module import BUG_KINDS, Bug, Module
 from vf.environments.environment import Split
 from vf.rubrics.outcomes import grader_program
 from vf.rubrics.outcomes.grading import Case
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.contract import OpenSandbox, Sandbox
 
 BUGS = [(module, bug) for module in MODULES for bug in module.bugs]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import vf
-from vf.environments.sandbox_source import sandbox_source
 from vf.environments.sandbox_tools import clip, describe
 from vf.runtime.errors import SandboxError
+from vf.sandbox.container.source import sandbox_source
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
 from vf.sandbox.scripted import ScriptedSandbox
 

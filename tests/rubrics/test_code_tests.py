@@ -16,7 +16,7 @@ from vf.rubrics.outcomes import code_tests
 from vf.rubrics.outcomes.code_tests import credit, final_code
 from vf.rubrics.outcomes.grading import Case
 from vf.runtime.errors import ConfigError, RubricError, SandboxError
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.contract import OpenSandbox, Sandbox
 

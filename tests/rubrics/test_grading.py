@@ -11,7 +11,7 @@ import pytest
 from vf.rubrics.outcomes import grading
 from vf.rubrics.outcomes.grading import Case, Grade, grade, same
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.contract import Sandbox
 

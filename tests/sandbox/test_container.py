@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.errors import ImageMissing, ImageUnfit, RuntimeUnknown
 from vf.sandbox.container.opening import open_pool, open_sandbox
 from vf.sandbox.container.profile import DEFAULT_IMAGE, UID, Profile
+from vf.sandbox.container.reaper import find
 from vf.sandbox.container.sandbox import DockerSandbox
 from vf.sandbox.contract import Limits, Sandbox
-from vf.sandbox.reaper import find
 
 MIB = 2**20
 

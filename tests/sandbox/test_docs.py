@@ -6,8 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
-from vf.environments.sandbox_source import DockerSource, sandbox_source
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.source import DockerSource, sandbox_source
 
 TEXT = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
 

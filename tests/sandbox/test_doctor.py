@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from vf.runtime.errors import ConfigError
-from vf.sandbox import doctor
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container import doctor
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.doctor import check_engine, diagnose, examine
 from vf.sandbox.container.errors import (
     EngineMissing,
     EngineProblem,
@@ -30,7 +31,6 @@ from vf.sandbox.container.errors import (
 from vf.sandbox.container.opening import open_pool, open_sandbox
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits
-from vf.sandbox.doctor import check_engine, diagnose, examine
 
 GOOD: dict[str, Any] = {
     "CgroupDriver": "systemd",
@@ -94,7 +94,7 @@ def test_without_an_engine_everything_says_so_at_once(
 def test_an_engine_that_never_answers_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("vf.sandbox.container.engine.CONNECT_TIMEOUT", 0.3)
+    monkeypatch.setattr("vf.sandbox.container.docker_engine.CONNECT_TIMEOUT", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
         began = time.monotonic()

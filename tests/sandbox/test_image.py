@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from vf.runtime.errors import ConfigError
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.doctor import check_engine
 from vf.sandbox.container.errors import ImageMissing, ImageUnfit
+from vf.sandbox.container.image import LABEL, build, debootstrap, image_exists, with_packages
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.container.profile import DEFAULT_IMAGE, UID, Profile
 from vf.sandbox.container.sandbox import DockerSandbox
-from vf.sandbox.doctor import check_engine
-from vf.sandbox.image import LABEL, build, debootstrap, image_exists, with_packages
 
 TAG = "vf-test-image:1"
 

@@ -13,12 +13,12 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.container.owner import GRACE, MARK, PREFIX, Owner, start_of, this_host
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
+from vf.sandbox.container.reaper import find, reap, remove_own
 from vf.sandbox.container.sandbox import DockerSandbox
-from vf.sandbox.reaper import find, reap, remove_own
 
 HOLD = """
 import asyncio
@@ -37,7 +37,7 @@ asyncio.run(main())
 """
 CREATE = """
 import asyncio
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.owner import this_process
 from vf.sandbox.container.sandbox import DockerSandbox
 async def again(engine):

@@ -15,7 +15,7 @@ import pytest
 
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox import cli
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
 from vf.sandbox.selfcheck import CheckResult, check_contract, group_names, main

@@ -13,10 +13,10 @@ import vf
 from tests.trainer.conftest import TrainerFactory
 from vf.environments.environment import Split
 from vf.environments.episode_sandbox import EpisodeSandbox
-from vf.environments.sandbox_source import sandbox_source
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container.engine import Engine
-from vf.sandbox.reaper import find
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.reaper import find
+from vf.sandbox.container.source import sandbox_source
 from vf.traces.trace import Failure
 from vf.trainer.cli import main
 from vf.trainer.collecting.group import Group

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.reaper import find
 from vf.sandbox.container.sandbox import DockerSandbox
 from vf.sandbox.contract import Limits
-from vf.sandbox.reaper import find
 
 MIB = 2**20
 Attack = Callable[[DockerSandbox], Awaitable[None]]

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.container.profile import DEFAULT_IMAGE
+from vf.sandbox.container.reaper import find, reap
 from vf.sandbox.container.sandbox import DockerSandbox
-from vf.sandbox.reaper import find, reap
 
 from .conftest import PROFILE, probe, processes_of
 

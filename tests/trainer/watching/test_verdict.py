@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from vf.environments.sandbox_source import _DOCKER
 from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.sandbox.container.source import _DOCKER
 from vf.trainer.settings.config import Config, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching.advice import MOST

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vf.sandbox.container.engine import NOT_THERE, Engine, EngineRefused
+from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
 from vf.sandbox.container.errors import (
     EngineProblem,
     EngineUnsupported,
@@ -17,8 +17,8 @@ from vf.sandbox.container.errors import (
     LimitNotEnforced,
     RuntimeUnknown,
 )
+from vf.sandbox.container.image import with_packages
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
-from vf.sandbox.image import with_packages
 
 OLDEST_API = (1, 40)
 KERNEL_LIMITS = {

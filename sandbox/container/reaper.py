@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.owner import MARK, PREFIX, this_host, this_process, why_dead
 
 log = logging.getLogger("vf.sandbox")

@@ -11,11 +11,11 @@ import pytest
 import vf
 from vf.environments.bundled.code_contest import CodeContest
 from vf.environments.bundled.problems.catalogue import problems
-from vf.environments.sandbox_source import DockerSource, SandboxSource, sandbox_source
-from vf.sandbox.container.engine import Engine
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.reaper import find
+from vf.sandbox.container.source import DockerSource, SandboxSource, sandbox_source
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
-from vf.sandbox.reaper import find
 from vf.sandbox.scripted import ScriptedSandbox
 
 SMALL = {"backend": "docker", "pool": 2, "concurrency": 2, "lifetime": 300}

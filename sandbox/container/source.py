@@ -185,7 +185,7 @@ class DockerSource:
         Raises:
             ConfigError: There is none, or it lacks something; says how to mend it.
         """
-        from vf.sandbox.doctor import check_engine
+        from vf.sandbox.container.doctor import check_engine
 
         try:
             await asyncio.to_thread(check_engine, self.profile)
