@@ -27,7 +27,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vf.inference.embedded.engine import EmbeddedEngine
+    from vf.inference.embedded.embedded_engine import EmbeddedEngine
 
 CONFIG = Path(__file__).parent.parent / "configs" / "quickstart.toml"
 TARGET = 1.0
@@ -60,7 +60,7 @@ def contenders(
     """Return the engine, not yet started, and how each contender generates."""
     import torch
 
-    from vf.inference.embedded.engine import EmbeddedEngine
+    from vf.inference.embedded.embedded_engine import EmbeddedEngine
     from vf.inference.model import Sampling
     from vf.inference.settings import EmbeddedSettings
     from vf.trainer.learning.policy import Policy

@@ -92,7 +92,7 @@ def train_trl(pipe: Connection, config: Config, folder: Path, slices: Sequence[i
     from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOTrainer
 
-    from vf.inference.embedded.loading import load_module
+    from vf.inference.loading import load_module
     from vf.trainer.collecting.task_cursor import TaskCursor
     from vf.trainer.learning.lora_targets import lora_targets
     from vf.trainer.preflight import preflight

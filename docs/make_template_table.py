@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vf.inference.probe_script import CONVERSATIONS
-from vf.inference.renderer import Renderer
-from vf.inference.template_probe import Verdict, probe
+from vf.inference.rendering.probe_script import CONVERSATIONS
+from vf.inference.rendering.renderer import Renderer
+from vf.inference.rendering.template_probe import Verdict, probe
 
 PAGE = Path(__file__).with_name("templates.md")
 FAMILIES = {
@@ -87,7 +87,7 @@ the same, as `<think>` and in the Hermes form.
 
 Every model takes the same one: its template renders the first prompt, and from then on only the
 *bridge*, the tokens between one sampled answer and the next, read off the template
-(`inference/seam.py`). Nothing is listed per family, so a fine-tune or a local folder is treated as
+(`inference/rendering/seam.py`). Nothing is listed per family, so a fine-tune or a local folder is treated as
 the template beside it says. An answer that was cut off is closed with tokens that carry no loss.
 Only where the template refuses the bridge is the whole conversation rendered anew, and the trace
 forks unless that extends it. `TokenModel(thinking_history="template")` renders anew every turn

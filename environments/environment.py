@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from vf.environments.tool_calls import ToolBox
-from vf.inference.scripted import Script
+from vf.inference.models.scripted import Script
 from vf.rubrics.group import AnyRubric
 from vf.rubrics.rubric import Rubric, episode_return
 from vf.runtime.calling import call, instant
@@ -201,7 +201,7 @@ class Environment:
     def oracle(self, task: Task) -> Script | None:
         """Return what a model that solves this task says, for ``vf-eval --validate``.
 
-        The lines of a :class:`~vf.inference.scripted.ScriptedModel`: texts and tool calls, one a
+        The lines of a :class:`~vf.inference.models.scripted.ScriptedModel`: texts and tool calls, one a
         turn, or a function of the messages so far. It may use ``task.answer``, and must earn a
         reward of 1. None, as by default, if there is no such script.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vf.inference.embedded.loading import load_module
+from vf.inference.loading import load_module
 from vf.inference.tiny_path import resolve_model
 from vf.runtime.errors import ConfigError
 

@@ -12,7 +12,7 @@ from vf.runtime.command import DONE, FAILED, run_command
 from vf.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vf.inference.template_probe import Verdict
+    from vf.inference.rendering.template_probe import Verdict
 
 EPILOG = """\
 examples:
@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _probe(model: str, template_file: Path | None) -> list[Verdict]:
-    from vf.inference.renderer import Renderer
-    from vf.inference.template_probe import probe
+    from vf.inference.rendering.renderer import Renderer
+    from vf.inference.rendering.template_probe import probe
     from vf.inference.tiny_path import resolve_model
 
     try:
@@ -71,7 +71,7 @@ def _show(model: str, verdicts: Sequence[Verdict]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from vf.inference.template_probe import summary
+    from vf.inference.rendering.template_probe import summary
 
     table = Table(title=f"chat template of {model}", title_justify="left")
     for column in ("conversation", "verdict", "turn", "token", "what changes"):

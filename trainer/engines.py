@@ -12,7 +12,7 @@ from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
 from vf.inference.model import Sampling
 from vf.inference.settings import EmbeddedSettings
-from vf.inference.vllm.engine import VllmEngine, choose_rung
+from vf.inference.vllm.vllm_engine import VllmEngine, choose_rung
 from vf.runtime.errors import ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.preflight import Plan

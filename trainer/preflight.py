@@ -12,11 +12,11 @@ from vf.environments.environment import Environment
 from vf.environments.evaluate import take_tasks
 from vf.environments.registry import make
 from vf.environments.runner import CLOSE_TIMEOUT
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
+from vf.inference.rendering.template_probe import check_kind, probe, summary
 from vf.inference.settings import EmbeddedSettings, VllmSettings
-from vf.inference.template_probe import check_kind, probe, summary
 from vf.inference.tiny_path import resolve_model
-from vf.inference.vllm.engine import RUNGS, check_settings, choose_rung
+from vf.inference.vllm.vllm_engine import RUNGS, check_settings, choose_rung
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, VfError
 from vf.traces.messages import as_messages

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from vf.environments.runner import rollout
     from vf.environments.sandbox_tools import BashTool, FileTools, PythonTool
     from vf.environments.validation.validate import validate
-    from vf.inference.chat_model import ChatModel
     from vf.inference.model import Sampling
-    from vf.inference.scripted import ScriptedModel
+    from vf.inference.models.chat_model import ChatModel
+    from vf.inference.models.scripted import ScriptedModel
     from vf.rubrics.group import GroupReward
     from vf.rubrics.judge import Judge
     from vf.rubrics.judge_prompt import Criterion
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _HOME = {
     "BashTool": "vf.environments.sandbox_tools",
     "Branch": "vf.traces.trace",
-    "ChatModel": "vf.inference.chat_model",
+    "ChatModel": "vf.inference.models.chat_model",
     "ConfigError": "vf.runtime.errors",
     "Criterion": "vf.rubrics.judge_prompt",
     "Environment": "vf.environments.environment",
@@ -76,7 +76,7 @@ _HOME = {
     "Sandbox": "vf.sandbox.contract",
     "SandboxError": "vf.runtime.errors",
     "Score": "vf.traces.trace",
-    "ScriptedModel": "vf.inference.scripted",
+    "ScriptedModel": "vf.inference.models.scripted",
     "ScriptedSandbox": "vf.sandbox.scripted",
     "Step": "vf.environments.environment",
     "StopReason": "vf.traces.trace",

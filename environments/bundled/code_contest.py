@@ -10,7 +10,7 @@ from vf.environments.bundled.problems.problem import Problem
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.episode_sandbox import EpisodeSandbox
 from vf.environments.sandbox_tools import PythonTool
-from vf.inference.scripted import Script
+from vf.inference.models.scripted import Script
 from vf.rubrics.outcomes.code_tests import credit, final_code
 from vf.rubrics.outcomes.grading import Case, grade
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors

@@ -20,7 +20,7 @@ from vf.environments.search.log import recorded
 from vf.environments.search.meta import Fingerprint
 from vf.environments.search.rubric import Outcome, search_rubric
 from vf.environments.search.tools import SearchTools
-from vf.inference.scripted import Line, Script
+from vf.inference.models.scripted import Line, Script
 from vf.runtime.errors import ConfigError
 from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from vf.environments.environment import Environment, Split, Step
-from vf.inference.scripted import Script
+from vf.inference.models.scripted import Script
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
 from vf.runtime.seeding import derive_seed

@@ -11,7 +11,7 @@ from vf.environments.environment import Environment, Split, Step
 from vf.environments.episode_sandbox import EpisodeSandbox
 from vf.environments.generated import distinct_tasks
 from vf.environments.sandbox_tools import PythonTool
-from vf.inference.scripted import Script
+from vf.inference.models.scripted import Script
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError

@@ -13,7 +13,7 @@ from vf.environments.bundled.repos.module import Bug
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.episode_sandbox import EpisodeSandbox
 from vf.environments.sandbox_tools import BashTool, FileTools
-from vf.inference.scripted import Line, Script
+from vf.inference.models.scripted import Line, Script
 from vf.rubrics.outcomes.grading import Case, Grade, grade
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric

@@ -16,7 +16,7 @@ from vf.environments.search.markup import result_ids
 from vf.environments.search.rubric import Outcome, search_rubric
 from vf.environments.search.session import LONGEST_QUERY
 from vf.environments.search.tools import SearchTools
-from vf.inference.scripted import Line, Script
+from vf.inference.models.scripted import Line, Script
 from vf.rubrics.outcomes.text import normalize_answer
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message

@@ -7,8 +7,8 @@ from typing import Any
 
 from vf.environments.evaluation.config import EvalConfig, ModelConfig
 from vf.environments.evaluation.models import api_key
-from vf.inference.chat_model import ChatModel
 from vf.inference.model import Conversation
+from vf.inference.models.chat_model import ChatModel
 from vf.runtime.errors import ConfigError, ModelError
 from vf.runtime.suggest import did_you_mean
 from vf.traces.messages import Message

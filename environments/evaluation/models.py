@@ -121,7 +121,7 @@ async def open_model(
         EngineError: The engine does not start.
     """
     if config.engine == "api":
-        from vf.inference.chat_model import ChatModel
+        from vf.inference.models.chat_model import ChatModel
 
         chat = ChatModel(
             config.model,
@@ -145,8 +145,8 @@ async def _local(
 ) -> AsyncIterator[OpenModel]:
     import transformers
 
-    from vf.inference.local_model import build_local_engine, load_renderer
-    from vf.inference.token_model import TokenModel
+    from vf.inference.models.local_model import build_local_engine, load_renderer
+    from vf.inference.models.token_model import TokenModel
 
     transformers.utils.logging.disable_progress_bar()  # it would write into our display
     settings = engine_settings(config)
@@ -217,6 +217,6 @@ def check_local(config: ModelConfig) -> None:
             f"a local model needs the package {missing[0]!r}: pip install 'vf-rl[train]'"
         )
     if isinstance(settings, VllmSettings):
-        from vf.inference.vllm.engine import check_settings
+        from vf.inference.vllm.vllm_engine import check_settings
 
         check_settings(settings)

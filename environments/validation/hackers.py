@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from vf.environments.validation.agents import Agent, Situation, answer_text
 from vf.environments.validation.trap import Trap
-from vf.inference.scripted import Line
+from vf.inference.models.scripted import Line
 
 _TESTS = "tests/test_all.py"
 _PASSING = "def test_everything():\n    assert True\n"

@@ -34,7 +34,7 @@ from vf.environments.validation.judging import (
 from vf.environments.validation.report import AgentResult, Finding, Report
 from vf.environments.validation.trap import Trap, set_trap
 from vf.inference.model import Model, Sampling
-from vf.inference.scripted import Line, Script, ScriptedModel
+from vf.inference.models.scripted import Line, Script, ScriptedModel
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.task import Task
 from vf.traces.trace import Trace

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vf.inference.completions import Completion
-from vf.inference.embedded.engine import EmbeddedEngine
+from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.protocol import SamplingFields
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from vf.inference.embedded.choices import (
     completion_chunks,
     usage,
 )
-from vf.inference.embedded.engine import EmbeddedEngine
+from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.protocol import ChatRequest, CompletionRequest, SamplingFields
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, EngineError
 from vf.traces.messages import Message
 

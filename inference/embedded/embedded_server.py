@@ -9,9 +9,9 @@ from transformers import PreTrainedModel
 
 from vf.inference.completions import TokenClient
 from vf.inference.embedded.app import build_app
-from vf.inference.embedded.engine import EmbeddedEngine
-from vf.inference.embedded.server import ServerThread
-from vf.inference.renderer import Renderer
+from vf.inference.embedded.embedded_engine import EmbeddedEngine
+from vf.inference.embedded.server_thread import ServerThread
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.serving import Serving
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.wire import JsonClient

@@ -15,8 +15,8 @@ from tests.inference.chat_templates import STRIPS_THINKING, tokenizer
 from tests.inference.local_server import completion, in_turn, serve
 from vf.environments.bundled.geo_qa import GeoQA
 from vf.inference.completions import TokenClient
-from vf.inference.renderer import Renderer
-from vf.inference.token_model import TokenModel
+from vf.inference.models.token_model import TokenModel
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.wire import JsonClient
 
 RENDERERS = {

@@ -13,7 +13,7 @@ import pytest
 
 import vf
 from vf.environments.view_cli import main
-from vf.inference.token_texts import token_texts
+from vf.inference.rendering.token_texts import token_texts
 from vf.traces.view.plain import visible
 
 

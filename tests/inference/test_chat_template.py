@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.inference.chat_templates import STRICT, tokenizer
-from vf.inference.chat_template import ChatTemplate, Dialect
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.chat_template import ChatTemplate, Dialect
+from vf.inference.rendering.renderer import Renderer
 from vf.traces.messages import Message, ToolCall
 
 PARTS = STRICT.replace(

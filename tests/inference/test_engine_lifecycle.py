@@ -22,7 +22,7 @@ from tests.inference.tiny_serving import (
     until,
 )
 from vf.inference.completions import Completion
-from vf.inference.embedded.engine import EmbeddedEngine
+from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.outputs import Outputs
 from vf.inference.model import Sampling
 from vf.runtime.errors import EngineError
@@ -280,7 +280,7 @@ def test_a_process_that_forgets_to_stop_its_engine_can_end(ending: str) -> None:
     code = f"""
 import asyncio
 from tests.inference.tiny_serving import load_model
-from vf.inference.embedded.engine import EmbeddedEngine
+from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.model import Sampling
 
 engine = EmbeddedEngine(load_model(), max_requests=2, max_seq_len=128)

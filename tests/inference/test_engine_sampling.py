@@ -19,7 +19,7 @@ from tests.inference.tiny_serving import (
     running_engine,
 )
 from vf.inference.completions import Completion
-from vf.inference.embedded.engine import EmbeddedEngine
+from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.model import Sampling
 
 PROMPTS = [[1, *range(20, 20 + length)] for length in (3, 40, 9, 120, 1, 33)]

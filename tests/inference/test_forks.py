@@ -11,8 +11,8 @@ from tests.inference.local_server import error_answer, in_turn, serve
 from tests.inference.token_talk import Turn, talk
 from vf.inference.completions import TokenClient
 from vf.inference.model import ContextFull, Conversation, Sampling
-from vf.inference.renderer import Renderer
-from vf.inference.token_model import TokenModel
+from vf.inference.models.token_model import TokenModel
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError
 from vf.traces.messages import Message

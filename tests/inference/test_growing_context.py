@@ -11,7 +11,7 @@ import pytest
 from tests.inference.chat_templates import LLAMA, OPENS_THINKING, STRICT, STRIPS_THINKING, tokenizer
 from tests.inference.tiny_serving import TOOL
 from tests.inference.token_talk import Talk, Turn, talk
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.traces.messages import Message
 
 RENDERERS = {

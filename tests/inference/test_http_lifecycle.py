@@ -17,10 +17,10 @@ from tests.inference.tiny_serving import load_model, running_engine, running_ser
 from vf.inference.completions import Completion
 from vf.inference.embedded.answers import Answer, Job
 from vf.inference.embedded.choices import chat_choice, chat_chunks
-from vf.inference.embedded.engine import EmbeddedEngine
+from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.protocol import ChatRequest
 from vf.inference.model import Sampling
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import EngineError
 from vf.traces.messages import Message
 

@@ -15,7 +15,7 @@ from tests.inference.tiny_serving import (
     until,
 )
 from vf.inference.completions import Completion
-from vf.inference.embedded.engine import PAGE_TOKENS, EmbeddedEngine
+from vf.inference.embedded.embedded_engine import PAGE_TOKENS, EmbeddedEngine
 from vf.inference.model import Sampling
 
 PREFIX = [40 + index % 60 for index in range(6 * PAGE_TOKENS)]

@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 
 from docs.make_template_table import family, renderer, templates, verdicts
 from vf.inference.model import Conversation
-from vf.inference.next_prompt import next_prompt
-from vf.inference.probe_script import CONVERSATIONS, TOOLS, ScriptedTurn, call, sampled_ids, words
-from vf.inference.renderer import BridgeError, Renderer
+from vf.inference.rendering.next_prompt import next_prompt
+from vf.inference.rendering.probe_script import (
+    CONVERSATIONS,
+    TOOLS,
+    ScriptedTurn,
+    call,
+    sampled_ids,
+    words,
+)
+from vf.inference.rendering.renderer import BridgeError, Renderer
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 

@@ -14,9 +14,16 @@ from tests.inference.chat_templates import (
     tokenizer,
 )
 from vf.inference.model import Conversation
-from vf.inference.probe_script import CONVERSATIONS, TOOLS, call, sampled_ids, words
-from vf.inference.renderer import Renderer
-from vf.inference.template_probe import Verdict, check_kind, judge, probe, shows_tools, summary
+from vf.inference.rendering.probe_script import CONVERSATIONS, TOOLS, call, sampled_ids, words
+from vf.inference.rendering.renderer import Renderer
+from vf.inference.rendering.template_probe import (
+    Verdict,
+    check_kind,
+    judge,
+    probe,
+    shows_tools,
+    summary,
+)
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 

@@ -9,9 +9,9 @@ import pytest
 from tests.inference.chat_templates import LLAMA, STRIPS_THINKING, tokenizer
 from vf.inference.completions import Completion
 from vf.inference.model import Conversation, Sampling
-from vf.inference.next_prompt import ThinkingHistory
-from vf.inference.renderer import Renderer
-from vf.inference.token_model import TokenModel
+from vf.inference.models.token_model import TokenModel
+from vf.inference.rendering.next_prompt import ThinkingHistory
+from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ModelError
 from vf.traces.messages import Message
 

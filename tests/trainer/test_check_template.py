@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from docs.make_template_table import templates, tokenizer
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
 from vf.trainer.check_template import main as check
 from vf.trainer.cli import main

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
 from vf.trainer.cli import main
 from vf.trainer.settings.load_config import load_config

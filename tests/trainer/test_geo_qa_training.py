@@ -12,7 +12,7 @@ import pytest
 import vf
 from vf.environments.bundled.geo_qa import GeoQA
 from vf.environments.bundled.wiki_qa import WikiQA
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.settings.load_config import load_config

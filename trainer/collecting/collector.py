@@ -13,7 +13,7 @@ from vf.environments.evaluate import Evaluation
 from vf.environments.runner import CLOSE_TIMEOUT
 from vf.inference.completions import TokenClient
 from vf.inference.engine import Engine
-from vf.inference.token_model import TokenModel
+from vf.inference.models.token_model import TokenModel
 from vf.runtime.calling import call
 from vf.runtime.errors import TrainingError
 from vf.traces.store import TraceStore

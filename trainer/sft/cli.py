@@ -18,7 +18,7 @@ from vf.runtime.signals import orderly_end
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vf.inference.renderer import Renderer
+    from vf.inference.rendering.renderer import Renderer
     from vf.trainer.saving.run_folder import RunFolder
     from vf.trainer.sft.settings import SftConfig
     from vf.trainer.sft.training import Warmed
@@ -197,7 +197,7 @@ def _renderer(config: SftConfig) -> Renderer:
     import transformers
 
     from vf.inference.checkpoint import Checkpoint
-    from vf.inference.renderer import Renderer
+    from vf.inference.rendering.renderer import Renderer
     from vf.inference.tiny_path import resolve_model
 
     transformers.utils.logging.disable_progress_bar()

@@ -1,6 +1,6 @@
 """A trace's messages as the tokens that this model would have read and written.
 
-The context is put together exactly as for rollouts (:mod:`vf.inference.next_prompt`): the first
+The context is put together exactly as for rollouts (:mod:`vf.inference.rendering.next_prompt`): the first
 prompt is rendered, and each later turn adds only what stands between two answers. An answer is what
 the chat template shows of it behind the prompt, up to the token that ends it. Whatever was encoded
 is parsed again, and has to be the same message: a template that hides reasoning, or shows a call
@@ -15,8 +15,8 @@ from itertools import groupby
 from typing import Any
 
 from vf.inference.model import Conversation
-from vf.inference.next_prompt import next_prompt
-from vf.inference.renderer import BridgeError, Renderer
+from vf.inference.rendering.next_prompt import next_prompt
+from vf.inference.rendering.renderer import BridgeError, Renderer
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.export.openai_chat import UNLEARNED
 from vf.traces.messages import Message

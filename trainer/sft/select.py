@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Branch, Trace
 from vf.traces.view.sources import Source, Unreadable, find_sources, read

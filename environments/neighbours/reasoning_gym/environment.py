@@ -8,7 +8,7 @@ from typing import Any
 from vf.environments.environment import Environment, Split
 from vf.environments.neighbours.reasoning_gym.problems import Problems
 from vf.environments.neighbours.reasoning_gym.scoring import score
-from vf.inference.scripted import Script
+from vf.inference.models.scripted import Script
 from vf.rubrics.rubric import Rubric
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, RubricError, ScoringTimeout

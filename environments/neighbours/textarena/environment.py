@@ -15,7 +15,7 @@ from vf.environments.neighbours.textarena.players import (
     check_opponent,
     sampling_of,
 )
-from vf.inference.chat_model import ChatModel
+from vf.inference.models.chat_model import ChatModel
 from vf.rubrics.rubric import Rubric
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError

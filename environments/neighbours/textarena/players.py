@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from vf.inference.chat_model import ChatModel
 from vf.inference.model import Conversation, Model, Reply, Sampling
+from vf.inference.models.chat_model import ChatModel
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 from vf.runtime.suggest import did_you_mean

@@ -17,8 +17,8 @@ from vf.environments.neighbours.to_trl.episodes import Home
 from vf.environments.runner import rollout
 from vf.inference.completions import Completion
 from vf.inference.model import Conversation, Reply, Sampling
-from vf.inference.renderer import Renderer
-from vf.inference.token_model import TokenModel
+from vf.inference.models.token_model import TokenModel
+from vf.inference.rendering.renderer import Renderer
 from vf.runtime.batching import Batcher
 from vf.runtime.calling import call, carry_out
 from vf.runtime.errors import ConfigError, ModelError

@@ -19,9 +19,9 @@ from vf.environments.evaluation.config import ModelConfig
 from vf.environments.evaluation.models import check_local
 from vf.inference.completions import TokenClient
 from vf.inference.model import Sampling
-from vf.inference.renderer import Renderer
+from vf.inference.models.token_model import TokenModel
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
-from vf.inference.token_model import TokenModel
 from vf.inference.wire import JsonClient
 
 ARGV = ["calculator", "-r", "2", "--env-arg", "max_operand=20", "--max-tokens"]

@@ -15,7 +15,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 from tests.environments.gym.bundled import BUNDLED
 from vf.environments.gym.actions import as_action
 from vf.environments.gym.as_gym import GymnasiumEnv
-from vf.inference.scripted import as_reply
+from vf.inference.models.scripted import as_reply
 from vf.traces.messages import Message
 
 Transition = tuple[str, float, bool, bool, dict[str, Any]]

@@ -25,7 +25,7 @@ from tests.environments.gym.playing import (
 )
 from vf.environments.gym.from_gym import GymEnvironment
 from vf.environments.gym.games import known_game
-from vf.inference.scripted import Line
+from vf.inference.models.scripted import Line
 from vf.traces.trace import StopReason
 
 

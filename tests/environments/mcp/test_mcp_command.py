@@ -21,7 +21,7 @@ from tests.environments.mcp.servers import (
     told,
     tools,
 )
-from vf.inference.scripted import Line
+from vf.inference.models.scripted import Line
 
 
 def test_an_episode_with_a_server_of_the_official_package() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import vf
 from tests.environments.mcp.servers import Desk, check, play, served, told, tools
-from vf.inference.scripted import Line
+from vf.inference.models.scripted import Line
 
 
 @pytest.fixture(scope="module")

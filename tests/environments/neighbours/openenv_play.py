@@ -7,7 +7,7 @@ import time
 
 import vf
 from tests.environments.neighbours import openenv_servers as servers
-from vf.inference.scripted import Script
+from vf.inference.models.scripted import Script
 from vf.traces.messages import Message
 
 

@@ -13,7 +13,7 @@ from tests.environments.neighbours.scripted_api import scripted_api
 from vf.environments.neighbours.from_verifiers.load import from_verifiers
 from vf.environments.neighbours.from_verifiers.rewards import RewardRange, reward_range
 from vf.environments.neighbours.from_verifiers.v0 import V0Environment
-from vf.inference.scripted import Line
+from vf.inference.models.scripted import Line
 from vf.runtime.errors import RubricError
 from vf.traces.trace import Trace
 

@@ -14,7 +14,7 @@ from tests.environments.neighbours.scripted_api import scripted_api
 from vf.environments.neighbours.from_verifiers.load import from_verifiers
 from vf.environments.neighbours.from_verifiers.v0 import V0Environment
 from vf.inference.model import Conversation, Reply
-from vf.inference.scripted import Line
+from vf.inference.models.scripted import Line
 from vf.traces.trace import StopReason, Trace
 
 pytestmark = [

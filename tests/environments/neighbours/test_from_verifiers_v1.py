@@ -12,7 +12,7 @@ import vf
 from tests.environments.neighbours.scripted_api import scripted_api
 from vf.environments.neighbours.from_verifiers.load import from_verifiers
 from vf.environments.neighbours.from_verifiers.v1 import TasksetEnvironment
-from vf.inference.scripted import Line
+from vf.inference.models.scripted import Line
 from vf.traces.trace import StopReason, Trace
 
 pytestmark = [

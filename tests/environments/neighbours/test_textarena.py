@@ -19,7 +19,7 @@ from vf.environments.neighbours.textarena.environment import TextArena
 from vf.environments.neighbours.textarena.games import innermost, make_game
 from vf.environments.neighbours.textarena.global_random import GlobalRandom
 from vf.environments.neighbours.textarena.players import random_move
-from vf.inference.scripted import Script
+from vf.inference.models.scripted import Script
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.trace import StopReason

@@ -14,7 +14,7 @@ from tests.inference.parsing.forms import FORMS, Form, tools_of
 from vf.environments.search.contract import Document
 from vf.environments.search.markup import escape, shown_id, shown_title
 from vf.inference.parsing import PARSERS
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
 
 OURS = re.compile(r'</?(?:result|document)(?: [a-z]+="[^"<>\n]*")*>')

@@ -10,8 +10,8 @@ from tests.environments.search.corpus import Quiz, make_index
 from tests.inference.chat_templates import tokenizer
 from tests.inference.local_server import completion, in_turn, serve
 from vf.inference.completions import TokenClient
-from vf.inference.renderer import Renderer
-from vf.inference.token_model import TokenModel
+from vf.inference.models.token_model import TokenModel
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.wire import JsonClient
 
 SAID = [

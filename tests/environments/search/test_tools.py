@@ -21,7 +21,7 @@ from vf.environments.search.session import NOTHING_FOUND
 from vf.environments.search.snippets import sections, snippet, window
 from vf.environments.search.tantivy_index import TantivyIndex
 from vf.environments.search.tools import SearchTools
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
 
 LONG = Document(

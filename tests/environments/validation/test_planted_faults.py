@@ -12,7 +12,7 @@ import vf
 from tests.environments.validation import faulty
 from vf.environments.validation.report import Report
 from vf.environments.validation.validate import CHECKS, validate
-from vf.inference.scripted import Script
+from vf.inference.models.scripted import Script
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container.opening import open_sandbox
 

@@ -14,7 +14,7 @@ from vf.environments.validation import trap
 from vf.environments.validation.agents import Notes, Situation
 from vf.environments.validation.hackers import hackers
 from vf.environments.validation.trap import Trap, set_trap
-from vf.inference.scripted import Line
+from vf.inference.models.scripted import Line
 from vf.sandbox.container.opening import open_sandbox
 from vf.sandbox.contract import ExecResult, Sandbox
 from vf.traces.messages import Message

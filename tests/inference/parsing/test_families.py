@@ -9,7 +9,7 @@ import pytest
 from tests.inference.chat_templates import tokenizer
 from tests.inference.parsing.forms import RENDERED, TEMPLATES, template
 from vf.inference.parsing import PARSERS, parse_hermes, parser_for
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 
 # They render no tool calls. Where the models are known to make some all the same, the family's
 # parser reads them; for the others it does not matter which one is used.

@@ -23,10 +23,10 @@ from tests.inference.vllm.stand_in_engine import (
     until,
 )
 from vf.inference.settings import VllmSettings
-from vf.inference.vllm import engine as engine_module
+from vf.inference.vllm import vllm_engine as engine_module
 from vf.inference.vllm.command import choose_port
-from vf.inference.vllm.engine import VllmEngine
 from vf.inference.vllm.server_process import ServerProcess
+from vf.inference.vllm.vllm_engine import VllmEngine
 
 
 @pytest.fixture

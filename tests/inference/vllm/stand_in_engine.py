@@ -15,7 +15,7 @@ from typing import Any
 
 from vf.inference.completions import Completion, TokenClient
 from vf.inference.model import Sampling
-from vf.inference.vllm.engine import VllmEngine
+from vf.inference.vllm.vllm_engine import VllmEngine
 
 # Without the site packages it starts in a moment.
 COMMAND = [sys.executable, "-S", str(Path(__file__).with_name("stand_in.py"))]

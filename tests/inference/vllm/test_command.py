@@ -13,7 +13,7 @@ import pytest
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import command
 from vf.inference.vllm.command import check_args, choose_port, flags, launcher, server_env
-from vf.inference.vllm.engine import check_settings
+from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.errors import ConfigError
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.inference.vllm.stand_in_engine import MODEL, Standing, ask, until
 from vf.inference.completions import Completion
-from vf.inference.vllm.engine import DYING_SECONDS
+from vf.inference.vllm.vllm_engine import DYING_SECONDS
 from vf.runtime.errors import ConfigError, EngineError, ModelError
 
 Stand = Callable[..., Standing]

@@ -8,7 +8,7 @@ import pytest
 
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import nccl
-from vf.inference.vllm.engine import RUNGS, choose_rung
+from vf.inference.vllm.vllm_engine import RUNGS, choose_rung
 from vf.runtime.errors import ConfigError
 
 URL = "http://127.0.0.1:1/v1"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from vf.inference.embedded import loading
+from vf.inference import loading
 from vf.runtime.errors import CheckpointError, ConfigError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import latest_checkpoint, mark_best, remove_old

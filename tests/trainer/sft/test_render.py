@@ -18,7 +18,7 @@ from tests.inference.chat_templates import (
     STRIPS_THINKING,
     tokenizer,
 )
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import Branch, Trace
 from vf.trainer.sft.render import Unrenderable, render, same_tokenizer

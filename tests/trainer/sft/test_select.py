@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import vf
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
 from vf.traces.export.write import export_traces
 from vf.traces.trace import Failure, Score, StopReason, Trace, Turn

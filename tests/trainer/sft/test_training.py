@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import vf
-from vf.inference.embedded.loading import load_module
-from vf.inference.renderer import Renderer
+from vf.inference.loading import load_module
+from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.traces.trace import Trace
 from vf.trainer.saving.run_folder import RunFolder

@@ -1,6 +1,6 @@
 """What a chat template makes of conversations: whether the context grows, and how, or where not.
 
-Each conversation is held as :class:`~vf.inference.token_model.TokenModel` would hold it, with
+Each conversation is held as :class:`~vf.inference.models.token_model.TokenModel` would hold it, with
 answers made of what the template itself renders for them.
 """
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from vf.inference.model import Conversation
-from vf.inference.next_prompt import divergence, next_prompt
-from vf.inference.probe_script import CONVERSATIONS, TOOLS, ScriptedTurn, sampled_ids
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.next_prompt import divergence, next_prompt
+from vf.inference.rendering.probe_script import CONVERSATIONS, TOOLS, ScriptedTurn, sampled_ids
+from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.messages import Message
 from vf.traces.trace import Fork

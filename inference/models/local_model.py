@@ -8,11 +8,11 @@ from typing import Any
 from vf.inference.checkpoint import Checkpoint
 from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.settings import EmbeddedSettings, VllmSettings
-from vf.inference.template_probe import check_kind, probe, shows_tools
+from vf.inference.rendering.template_probe import check_kind, probe, shows_tools
 from vf.inference.tiny_path import resolve_model
-from vf.inference.vllm.engine import FIXED, VllmEngine
+from vf.inference.vllm.vllm_engine import FIXED, VllmEngine
 
 TOKENIZER_TEXT = "\n\tfor i in range(1024): x += 3.14  # naïve — Straße 東京 🙂"
 

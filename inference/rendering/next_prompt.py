@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from vf.inference.model import Conversation
-from vf.inference.renderer import BridgeError, Renderer
+from vf.inference.rendering.renderer import BridgeError, Renderer
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.trace import Branch, Fork
 

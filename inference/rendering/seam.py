@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vf.inference.chat_template import MARKER, ChatTemplate
+from vf.inference.rendering.chat_template import MARKER, ChatTemplate
 from vf.traces.messages import Message, Role, ToolCall
 
 _NEXT = "vfnextvf"

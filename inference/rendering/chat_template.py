@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from vf.inference.preamble import tools_only_lead
+from vf.inference.rendering.preamble import tools_only_lead
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vf.inference.model import Conversation
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.renderer import Renderer
 from vf.traces.messages import Message, ToolCall
 
 

@@ -2,7 +2,7 @@
 
 A conversation is rendered through the chat template once, for its first prompt. Each later turn
 adds only the *bridge*: the tokens between the model's last sampled token and its next one, read
-off the template by :mod:`vf.inference.bridge`. So a template that rewrites history (strips
+off the template by :mod:`vf.inference.rendering.bridge`. So a template that rewrites history (strips
 ``<think>``, say) has no history to rewrite, and sampled ids are never encoded again.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vf.inference.bridge import Bridge, BridgeError
-from vf.inference.chat_template import ChatTemplate
 from vf.inference.parsing import parser_for
-from vf.inference.seam import Seams
+from vf.inference.rendering.bridge import Bridge, BridgeError
+from vf.inference.rendering.chat_template import ChatTemplate
+from vf.inference.rendering.seam import Seams
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 

@@ -19,7 +19,7 @@ class ChatModel:
     """Answers conversations through ``/v1/chat/completions``.
 
     For measuring models anywhere; training needs token ids, so it uses
-    :class:`~vf.inference.token_model.TokenModel`.
+    :class:`~vf.inference.models.token_model.TokenModel`.
 
     Args:
         model: The model's name at the provider.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from vf.inference.completions import TokenSampler
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
-from vf.inference.next_prompt import ThinkingHistory, next_prompt
-from vf.inference.renderer import Renderer
+from vf.inference.rendering.next_prompt import ThinkingHistory, next_prompt
+from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ModelError
 from vf.traces.trace import Branch, Fork
 

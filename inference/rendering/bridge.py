@@ -1,7 +1,7 @@
 """The tokens between a sampled answer and the next one, read off the chat template.
 
 A small closed conversation is rendered: a stand-in for the answer, and the new messages after it.
-What comes behind the stand-in's :mod:`seam <vf.inference.seam>` is the bridge.
+What comes behind the stand-in's :mod:`seam <vf.inference.rendering.seam>` is the bridge.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vf.inference.chat_template import MARKER, ChatTemplate
-from vf.inference.seam import BridgeError, Seams, end_of, refused, stand_in
+from vf.inference.rendering.chat_template import MARKER, ChatTemplate
+from vf.inference.rendering.seam import BridgeError, Seams, end_of, refused, stand_in
 from vf.traces.messages import Message, ToolCall
 
 __all__ = ["Bridge", "BridgeError"]
