@@ -84,7 +84,7 @@ def plain(pipe: Any, base_url: str, rollouts: int, turns: int, concurrent: int) 
 
 def ours(pipe: Any, base_url: str, rollouts: int, turns: int, concurrent: int) -> None:
     """The command, with its traces on disk."""
-    from vf.environments.eval_cli import main
+    from vf.trainer.commands.eval import main
 
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)  # the tables; the progress is on stderr

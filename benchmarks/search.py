@@ -141,8 +141,8 @@ def bm25s(folder: Path, rows: Iterator[Row] | None) -> Search:
 
 
 def build_ours(folder: Path, rows: Iterator[Row]) -> None:
-    from vf.environments.search.build import build_index
-    from vf.environments.search.contract import Document
+    from vf.tools.search.build import build_index
+    from vf.tools.search.contract import Document
 
     build_index((Document(*row) for row in rows), folder / "index")
 
@@ -185,7 +185,7 @@ def one_by_one(search: Search, queries: list[str]) -> dict[str, Any]:
 
 async def through_the_tool(path: Path, queries: list[str]) -> dict[str, Any]:
     import vf
-    from vf.environments.search.tools import SearchTools
+    from vf.tools.search.search_tools import SearchTools
 
     environment = vf.Environment()
     environment.tools = [SearchTools(str(path), k=K)]

@@ -87,12 +87,12 @@ the same, as `<think>` and in the Hermes form.
 
 Every model takes the same one: its template renders the first prompt, and from then on only the
 *bridge*, the tokens between one sampled answer and the next, read off the template
-(`inference/rendering/seam.py`). Nothing is listed per family, so a fine-tune or a local folder is treated as
-the template beside it says. An answer that was cut off is closed with tokens that carry no loss.
-Only where the template refuses the bridge is the whole conversation rendered anew, and the trace
-forks unless that extends it. `TokenModel(thinking_history="template")` renders anew every turn
-instead: the model then sees what the deployed template would show it, and a template that is not
-*increasing* forks.
+(`inference/rendering/seam.py`). Nothing is listed per family, so a fine-tune or a local folder is
+treated as the template beside it says. An answer that was cut off is closed with tokens that carry
+no loss. Only where the template refuses the bridge is the whole conversation rendered anew, and the
+trace forks unless that extends it. `TokenModel(thinking_history="template")` renders anew every
+turn instead: the model then sees what the deployed template would show it, and a template that is
+not *increasing* forks.
 
 The package `renderers` (0.1.12, Apache-2.0, 24,201 lines of Python) has hand-written bridges for
 some large families: in 120 turns of 12 templates below, its bridge and ours were the same ids in

@@ -8,14 +8,15 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
-from vf.environments.tool_calls import ToolBox
 from vf.inference.models.scripted import Script
 from vf.rubrics.group import AnyRubric
 from vf.rubrics.rubric import Rubric, episode_return
 from vf.runtime.calling import call, instant
 from vf.runtime.errors import ConfigError
+from vf.tools.episode import Closing, Held, Service, ToolSet
+from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task
 from vf.traces.tools import Tool, is_tool
@@ -44,47 +45,6 @@ class Step:
     info: dict[str, Any] = field(default_factory=dict)
 
 
-class Closing(Protocol):
-    """Something that an episode holds, such as a sandbox."""
-
-    def close(self) -> Awaitable[None] | None:
-        """Let go of it."""
-        ...
-
-
-Held = TypeVar("Held", bound=Closing)
-
-
-class Service(Protocol):
-    """Something that all episodes share, such as a pool of sandboxes."""
-
-    async def check(self) -> None:
-        """Look whether it can be had: asked before a run begins.
-
-        Raises:
-            ConfigError: It cannot; says how to mend it.
-        """
-        ...
-
-    async def start(self) -> None:
-        """Begin to get ready, without waiting for it: called in the loop that episodes run in."""
-        ...
-
-
-@runtime_checkable
-class ToolSet(Protocol):
-    """Tools that work with something of the episode's, and can be given to any environment."""
-
-    @property
-    def services(self) -> Sequence[Service]:
-        """What the tools need."""
-        ...
-
-    def bind(self, episode: Environment) -> Sequence[Callable[..., Any] | Tool]:
-        """Return the tools of one episode: typed functions, bound methods, or finished tools."""
-        ...
-
-
 class Environment:
     """A multi-turn environment that a language model acts in.
 
@@ -99,7 +59,7 @@ class Environment:
         id: The name it was registered under.
         system_prompt: Put before every task's prompt, unless None.
         tools: Functions the model may call, or tool sets such as
-            :class:`~vf.environments.sandbox_tools.PythonTool`, beside the methods marked
+            :class:`~vf.tools.sandbox_tools.PythonTool`, beside the methods marked
             ``@vf.tool``.
         rubric: How a finished trace is scored. By default the sum of the step rewards.
         max_turns: Most answers of the model in one episode.
@@ -201,9 +161,9 @@ class Environment:
     def oracle(self, task: Task) -> Script | None:
         """Return what a model that solves this task says, for ``vf-eval --validate``.
 
-        The lines of a :class:`~vf.inference.models.scripted.ScriptedModel`: texts and tool calls, one a
-        turn, or a function of the messages so far. It may use ``task.answer``, and must earn a
-        reward of 1. None, as by default, if there is no such script.
+        The lines of a :class:`~vf.inference.models.scripted.ScriptedModel`: texts and tool calls,
+        one a turn, or a function of the messages so far. It may use ``task.answer``, and must earn
+        a reward of 1. None, as by default, if there is no such script.
 
         Example::
 

@@ -32,7 +32,7 @@ from vf.inference.models.scripted import Script, ScriptedModel
 from vf.traces.store import TraceStore
 from vf.traces.task import Task
 from vf.traces.trace import Trace
-from vf.trainer.sft import cli as vf_sft
+from vf.trainer.commands import sft as vf_sft
 
 CHAT_TEMPLATE = (Path(__file__).parent / "tiny_chat_template.jinja").read_text()
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

@@ -16,12 +16,10 @@ if TYPE_CHECKING:
     from vf.environments.environment import Environment, Step
     from vf.environments.evaluate import Evaluation, evaluate
     from vf.environments.gym.from_gym import GymEnvironment
-    from vf.environments.mcp.tools import McpTools
     from vf.environments.neighbours.to_trl.adapter import to_trl
     from vf.environments.neighbours.to_verifiers.expose import to_verifiers
     from vf.environments.registry import make, register, registered
     from vf.environments.runner import rollout
-    from vf.environments.sandbox_tools import BashTool, FileTools, PythonTool
     from vf.environments.validation.validate import validate
     from vf.inference.model import Sampling
     from vf.inference.models.chat_model import ChatModel
@@ -43,6 +41,8 @@ if TYPE_CHECKING:
     from vf.sandbox.container.source import sandbox_source
     from vf.sandbox.contract import ExecResult, Limits, Sandbox
     from vf.sandbox.scripted import ScriptedSandbox
+    from vf.tools.mcp.mcp_tools import McpTools
+    from vf.tools.sandbox_tools import BashTool, FileTools, PythonTool
     from vf.traces.messages import Message, ToolCall
     from vf.traces.store import TraceStore
     from vf.traces.task import Task
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from vf.trainer.rl_trainer import RLTrainer
 
 _HOME = {
-    "BashTool": "vf.environments.sandbox_tools",
+    "BashTool": "vf.tools.sandbox_tools",
     "Branch": "vf.traces.trace",
     "ChatModel": "vf.inference.models.chat_model",
     "ConfigError": "vf.runtime.errors",
@@ -59,17 +59,17 @@ _HOME = {
     "Environment": "vf.environments.environment",
     "Evaluation": "vf.environments.evaluate",
     "ExecResult": "vf.sandbox.contract",
-    "FileTools": "vf.environments.sandbox_tools",
+    "FileTools": "vf.tools.sandbox_tools",
     "GroupReward": "vf.rubrics.group",
     "GymEnvironment": "vf.environments.gym.from_gym",
     "InfrastructureError": "vf.runtime.errors",
     "InvalidToolUse": "vf.runtime.errors",
     "Judge": "vf.rubrics.judge",
     "Limits": "vf.sandbox.contract",
-    "McpTools": "vf.environments.mcp.tools",
+    "McpTools": "vf.tools.mcp.mcp_tools",
     "Message": "vf.traces.messages",
     "Penalty": "vf.rubrics.rubric",
-    "PythonTool": "vf.environments.sandbox_tools",
+    "PythonTool": "vf.tools.sandbox_tools",
     "RLTrainer": "vf.trainer.rl_trainer",
     "Rubric": "vf.rubrics.rubric",
     "Sampling": "vf.inference.model",

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from vf.environments.search.build import build_index
-from vf.environments.search.meta import META_FILE
-from vf.environments.search.sources import Source
-from vf.environments.search.tantivy_index import TantivyIndex
 from vf.runtime.errors import ConfigError
+from vf.tools.search.build import build_index
+from vf.tools.search.meta import META_FILE
+from vf.tools.search.sources import Source
+from vf.tools.search.tantivy_index import TantivyIndex
 
 
 def cached_index(

@@ -8,8 +8,6 @@ from typing import Any
 from vf.environments.bundled.problems.catalogue import problems
 from vf.environments.bundled.problems.problem import Problem
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.episode_sandbox import EpisodeSandbox
-from vf.environments.sandbox_tools import PythonTool
 from vf.inference.models.scripted import Script
 from vf.rubrics.outcomes.code_tests import credit, final_code
 from vf.rubrics.outcomes.grading import Case, grade
@@ -17,6 +15,8 @@ from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container.source import Sandboxes, sandbox_source
+from vf.tools.episode_sandbox import EpisodeSandbox
+from vf.tools.sandbox_tools import PythonTool
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace

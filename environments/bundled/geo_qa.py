@@ -15,14 +15,14 @@ from vf.environments.bundled.geo.facts import load_world
 from vf.environments.bundled.geo.passages import documents
 from vf.environments.bundled.geo.questions import Question
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.search.contract import Index
-from vf.environments.search.log import recorded
-from vf.environments.search.meta import Fingerprint
-from vf.environments.search.rubric import Outcome, search_rubric
-from vf.environments.search.tools import SearchTools
 from vf.inference.models.scripted import Line, Script
+from vf.rubrics.search_rubric import Outcome, search_rubric
 from vf.runtime.errors import ConfigError
 from vf.runtime.seeding import derive_seed
+from vf.tools.search.contract import Index
+from vf.tools.search.log import recorded
+from vf.tools.search.meta import Fingerprint
+from vf.tools.search.search_tools import SearchTools
 from vf.traces.messages import Message
 from vf.traces.task import Task
 

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Sequence
 from vf.environments.bundled.calculator import answered, correct
 from vf.environments.bundled.math_templates import TEMPLATES
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.episode_sandbox import EpisodeSandbox
 from vf.environments.generated import distinct_tasks
-from vf.environments.sandbox_tools import PythonTool
 from vf.inference.models.scripted import Script
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
 from vf.runtime.suggest import did_you_mean
 from vf.sandbox.container.source import Sandboxes, sandbox_source
+from vf.tools.episode_sandbox import EpisodeSandbox
+from vf.tools.sandbox_tools import PythonTool
 from vf.traces.messages import Message
 from vf.traces.task import Task
 

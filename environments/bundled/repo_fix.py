@@ -11,8 +11,6 @@ from typing import Any
 from vf.environments.bundled.repos.generate import MODULES, MODULES_IN_A_REPO, Repo, draw_repo
 from vf.environments.bundled.repos.module import Bug
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.episode_sandbox import EpisodeSandbox
-from vf.environments.sandbox_tools import BashTool, FileTools
 from vf.inference.models.scripted import Line, Script
 from vf.rubrics.outcomes.grading import Case, Grade, grade
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
@@ -21,6 +19,8 @@ from vf.runtime.errors import ConfigError
 from vf.runtime.seeding import derive_seed
 from vf.sandbox.container.source import Sandboxes, sandbox_source
 from vf.sandbox.contract import Sandbox
+from vf.tools.episode_sandbox import EpisodeSandbox
+from vf.tools.sandbox_tools import BashTool, FileTools
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace

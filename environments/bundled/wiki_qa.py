@@ -10,15 +10,15 @@ from pathlib import Path
 from vf.environments.bundled.cached_index import cached_index
 from vf.environments.bundled.qa_file import Item, read_questions
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.search.contract import Index
-from vf.environments.search.log import recorded
-from vf.environments.search.markup import result_ids
-from vf.environments.search.rubric import Outcome, search_rubric
-from vf.environments.search.session import LONGEST_QUERY
-from vf.environments.search.tools import SearchTools
 from vf.inference.models.scripted import Line, Script
 from vf.rubrics.outcomes.text import normalize_answer
+from vf.rubrics.search_rubric import Outcome, search_rubric
 from vf.runtime.errors import ConfigError
+from vf.tools.search.contract import Index
+from vf.tools.search.log import recorded
+from vf.tools.search.markup import result_ids
+from vf.tools.search.search_session import LONGEST_QUERY
+from vf.tools.search.search_tools import SearchTools
 from vf.traces.messages import Message
 from vf.traces.task import Task
 

@@ -2,8 +2,8 @@
 
 A conversation is rendered through the chat template once, for its first prompt. Each later turn
 adds only the *bridge*: the tokens between the model's last sampled token and its next one, read
-off the template by :mod:`vf.inference.rendering.bridge`. So a template that rewrites history (strips
-``<think>``, say) has no history to rewrite, and sampled ids are never encoded again.
+off the template by :mod:`vf.inference.rendering.bridge`. So a template that rewrites history
+(strips ``<think>``, say) has no history to rewrite, and sampled ids are never encoded again.
 """
 
 from __future__ import annotations

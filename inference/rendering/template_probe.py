@@ -1,7 +1,7 @@
 """What a chat template makes of conversations: whether the context grows, and how, or where not.
 
-Each conversation is held as :class:`~vf.inference.models.token_model.TokenModel` would hold it, with
-answers made of what the template itself renders for them.
+Each conversation is held as :class:`~vf.inference.models.token_model.TokenModel` would hold it,
+with answers made of what the template itself renders for them.
 """
 
 from __future__ import annotations

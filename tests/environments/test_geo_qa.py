@@ -18,8 +18,8 @@ import vf
 from vf.environments.bundled.geo.baselines import NoTools, RandomAgent
 from vf.environments.bundled.geo.passages import documents
 from vf.environments.bundled.geo_qa import GeoQA
-from vf.environments.search.build import build_index
 from vf.inference.model import Model
+from vf.tools.search.build import build_index
 
 TASKS = 60
 

@@ -12,8 +12,8 @@ import pytest
 import vf
 from vf.environments.bundled.qa_file import read_questions
 from vf.environments.bundled.wiki_qa import WikiQA
-from vf.environments.search.build import build_index
 from vf.runtime.calling import call
+from vf.tools.search.build import build_index
 
 PASSAGES = [
     {"id": "1", "contents": '"Ada Lovelace"\nAda Lovelace was a daughter of Lord Byron.'},

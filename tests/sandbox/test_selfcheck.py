@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from vf.runtime.errors import ConfigError, SandboxError
-from vf.sandbox import cli
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
 from vf.sandbox.selfcheck import CheckResult, check_contract, group_names, main
+from vf.trainer.commands import sandbox as cli
 
 GROUPS = {
     *("files", "output", "stdin", "commands", "env", "cwd", "users", "timeouts"),

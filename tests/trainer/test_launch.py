@@ -18,7 +18,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 
 from tests.trainer.saving.comparing import comparable
 from vf.runtime.errors import ConfigError
-from vf.trainer import cli
+from vf.trainer.commands import train as cli
 from vf.trainer.launch import (
     OUTER_DEVICES,
     World,
@@ -293,7 +293,7 @@ def test_an_accelerate_config_says_how_many_processes_there_are_and_what_they_sh
     settled, _, _ = _validate_launch_command(arguments)
     assert (settled.use_fsdp, settled.fsdp_version, settled.num_processes) == (True, 2, 3)
     assert (settled.training_script, settled.training_script_args) == (
-        "vf.trainer.cli",
+        "vf.trainer.commands.train",
         ["run.toml"],
     )
 

@@ -12,14 +12,14 @@ import pytest
 import vf
 from tests.trainer.conftest import TrainerFactory
 from vf.environments.environment import Split
-from vf.environments.episode_sandbox import EpisodeSandbox
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.reaper import find
 from vf.sandbox.container.source import sandbox_source
+from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.traces.trace import Failure
-from vf.trainer.cli import main
 from vf.trainer.collecting.group import Group
+from vf.trainer.commands.train import main
 from vf.trainer.watching.metrics import rollout_metrics
 
 CONFIG = Path(__file__).parents[2] / "configs" / "code-contest.toml"

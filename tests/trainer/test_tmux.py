@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from vf.trainer import tmux
-from vf.trainer.cli import main
+from vf.trainer.commands.train import main
 from vf.trainer.saving.run_folder import RunFolder
 
 needs_tmux = pytest.mark.skipif(

@@ -8,8 +8,8 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from vf.environments.environment import Environment
-from vf.environments.search.markup import result_ids
 from vf.inference.model import Conversation, Reply, Sampling
+from vf.tools.search.markup import result_ids
 from vf.traces.messages import Message, ToolCall
 from vf.traces.task import Task
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vf.environments.bundled.geo.facts import City, Country, World, fold
 from vf.environments.bundled.geo.names import in_text
-from vf.environments.search.contract import Document
 from vf.runtime.seeding import derive_seed
+from vf.tools.search.contract import Document
 
 # A country's name stands in most sentences of its own passage: a search for it shall find that
 # one, and not the cities that lie there.

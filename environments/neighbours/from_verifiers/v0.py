@@ -19,8 +19,8 @@ from vf.environments.neighbours.from_verifiers.v0_rubric import (
     TheirRubric,
     weights_of,
 )
-from vf.environments.tool_calls import ToolBox
 from vf.runtime.errors import ConfigError, EnvironmentFailure, SandboxError, ToolError
+from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task
 from vf.traces.tools import Tool

@@ -15,10 +15,10 @@ from vf.environments.neighbours.from_verifiers.v0 import NO_LIMIT
 from vf.environments.neighbours.from_verifiers.v1_checks import check_data, check_package, check_v1
 from vf.environments.neighbours.from_verifiers.v1_rollout import V1Rollout, prompt_of
 from vf.environments.neighbours.from_verifiers.v1_tools import Served
-from vf.environments.tool_calls import ToolBox
 from vf.rubrics.group import GroupReward
 from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError
 from vf.runtime.suggest import did_you_mean
+from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Score, Trace

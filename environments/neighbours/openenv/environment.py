@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 from pydantic import ValidationError
 
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.json_schema import faults, validator
 from vf.environments.neighbours.openenv.actions import (
     STEP,
     action_fields,
@@ -20,11 +19,12 @@ from vf.environments.neighbours.openenv.actions import (
 from vf.environments.neighbours.openenv.actions import text_field as find_text_field
 from vf.environments.neighbours.openenv.server import describe
 from vf.environments.neighbours.openenv.session import NO_ACTION, Answer, Session
-from vf.environments.tool_calls import ToolBox, off_the_clock
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError, EnvironmentFailure, InvalidToolUse, RubricError
 from vf.runtime.extras import check_version, load
 from vf.runtime.seeding import derive_seed
+from vf.tools.json_schema import faults, validator
+from vf.tools.tool_box import ToolBox, off_the_clock
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.tools import Tool

@@ -11,8 +11,8 @@ import pytest
 import vf
 from vf.environments import registry
 from vf.environments.environment import Split
-from vf.environments.eval_cli import main as vf_eval
-from vf.trainer.cli import main as vf_rl
+from vf.trainer.commands.eval import main as vf_eval
+from vf.trainer.commands.train import main as vf_rl
 
 Command = Callable[[str], int]
 

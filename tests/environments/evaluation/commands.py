@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import vf
-from vf.environments.eval_cli import main
+from vf.trainer.commands.eval import main
 
-START = [sys.executable, "-m", "vf.environments.eval_cli"]
+START = [sys.executable, "-m", "vf.trainer.commands.eval"]
 
 
 def environ(**more: str) -> dict[str, str]:

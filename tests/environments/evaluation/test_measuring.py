@@ -150,7 +150,7 @@ def test_a_terminal_shows_a_live_bar_with_the_time_left(capsys: Capsys) -> None:
 def test_help_is_there_at_once_and_loads_nothing_heavy() -> None:
     code = (
         "import sys, time; start = time.perf_counter()\n"
-        "from vf.environments.eval_cli import build_parser\n"
+        "from vf.trainer.commands.eval import build_parser\n"
         "text = build_parser().format_help(); spent = time.perf_counter() - start\n"
         "heavy = [m for m in ('torch', 'transformers', 'openai', 'aiohttp', 'pydantic', 'rich') "
         "if m in sys.modules]\n"

@@ -14,7 +14,6 @@ import pytest
 
 import vf
 from vf.environments import registry
-from vf.environments.eval_cli import main
 from vf.environments.neighbours.textarena.environment import TextArena
 from vf.environments.neighbours.textarena.games import innermost, make_game
 from vf.environments.neighbours.textarena.global_random import GlobalRandom
@@ -23,6 +22,7 @@ from vf.inference.models.scripted import Script
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.trace import StopReason
+from vf.trainer.commands.eval import main
 
 ta = pytest.importorskip("textarena")
 

@@ -10,7 +10,7 @@ import pytest
 import vf
 from tests.environments.validation import faulty
 from vf.environments import registry
-from vf.environments.eval_cli import main
+from vf.trainer.commands.eval import main
 
 
 @pytest.fixture

@@ -1,0 +1,40 @@
+"""`vf-search serve` in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+COMMAND = "import sys; from vf.trainer.commands.search import main; sys.exit(main(sys.argv[1:]))"
+
+
+def command(*args: object) -> list[str]:
+    """Return the command line of `vf-search` with these arguments."""
+    return [sys.executable, "-c", COMMAND, *map(str, args)]
+
+
+@contextmanager
+def served(index: Path | str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Serve an index; yield its URL and the process."""
+    server = subprocess.Popen(
+        command("serve", index, "--port", 0), stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stderr is not None
+        said = ""
+        for line in server.stderr:
+            said += line
+            if found := re.search(r"running on (http://[\d.:]+)", line):
+                break
+        else:
+            raise AssertionError(f"the server did not start: {said}")
+        yield found[1], server
+    finally:
+        server.kill()
+        server.wait(30)
+        assert server.stderr is not None
+        server.stderr.close()

@@ -1,0 +1,142 @@
+"""The Elasticsearch and OpenSearch adapter: official clients against a small server of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import pytest
+from aiohttp import web
+
+from tests.tools.search.corpus import TOWNS
+from vf.runtime.errors import ConfigError, ToolError
+from vf.tools.search.contract import Index
+from vf.tools.search.elastic import ElasticIndex
+
+Client = Literal["elasticsearch", "opensearch"]
+MODULES: dict[Client, str] = {"elasticsearch": "elasticsearch", "opensearch": "opensearchpy"}
+
+
+@asynccontextmanager
+async def towns(asked: list[dict[str, Any]]) -> AsyncIterator[str]:
+    """Serve the towns as those servers do: every town that shares a word scores 1."""
+    headers = {"X-Elastic-Product": "Elasticsearch"}
+
+    def answer(body: object, status: int = 200) -> web.Response:
+        text = json.dumps(body)
+        kind = "application/json"
+        return web.Response(text=text, status=status, headers=headers, content_type=kind)
+
+    def source(town: Any) -> dict[str, Any]:
+        return {"_id": town.id, "_source": {"title": town.title, "text": town.text}}
+
+    async def search(request: web.Request) -> web.Response:
+        body = json.loads(await request.read())
+        asked.append(body | {"preference": request.query.get("preference")})
+        if request.match_info["index"] == "broken":
+            return answer({"error": {"type": "x", "reason": "shards failed"}, "status": 500}, 500)
+        words = set(body["query"]["multi_match"]["query"].lower().split())
+        found = [town for town in reversed(TOWNS) if words & set(town.text.lower().split())]
+        hits = [source(town) | {"_score": 1.0} for town in found[: body["size"]]]
+        return answer({"took": 1, "timed_out": False, "hits": {"hits": hits}})
+
+    async def get(request: web.Request) -> web.Response:
+        found = [town for town in TOWNS if town.id == request.match_info["id"]]
+        if not found:
+            return answer({"_index": "towns", "_id": "x", "found": False}, 404)
+        return answer({"found": True, **source(found[0])})
+
+    app = web.Application()
+    app.router.add_post("/{index}/_search", search)
+    app.router.add_get("/{index}/_doc/{id}", get)
+    runner = web.AppRunner(app, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def ask(
+    client: Client, use: Callable[[ElasticIndex], Any], name: str = "towns", **settings: Any
+) -> tuple[Any, list[dict[str, Any]]]:
+    pytest.importorskip(MODULES[client])
+
+    async def run() -> tuple[Any, list[dict[str, Any]]]:
+        asked: list[dict[str, Any]] = []
+        async with towns(asked) as url:
+            index = ElasticIndex(url, name, client=client, max_retries=0, **settings)
+            assert isinstance(index, Index)
+            try:
+                return await use(index), asked
+            finally:
+                await index.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("client", MODULES)
+def test_what_the_server_finds_comes_in_the_order_of_the_contract(client: Client) -> None:
+    hits, [body] = ask(client, lambda index: index.search("the capital (of ~ norway\ud800", 2))
+    assert [hit.document.id for hit in hits] == ["oslo", "ouaga"]
+    assert body["query"]["multi_match"]["query"] == "the capital (of ~ norway?"
+    assert body["preference"]
+
+
+@pytest.mark.parametrize("client", MODULES)
+def test_with_a_field_for_the_id_the_server_breaks_ties(client: Client) -> None:
+    _, [body] = ask(client, lambda index: index.search("capital", 2), id_field="key")
+    assert (body["sort"], body["size"]) == (["_score", {"key": "asc"}], 2)
+
+
+@pytest.mark.parametrize("client", MODULES)
+def test_documents_are_opened_by_id(client: Client) -> None:
+    async def use(index: ElasticIndex) -> list[Any]:
+        return [await index.open(doc_id) for doc_id in ("oslo", "atlantis", "", "x" * 600)]
+
+    assert ask(client, use)[0] == [TOWNS[2], None, None, None]
+
+
+@pytest.mark.parametrize("client", MODULES)
+def test_a_server_that_fails_or_is_gone_is_an_infrastructure_error(client: Client) -> None:
+    async def search(index: ElasticIndex) -> None:
+        await index.search("capital", 2)
+
+    with pytest.raises(ToolError, match="/broken did not answer"):
+        ask(client, search, "broken")
+
+    async def gone() -> None:
+        index = ElasticIndex("http://127.0.0.1:9", "towns", client=client, max_retries=0)
+        try:
+            await index.check()
+        finally:
+            await index.close()
+
+    with pytest.raises(ConfigError, match=r"cannot search: http://127\.0\.0\.1:9/towns did not"):
+        asyncio.run(gone())
+
+
+@pytest.mark.parametrize("client", MODULES)
+def test_a_closed_index_opens_its_connections_again(client: Client) -> None:
+    pytest.importorskip(MODULES[client])
+
+    async def run() -> list[int]:
+        async with towns([]) as url:
+            index = ElasticIndex(url, "towns", client=client)
+            found = []
+            for _ in range(2):
+                found.append(len(await index.search("capital", 9)))
+                await index.close()
+            return found
+
+    assert asyncio.run(run()) == [3, 3]
+
+
+def test_the_client_must_be_one_of_two() -> None:
+    with pytest.raises(ConfigError, match="must be elasticsearch or opensearch"):
+        ElasticIndex("http://x", "y", client="solr")  # type: ignore[arg-type]

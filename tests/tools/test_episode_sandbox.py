@@ -1,0 +1,275 @@
+"""An episode's sandbox: opened late, closed always, waited for off the clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+import vf
+from vf.rubrics.penalties import code_timeouts
+from vf.runtime.errors import SandboxError
+from vf.sandbox.container.source import given_source
+from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
+from vf.sandbox.scripted import ScriptedSandbox
+from vf.tools.episode_sandbox import EpisodeSandbox
+from vf.tools.tool_box import off_the_clock
+
+TASK = vf.Task("t", "Go.")
+CALL = {"python": {"code": "1"}}
+
+
+class Shelf:
+    """Opens scripted sandboxes, each after a while, and keeps them to be looked at."""
+
+    def __init__(self, wait: float = 0.0, python: Any = ("1\n",) * 9) -> None:
+        self.wait, self.python = wait, python
+        self.opened: list[ScriptedSandbox] = []
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Sandbox]:
+        await asyncio.sleep(self.wait)
+        sandbox = ScriptedSandbox(python=self.python, files={"a": "x"})
+        self.opened.append(sandbox)
+        async with sandbox:
+            yield sandbox
+
+    @property
+    def all_closed(self) -> bool:
+        return all(sandbox.closed for sandbox in self.opened)
+
+
+def environment(open_sandbox: OpenSandbox) -> vf.Environment:
+    env = vf.Environment()
+    env.tools = [vf.PythonTool(open_sandbox), vf.FileTools(open_sandbox)]
+    return env
+
+
+def play(env: vf.Environment, *script: Any) -> vf.Trace:
+    return asyncio.run(vf.rollout(env, TASK, vf.ScriptedModel(script)))
+
+
+def test_every_episode_has_its_own() -> None:
+    shelf = Shelf()
+    env = environment(shelf.open)
+    model = vf.ScriptedModel([CALL, CALL, "Done."])
+
+    async def run() -> list[vf.Trace]:
+        return await asyncio.gather(*(vf.rollout(env, TASK, model) for _ in range(5)))
+
+    assert [trace.error for trace in asyncio.run(run())] == [None] * 5
+    assert [len(sandbox.calls) for sandbox in shelf.opened] == [2] * 5
+    assert shelf.all_closed
+
+
+def test_it_is_closed_when_the_model_fails() -> None:
+    shelf = Shelf()
+    trace = play(environment(shelf.open), CALL)  # the script is too short
+    assert trace.error is not None
+    assert trace.error.boundary == "model"
+    assert len(shelf.opened) == 1
+    assert shelf.all_closed
+
+
+def test_it_is_closed_when_the_caller_gives_up() -> None:
+    shelf = Shelf()
+    entered = asyncio.Event()
+
+    @asynccontextmanager
+    async def open_it() -> AsyncIterator[Sandbox]:
+        async with shelf.open() as sandbox:
+            entered.set()
+            await asyncio.sleep(0)
+            yield sandbox
+
+    class Waits(vf.Environment):
+        async def step(self, reply: vf.Message) -> vf.Step:
+            await self.run_tools(reply)
+            await asyncio.sleep(60)
+            return vf.Step()
+
+    env = Waits()
+    env.tools = [vf.FileTools(open_it)]
+
+    async def run() -> None:
+        model = vf.ScriptedModel([{"read_file": {"path": "a"}}])
+        task = asyncio.create_task(vf.rollout(env, TASK, model))
+        await entered.wait()
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert len(shelf.opened) == 1
+    assert shelf.all_closed
+
+
+def test_it_is_closed_when_the_rollout_takes_too_long() -> None:
+    shelf = Shelf()
+
+    class Slow(vf.ScriptedModel):
+        async def respond(self, conversation: Any, sampling: Any) -> Any:
+            if conversation.turn:
+                await asyncio.sleep(60)
+            return await super().respond(conversation, sampling)
+
+    env = environment(shelf.open)
+    env.timeout = 0.5
+    trace = asyncio.run(vf.rollout(env, TASK, Slow([CALL, "Done."])))
+    assert trace.reward is None
+    assert len(shelf.opened) == 1
+    assert shelf.all_closed
+
+
+def test_waiting_for_it_does_not_count_as_the_tools_time() -> None:
+    shelf = Shelf(wait=0.6)
+    env = environment(shelf.open)
+    env.tool_timeout = 0.4
+    both = [vf.ToolCall(f"c{i}", "python", '{"code": "1"}') for i in range(2)]
+    trace = play(env, vf.Message("assistant", tool_calls=both), "Done.")
+    assert trace.error is None
+    assert trace.timing["sandbox"] >= 0.55
+    assert len(shelf.opened) == 1
+
+
+def test_the_tools_own_time_still_ends_it() -> None:
+    class Stuck(ScriptedSandbox):
+        async def read_file(self, path: str, **options: Any) -> bytes:
+            await asyncio.sleep(60)
+            return b""
+
+    def open_it() -> AbstractAsyncContextManager[Sandbox]:
+        return Stuck()
+
+    env = environment(open_it)
+    env.tool_timeout = 0.3
+    trace = play(env, {"read_file": {"path": "a"}}, "Done.")
+    assert trace.error is not None
+    assert trace.error.boundary == "tool"
+    assert "took longer than its 0.3 s" in trace.error.message
+
+
+def test_the_clock_goes_on_after_it_was_stopped() -> None:
+    async def waits() -> str:
+        """Wait."""
+        with off_the_clock():
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(60)
+        return "never"
+
+    env = vf.Environment()
+    env.tools, env.tool_timeout = [waits], 0.2
+    trace = play(env, {"waits": {}}, "Done.")
+    assert trace.error is not None
+    assert "took longer than its 0.2 s" in trace.error.message
+    assert trace.tool_events[0].seconds >= 0.6
+
+
+def test_outside_of_a_tool_there_is_no_clock() -> None:
+    async def run() -> int:
+        with off_the_clock():
+            return 1
+
+    assert asyncio.run(run()) == 1
+
+
+def test_it_is_prepared_before_anybody_sees_it_and_only_once() -> None:
+    shelf = Shelf()
+
+    class Prepared(vf.Environment):
+        def reset(self, task: vf.Task) -> str:
+            box = EpisodeSandbox.of(self, given_source(shelf.open))
+            box.prepare = lambda sandbox: sandbox.write_file("ready", "yes")
+            return "Go."
+
+    env = Prepared()
+    env.tools = [vf.FileTools(shelf.open)]
+    read = {"read_file": {"path": "ready"}}
+    trace = play(env, read, read, "Done.")
+    assert [m.content for m in trace.messages if m.role == "tool"] == ["yes", "yes"]
+    (sandbox,) = shelf.opened
+    assert [call.method for call in sandbox.calls].count("write_file") == 1
+
+
+def test_the_fresh_one_is_another_and_the_first_is_closed_by_then() -> None:
+    shelf = Shelf()
+
+    async def run() -> None:
+        timing: dict[str, float] = {}
+        box = EpisodeSandbox(given_source(shelf.open), timing)
+        assert not box.opened
+        first = await box.use(_itself)
+        assert box.opened
+        async with box.fresh() as second:
+            assert second is not first
+            assert shelf.opened[0].closed
+            assert not shelf.opened[1].closed
+        assert shelf.all_closed
+        assert set(timing) == {"sandbox"}
+        with pytest.raises(SandboxError, match="the episode has ended"):
+            await box.use(_itself)
+        assert len(shelf.opened) == 2
+
+    asyncio.run(run())
+
+
+async def _itself(sandbox: Sandbox) -> Sandbox:
+    return sandbox
+
+
+def test_one_that_opens_after_the_end_is_closed_again() -> None:
+    shelf = Shelf(wait=0.2)
+
+    async def run() -> None:
+        box = EpisodeSandbox(given_source(shelf.open), {})
+        using = asyncio.create_task(box.use(_itself))
+        await asyncio.sleep(0.05)
+        await box.close()
+        with pytest.raises(SandboxError, match="the episode has ended"):
+            await using
+
+    asyncio.run(run())
+    assert len(shelf.opened) == 1
+    assert shelf.all_closed
+
+
+def test_what_cannot_be_closed_is_an_error_and_the_others_are_closed() -> None:
+    shelf = Shelf()
+
+    @asynccontextmanager
+    async def sticky() -> AsyncIterator[Sandbox]:
+        yield ScriptedSandbox(bash=["ok"])
+        raise SandboxError("it will not go")
+
+    env = vf.Environment()
+    env.tools = [vf.PythonTool(shelf.open), vf.BashTool(sticky)]
+    trace = play(env, {"bash": {"command": "ls"}, "python": {"code": "1"}}, "Done.")
+    assert trace.error is not None
+    assert trace.error.boundary == "sandbox"
+    assert "it will not go" in trace.error.message
+    assert len(shelf.opened) == 1
+    assert shelf.all_closed
+
+
+def test_timeouts_are_counted_and_cost() -> None:
+    late = ExecResult(137, timed_out=True, duration=0.1)
+    shelf = Shelf(python=[late, "1\n", late])
+
+    class Counts(vf.Environment):
+        rubric = vf.Rubric(outcome=lambda trace: 1.0, penalties=[code_timeouts(0.5, scale=4)])
+
+        async def step(self, reply: vf.Message) -> vf.Step:
+            step = await self.run_tools(reply)
+            box = EpisodeSandbox.of(self, given_source(shelf.open))
+            step.info["code_timeouts"] = box.timeouts
+            return step
+
+    env = Counts()
+    env.tools = [vf.PythonTool(shelf.open)]
+    trace = play(env, CALL, CALL, CALL, "Done.")
+    assert trace.info["code_timeouts"] == 2
+    assert trace.reward == pytest.approx(0.75)

@@ -1,0 +1,111 @@
+"""`vf-rl check-template` as an author meets it, and what preflight makes of the verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from docs.make_template_table import templates, tokenizer
+from vf.inference.rendering.renderer import Renderer
+from vf.runtime.errors import ConfigError
+from vf.trainer.commands.check_template import main as check
+from vf.trainer.commands.train import main
+from vf.trainer.preflight import preflight
+from vf.trainer.settings.load_config import load_config
+
+TOML = """
+model = "tiny"
+[env]
+id = "{env}"
+[trainer.args]
+max_steps = 2
+batch_size = 8
+rollouts_per_example = 4
+max_tokens = 32
+max_prompt_len = 1000
+max_seq_len = 1024
+eval_strategy = "no"
+"""
+
+
+def test_a_template_that_grows_is_all_right(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-template", "tiny"]) == 0
+    said = capsys.readouterr().out
+    assert "reasoning and tools" in said
+    assert said.splitlines()[-1] == "increasing"
+
+
+def test_a_folder_is_checked_and_a_refusal_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer("gemma3").save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gemma2"}', encoding="utf-8")
+    assert check([str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "refused: tools, parallel calls" in said
+    assert "Conversation roles" in said
+
+
+def test_a_template_of_a_file_is_checked_in_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.jinja"
+    file.write_text(templates()["qwen3"], encoding="utf-8")
+    assert check(["tiny", "--template-file", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert "bridged: rewrites history in" in said
+    assert " became " in said.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["./nowhere"], "cannot load its tokenizer"),
+        (["tiny", "--template-file", "nowhere.jinja"], "--template-file: "),
+    ],
+)
+def test_bad_usage_is_said(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(argv) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [[], ["tiny", "two"], ["tiny", "--what"]])
+def test_wrong_arguments_exit_with_2(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        check(argv)
+    assert ended.value.code == 2
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check-template", "--help"])
+    assert ended.value.code == 0
+    assert "vf-rl check-template tiny" in capsys.readouterr().out
+
+
+def planned(tmp_path: Path, env: str, template: str | None) -> str:
+    path = tmp_path / "run.toml"
+    path.write_text(TOML.format(env=env), encoding="utf-8")
+    config, _ = load_config(path, [])
+    load = Renderer.from_pretrained
+
+    def other(model: str, template_args: dict[str, object] | None = None) -> Renderer:
+        return load(model, template_args, template)
+
+    with patch.object(Renderer, "from_pretrained", other):
+        return dict(preflight(config).describe())["template"]
+
+
+def test_the_plan_has_the_verdicts_in_one_line(tmp_path: Path) -> None:
+    assert planned(tmp_path, "calculator", None) == "increasing"
+    bridged = planned(tmp_path, "calculator", templates()["qwen3"])
+    assert bridged.startswith("bridged: rewrites history in ")
+
+
+def test_a_run_that_its_template_cannot_express_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"kind \(tools\); it says: Conversation roles must"):
+        planned(tmp_path, "calculator", templates()["gemma3"])
+    without_system = templates()["cohere"]
+    assert planned(tmp_path, "guess-number", without_system).startswith("refused: tools")

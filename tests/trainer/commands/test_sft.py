@@ -1,0 +1,143 @@
+"""`vf-sft`, as it is run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tomllib
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from vf.trainer.commands import train as vf_rl
+from vf.trainer.commands.sft import main
+
+TOML = """
+model = "{model}"
+
+[data]
+traces = ["{traces}"]
+
+[trainer.args]
+output_dir = "{runs}"
+max_steps = 4
+batch_size = 8
+max_seq_len = 512
+use_lora = false
+learning_rate = 5e-3
+save_steps = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_environ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture
+def toml(tmp_path: Path, traces: Path, blank: Path) -> Path:
+    path = tmp_path / "warm.toml"
+    path.write_text(TOML.format(model=blank, traces=traces, runs=tmp_path / "runs"))
+    return path
+
+
+def test_a_run_from_its_toml_to_a_model(
+    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert vf_rl.main(["sft", str(toml), "--set", "held_out=0.2"]) == 0
+    run = tmp_path / "runs" / "warm-1"
+    said = capsys.readouterr().out
+    for part in (
+        "48 read in 1 files, 48 kept",
+        "0 traces as they were sampled; 48 rendered anew, 48 without tokens",
+        "38 sequences, ",
+        "10 sequences, ",
+        "all weights, learning rate 0.005, 4 steps of 8 sequences",
+        "step     0  held-out loss ",
+        "step     4  held-out loss ",
+        f"vf-eval ENV -m {run / 'model'}",
+    ):
+        assert part in said
+    assert "grad_norm" not in said  # what TRL would print of every step
+    resolved = tomllib.loads((run / "config.toml").read_text())
+    assert resolved["data"]["held_out"] == 0.2
+    assert resolved["trainer"]["args"]["weight_decay"] == 0.0
+    assert sorted(each.name for each in run.iterdir()) == [
+        *("checkpoints", "config.toml", "data", "lock", "logs", "metrics.jsonl", "model")
+    ]
+    assert sorted(each.name for each in (run / "checkpoints").iterdir()) == [
+        *("checkpoint-2", "checkpoint-4")
+    ]
+    assert main(["--resume", str(run), "--set", "max_steps=6"]) == 0
+    said = capsys.readouterr().out
+    assert "resumed after step 4" in said
+    assert "6 in " in said
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").open()]
+    assert steps == [0, 1, 2, 3, 4, 4, 5, 6, 6]
+    assert tomllib.loads((run / "config.toml").read_text())["trainer"]["args"]["max_steps"] == 6
+
+
+def test_a_dry_run_writes_nothing(
+    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    assert main([str(toml), "--dry-run"]) == 0
+    assert "ready: nothing was written or trained" in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "name either a config to run or a run to --resume"),
+        (["{toml}", "--resume", "x"], "name either"),
+        (["nowhere.toml"], "there is no file nowhere.toml"),
+        (["{toml}", "--set", "lerning_rate=1"], "unknown key"),
+        (["{toml}", "--set", "data.min_rewards=1"], "Did you mean 'min_reward'?"),
+        (["{toml}", "--set", "min_reward=2"], "data.min_reward = 2"),
+        (["{toml}", "--set", "data.traces=[]"], "data.traces = []"),
+        (["{toml}", "--set", "micro_batch_size=3"], "does not divide batch_size = 8"),
+        (["{toml}", "--set", "num_epochs=2"], "both say how long to train"),
+        (["{toml}", "--set", "lora_rank=4"], "lora_rank is set, but use_lora = false"),
+        (["{toml}", "--set", "max_seq_len=4096"], "more than the model's context of 1024"),
+        (["{toml}", "--set", "model=/nowhere"], "there is no such folder"),
+        (["{toml}", "--set", "data.traces=['nowhere']"], "there is no nowhere"),
+        (["--resume", "{tmp}"], "there is no file"),
+    ],
+)
+def test_bad_usage(
+    toml: Path, tmp_path: Path, argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main([each.format(toml=toml, tmp=tmp_path) for each in argv])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    assert code == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_a_run_learns_from_is_settled_when_it_begins(
+    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.toml").write_text(toml.read_text())
+    assert main(["--resume", str(run), "--set", "min_reward=0.5"]) == 2
+    assert "[data] cannot be changed" in capsys.readouterr().err
+    assert main(["--resume", str(run)]) == 2
+    assert "is not the folder of a vf-sft run, or has no data" in capsys.readouterr().err
+
+
+def test_without_trl_the_extra_is_named(
+    toml: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+
+    def without(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == "trl" else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    assert main([str(toml)]) == 2
+    assert "pip install 'vf-rl[train,trl]'" in capsys.readouterr().err

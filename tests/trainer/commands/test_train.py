@@ -1,0 +1,150 @@
+"""`vf-rl` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vf.inference.rendering.renderer import Renderer
+from vf.inference.tiny_path import resolve_model
+from vf.trainer.commands.train import main
+from vf.trainer.settings.load_config import load_config
+
+TOML = """
+model = "tiny"
+[env]
+id = "calculator"
+[trainer.args]
+max_steps = 2
+batch_size = 8
+rollouts_per_example = 4
+max_tokens = 32
+max_prompt_len = 256
+max_seq_len = 384
+eval_examples = 4
+output_dir = {output!r}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML.format(output=str(tmp_path / "runs")))
+    return path
+
+
+def test_help_answers_at_once_and_shows_examples() -> None:
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", "from vf.trainer.commands.train import main; main(['--help'])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert time.monotonic() - started < 1.0
+    assert "vf-rl configs/quickstart.toml" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["env.id=calculater"], "Did you mean 'calculator'"),
+        (["env.args.max_operation=2"], "Did you mean 'max_operations'"),
+        (["env.args.max_operations=9"], "max_operations must be 1 to 4"),
+        (["model=./no/such/folder"], "model = './no/such/folder': there is no such folder"),
+        (["max_stepz=3"], "max_stepz"),
+        (["max_prompt_len=100"], "max_prompt_len = 100, but the first prompt of task"),
+        (["max_seq_len=4096", "micro_batch_tokens=8192"], "more than the model's context of 1024"),
+    ],
+)
+def test_bad_input_exits_with_2_before_anything_is_made(
+    config: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], said: str
+) -> None:
+    args = [part for override in overrides for part in ("--set", override)]
+    assert main([str(config), *args]) == 2
+    assert said in capsys.readouterr().err
+    assert not (config.parent / "runs").exists()
+
+
+def test_a_model_without_a_chat_template_is_refused(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "bare"
+    copy.mkdir()
+    for file in Path(resolve_model("tiny")).iterdir():
+        if file.suffix not in (".jinja", ".safetensors"):
+            (copy / file.name).write_bytes(file.read_bytes())
+    assert main([str(config), "--set", f"model={copy}"]) == 2
+    assert "no chat template" in capsys.readouterr().err
+
+
+def test_usage_errors_exit_with_2(config: Path) -> None:
+    for args in ([], [str(config), "--resume", "x"], ["--resume", "x", "--dry-run"]):
+        with pytest.raises(SystemExit) as error:
+            main(args)
+        assert error.value.code == 2
+
+
+def test_dry_run_starts_everything_and_leaves_nothing(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(config), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    for word in ("model", "engine", "environment", "memory", "all can start"):
+        assert word in said
+    assert not (config.parent / "runs").exists()
+
+
+def test_a_budget_is_found_and_the_run_has_the_number(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["--set", "run_name=found", "--set", "micro_batch_tokens=auto"]
+    assert main([str(config), *settings]) == 0
+    said = re.search(r"micro-batch +([\d,]+) tokens, found for 80%", capsys.readouterr().out)
+    assert said is not None
+    kept, _ = load_config(config.parent / "runs" / "found" / "config.toml")
+    assert kept.args.micro_batch_tokens == int(said[1].replace(",", ""))
+
+
+def test_a_run_leaves_what_it_promises_and_can_be_resumed(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(config), "--set", "run_name=first"]) == 0
+    said = capsys.readouterr().out
+    run = config.parent / "runs" / "first"
+    assert "held out" in said
+    assert str(run) in said.replace("\n", "")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    assert "eval/reward/mean" in lines[0]
+    assert "eval/reward/mean" in lines[2]
+    assert {"reward/mean", "reward/std", "tokens_per_s/generate"} <= lines[1].keys()
+    for name in ("config.toml", "report.html", "logs/trainer.log", "logs/inference.log"):
+        assert (run / name).is_file()
+    assert "<svg" in (run / "report.html").read_text()
+    assert (run / "checkpoints/step-2/model/adapter_model.safetensors").is_file()
+    assert Renderer.from_pretrained(str(run / "checkpoints/step-2/model")).stop_token_ids
+    assert len((run / "traces/step-000001.jsonl").read_text().splitlines()) == 8
+
+    assert main([str(config), "--set", "run_name=first"]) == 2
+    assert "never overwritten" in capsys.readouterr().err
+
+    assert main(["--resume", str(run), "--set", "max_steps=3"]) == 0
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", ["eval", "init", "view"])
+def test_the_other_commands_have_a_name_that_no_other_package_takes(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: vf-{name} ")

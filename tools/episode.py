@@ -1,0 +1,67 @@
+"""What tools may rely on: the episode they work in, and what they share between episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from vf.traces.tools import Tool
+
+
+class Closing(Protocol):
+    """Something that an episode holds, such as a sandbox."""
+
+    def close(self) -> Awaitable[None] | None:
+        """Release it."""
+        ...
+
+
+Held = TypeVar("Held", bound=Closing)
+
+
+class Episode(Protocol):
+    """The part of an :class:`~vf.environments.environment.Environment` that tools use.
+
+    Attributes:
+        turn: Zero-based turn of the reply whose calls are run.
+        tool_timeout: Seconds for one tool call.
+        timing: Seconds of this episode by phase.
+    """
+
+    turn: int
+    tool_timeout: float
+    timing: dict[str, float]
+
+    def hold(self, key: Hashable, make: Callable[[], Held]) -> Held:
+        """Return what the episode holds under a key, made at the first call and closed with it."""
+        ...
+
+
+class Service(Protocol):
+    """Something that all episodes share, such as a pool of sandboxes."""
+
+    async def check(self) -> None:
+        """Check that it is available: called before a run begins.
+
+        Raises:
+            ConfigError: It is not; says how to fix it.
+        """
+        ...
+
+    async def start(self) -> None:
+        """Begin to get ready, without waiting: called in the loop that episodes run in."""
+        ...
+
+
+@runtime_checkable
+class ToolSet(Protocol):
+    """Tools that need something from the episode, for use in any environment."""
+
+    @property
+    def services(self) -> Sequence[Service]:
+        """What the tools need."""
+        ...
+
+    def bind(self, episode: Any) -> Sequence[Callable[..., Any] | Tool]:
+        """Return the tools of one :class:`Episode`: typed functions, bound methods, or tools."""
+        ...

@@ -1,0 +1,140 @@
+"""The sandbox of an episode: opened when it is first needed, closed with the episode."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypeAlias, TypeVar
+
+from vf.runtime.errors import SandboxError
+from vf.sandbox.container.source import SandboxSource
+from vf.sandbox.contract import ExecResult, Sandbox
+from vf.tools.episode import Episode
+from vf.tools.tool_box import off_the_clock
+
+Result = TypeVar("Result")
+Run: TypeAlias = Callable[[Sandbox, float], Awaitable[ExecResult]]
+
+TURN_SHARE = 0.5  # of the tool timeout: what killing takes must fit into the rest
+
+
+class EpisodeSandbox:
+    """The one sandbox that an episode's tools share, and a fresh one to grade in.
+
+    Args:
+        source: Where it comes from. Tools that were given the same source share the sandbox.
+        timing: The episode's ``timing``: its ``"sandbox"`` becomes the seconds spent waiting
+            for sandboxes.
+
+    Attributes:
+        prepare: Called with the new sandbox, once, before anything else sees it.
+        timeouts: Calls that were killed for taking too long, or had no time left to run.
+    """
+
+    def __init__(self, source: SandboxSource, timing: dict[str, float]) -> None:
+        self.prepare: Callable[[Sandbox], Awaitable[None]] | None = None
+        self.timeouts = 0
+        self._source = source
+        self._timing = timing
+        self._lock = asyncio.Lock()
+        self._sandbox: Sandbox | None = None
+        self._stack = AsyncExitStack()
+        self._closed = False
+        self._turn = -1
+        self._spent = 0.0
+
+    @classmethod
+    def of(cls, episode: Episode, source: SandboxSource) -> EpisodeSandbox:
+        """Return the episode's sandbox from this source, which the episode will close."""
+        return episode.hold(source, lambda: cls(source, episode.timing))
+
+    @property
+    def opened(self) -> bool:
+        """Whether anything has needed it yet, and it is open."""
+        return self._sandbox is not None
+
+    async def use(self, action: Callable[[Sandbox], Awaitable[Result]]) -> Result:
+        """Do something in the sandbox, after whatever was asked for before.
+
+        The calls of one turn come at once, and a shell or a file has only one state: so they
+        run one after the other, in the order in which the model wrote them.
+
+        Raises:
+            SandboxError: The sandbox is lost, or the episode has ended.
+        """
+        async with self._next() as sandbox:
+            return await action(sandbox)
+
+    async def run(self, episode: Episode, run: Run, timeout: float) -> ExecResult:
+        """Run code, for no longer than ``timeout`` and what is left of the turn's time.
+
+        All calls of one turn together get half of the environment's ``tool_timeout``: so a model
+        cannot turn its own slowness into a failed tool, which would never be scored.
+
+        Args:
+            episode: Whose turn it is.
+            run: Gets the sandbox and the limit in seconds.
+            timeout: Seconds for this call.
+
+        Raises:
+            SandboxError: The sandbox is lost, or the episode has ended.
+        """
+        async with self._next() as sandbox:
+            if episode.turn != self._turn:
+                self._turn, self._spent = episode.turn, 0.0
+            limit = min(timeout, TURN_SHARE * episode.tool_timeout - self._spent)
+            if limit <= 0:
+                said = "Not run: the calls of this turn have used up their time."
+                result = ExecResult(124, stderr=said, timed_out=True)
+            else:
+                result = await run(sandbox, limit)
+                self._spent += result.duration
+            self.timeouts += result.timed_out
+            return result
+
+    @asynccontextmanager
+    async def fresh(self) -> AsyncIterator[Sandbox]:
+        """Close the episode's sandbox, for good, and open one that nobody has used.
+
+        Raises:
+            SandboxError: None can be had.
+        """
+        await self.close()
+        async with AsyncExitStack() as stack:
+            yield await self._enter(stack)
+
+    async def close(self) -> None:
+        """Close the sandbox, if it was opened. Safe to call twice."""
+        self._closed, self._sandbox = True, None
+        await self._stack.aclose()
+
+    @asynccontextmanager
+    async def _next(self) -> AsyncIterator[Sandbox]:
+        async with AsyncExitStack() as stack:
+            with off_the_clock():
+                await stack.enter_async_context(self._lock)
+                sandbox = await self._get()
+            yield sandbox
+
+    async def _get(self) -> Sandbox:
+        if self._sandbox is None and not self._closed:
+            sandbox = await self._enter(self._stack)
+            if self.prepare is not None:
+                await self.prepare(sandbox)
+            if self._closed:  # the episode ended meanwhile, and did not see this one
+                await self._stack.aclose()
+            else:
+                self._sandbox = sandbox
+        if self._sandbox is None:
+            raise SandboxError("the episode has ended, and its sandbox with it")
+        return self._sandbox
+
+    async def _enter(self, stack: AsyncExitStack) -> Sandbox:
+        began = time.monotonic()
+        try:
+            return await stack.enter_async_context(self._source.open())
+        finally:
+            waited = time.monotonic() - began
+            self._timing["sandbox"] = self._timing.get("sandbox", 0.0) + waited

@@ -1,0 +1,204 @@
+"""A session with an MCP server: one task owns it from beginning to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from vf.runtime.errors import InvalidToolUse, ToolError
+from vf.runtime.extras import load
+from vf.tools.mcp.connection import Server
+from vf.tools.mcp.process import GRACE, ServerProcess
+
+CLOSE_TIMEOUT = GRACE + 3.0  # seconds that a session gets to end before it is cut off
+MAX_PAGES = 1000  # of a server's list of tools
+_INVALID_PARAMS = -32602  # JSON-RPC's
+_CONNECTION_CLOSED = -32000  # the client's own
+
+
+class Session:
+    """A connection to a server, and the server's process where it was started by a command.
+
+    The client's contexts must be left by the task that entered them, so a task of its own does
+    both. What is asked of the server waits for the answer, the deadline or the end of that task,
+    whichever comes first.
+
+    Args:
+        server: Where it is.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._process = ServerProcess()
+        self._client: Any = None
+        self._ready = asyncio.Event()
+        self._leave = asyncio.Event()
+        self._owner = asyncio.create_task(self._own())
+        # Whoever asks next is told of its error; there may be nobody.
+        self._owner.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    @classmethod
+    async def open(cls, server: Server, timeout: float) -> Session:
+        """Start the server, or connect to it, and shake hands.
+
+        Args:
+            server: Where it is.
+            timeout: Seconds that it may take.
+
+        Raises:
+            ToolError: It cannot be had; says why, and what the server said on standard error.
+        """
+        session = cls(server)
+        ready = asyncio.create_task(session._ready.wait())
+        try:
+            await session._first_of(ready, timeout)
+        except BaseException:
+            await session.close(at_once=True)
+            raise
+        finally:
+            ready.cancel()
+        if not session._ready.is_set():
+            raise await session._lost(f"did not start within {timeout:g} s")
+        return session
+
+    @property
+    def lost(self) -> bool:
+        """Whether it can be asked nothing more."""
+        return self._owner.done() or self._leave.is_set()
+
+    async def tools(self, timeout: float) -> list[dict[str, Any]]:
+        """Return all tools of the server, as they stand in the protocol.
+
+        Args:
+            timeout: Seconds for each page of them.
+
+        Raises:
+            ToolError: The server did not answer, or never came to the last page.
+        """
+        types: Any = load("mcp.types", "mcp")
+        found: list[dict[str, Any]] = []
+        cursor = None
+        for _ in range(MAX_PAGES):
+            params = types.PaginatedRequestParams(cursor=cursor)
+            page = await self._ask(
+                self._client.list_tools(params=params), timeout, "list its tools"
+            )
+            found += page["tools"]
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                return found
+        raise await self._lost(f"has more than {MAX_PAGES} pages of tools")
+
+    async def call(self, name: str, arguments: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Call a tool and return its result, as it stands in the protocol.
+
+        Args:
+            name: The tool's name on the server.
+            arguments: Its arguments.
+            timeout: Seconds that it may take.
+
+        Raises:
+            InvalidToolUse: The server does not accept the arguments.
+            ToolError: The server died, did not answer in time, or answered nonsense.
+        """
+        types: Any = load("mcp.types", "mcp")
+        params = types.CallToolRequestParams(name=name, arguments=arguments)
+        request = types.CallToolRequest(params=params)
+        if isinstance(types.ClientRequest, type):  # mcp 1 wants every request in a wrapper
+            request = types.ClientRequest(request)
+        # Not `call_tool`: that checks the result itself, against one page of the list of tools.
+        asked = self._client.send_request(request, types.CallToolResult)
+        return await self._ask(asked, timeout, f"answer a call of {name!r}")
+
+    async def close(self, *, at_once: bool = False) -> None:
+        """End the session, and the server if it was started for it. Safe to call twice.
+
+        Args:
+            at_once: Give the server no time to end by itself.
+        """
+        self._leave.set()
+        if at_once:
+            self._process.kill()
+            self._owner.cancel()
+        await asyncio.wait({self._owner}, timeout=CLOSE_TIMEOUT)
+        if not self._owner.done():
+            self._process.kill()
+            self._owner.cancel()
+            await asyncio.wait({self._owner}, timeout=CLOSE_TIMEOUT)
+
+    async def _own(self) -> None:
+        mcp: Any = load("mcp", "mcp")
+        async with (
+            self._server.connect(self._process) as (read, write),
+            mcp.ClientSession(read, write) as self._client,
+        ):
+            await self._client.initialize()
+            self._ready.set()
+            await self._leave.wait()
+
+    async def _ask(
+        self, request: Coroutine[Any, Any, Any], timeout: float, what: str
+    ) -> dict[str, Any]:
+        if self.lost:
+            request.close()
+            raise await self._lost("was lost")
+        asked = asyncio.create_task(request)
+        try:
+            await self._first_of(asked, timeout)
+            if not asked.done():
+                raise await self._lost(f"did not {what} within {timeout:g} s")
+            answer: dict[str, Any] = asked.result().model_dump(
+                mode="json", by_alias=True, exclude_none=True
+            )
+        except (ToolError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            code = _code(error)
+            if code == _INVALID_PARAMS:
+                raise InvalidToolUse(str(error)) from error
+            failed = f"failed to {what}: {_reason(error)}"
+            if code in (None, _CONNECTION_CLOSED):
+                raise await self._lost(failed) from error
+            raise ToolError(f"{self._server.name} {failed}") from error
+        finally:
+            asked.cancel()
+        return answer
+
+    async def _first_of(self, task: asyncio.Task[Any], timeout: float) -> None:
+        """Wait for a task, but no longer than its time, or than the session lasts.
+
+        Raises:
+            ToolError: The session has ended.
+        """
+        first = asyncio.FIRST_COMPLETED
+        await asyncio.wait({task, self._owner}, timeout=timeout, return_when=first)
+        if self._owner.done() and not task.done():
+            error = None if self._owner.cancelled() else self._owner.exception()
+            raise await self._lost(
+                "has ended" + (f": {_reason(error)}" if error else "")
+            ) from error
+
+    async def _lost(self, how: str) -> ToolError:
+        """End the session, and return an error that says what the server said last."""
+        await self.close(at_once=True)
+        words = self._process.last_words
+        return ToolError(
+            f"{self._server.name} {how}"
+            + (f". On standard error it said:\n{words}" if words else "")
+        )
+
+
+def _code(error: Exception) -> int | None:
+    """Return the number of an error that the server answered with; None for any other."""
+    mcp: Any = load("mcp", "mcp")
+    answered = getattr(mcp, "MCPError", None) or mcp.McpError  # 2 has the first, 1 the second
+    return error.error.code if isinstance(error, answered) else None
+
+
+def _reason(error: BaseException) -> str:
+    """Return what went wrong at the bottom of a group of errors, in one line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,293 @@
+"""Tools that run in a sandbox, for any environment: Python, a shell, files.
+
+    class Sums(vf.Environment):
+        def __init__(self) -> None:
+            source = sandbox_source("sums", "docker")
+            self.tools = [PythonTool(source), FileTools(source)]
+
+An episode has one sandbox for all of its tools from the same source. It is opened at the first
+call, and closed however the episode ends. A lost sandbox ends the rollout without a reward; a
+failing command, a timeout or a missing file is told to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vf.runtime.errors import ConfigError, InvalidToolUse
+from vf.sandbox.container.source import SandboxSource, given_source
+from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
+from vf.tools.episode import Episode, Service
+from vf.tools.episode_sandbox import EpisodeSandbox, Run
+
+MAX_FILE = 2**20  # bytes of a file that the model may read or write
+MAX_LISTED = 200  # names in a listing
+
+
+class _CodeTool:
+    """What the tools that run code share: limits, and what the model is told of a result."""
+
+    def __init__(
+        self,
+        source: SandboxSource | OpenSandbox,
+        *,
+        timeout: float = 10.0,
+        max_output: int = 4000,
+    ) -> None:
+        name = type(self).__name__
+        self.source = given_source(source)
+        self.services: Sequence[Service] = [self.source]
+        self.timeout = _positive(name, "timeout", timeout)
+        self.max_output = int(_positive(name, "max_output", max_output))
+
+    async def run(self, episode: Episode, run: Run) -> str:
+        box = EpisodeSandbox.of(episode, self.source)
+        return describe(await box.run(episode, run, self.timeout), self.max_output)
+
+
+class PythonTool(_CodeTool):
+    """The tool ``python``: an interpreter whose variables live as long as the episode.
+
+    Args:
+        source: Where the episode's sandbox comes from, or a function that opens one.
+        timeout: Seconds for one call.
+        max_output: Characters of output that the model gets to see.
+
+    Raises:
+        ConfigError: A limit is not positive.
+    """
+
+    def bind(self, episode: Episode) -> Sequence[Callable[..., Any]]:
+        """Return the tool for one episode."""
+        return [_Python(self, episode).python]
+
+
+@dataclass(frozen=True, slots=True)
+class _Python:
+    tool: PythonTool
+    episode: Episode
+
+    async def python(self, code: str) -> str:
+        """Run Python code. Variables stay between calls; the value of a last expression is shown.
+
+        Args:
+            code: The code.
+        """
+        return await self.tool.run(self.episode, lambda box, limit: box.python(code, timeout=limit))
+
+
+class BashTool(_CodeTool):
+    """The tool ``bash``: a shell whose directory and variables live as long as the episode.
+
+    Args:
+        source: Where the episode's sandbox comes from, or a function that opens one.
+        timeout: Seconds for one call.
+        max_output: Characters of output that the model gets to see.
+
+    Raises:
+        ConfigError: A limit is not positive.
+    """
+
+    def bind(self, episode: Episode) -> Sequence[Callable[..., Any]]:
+        """Return the tool for one episode."""
+        return [_Bash(self, episode).bash]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bash:
+    tool: BashTool
+    episode: Episode
+
+    async def bash(self, command: str) -> str:
+        """Run a shell command. The directory and variables stay between calls.
+
+        Args:
+            command: The command.
+        """
+        return await self.tool.run(
+            self.episode, lambda box, limit: box.bash(command, timeout=limit)
+        )
+
+
+class FileTools:
+    """The tools ``list_files``, ``read_file``, ``write_file`` and ``edit_file``.
+
+    Args:
+        source: Where the episode's sandbox comes from, or a function that opens one.
+        max_output: Characters of a file that the model gets to see at once.
+
+    Raises:
+        ConfigError: A limit is not positive.
+    """
+
+    def __init__(self, source: SandboxSource | OpenSandbox, *, max_output: int = 8000) -> None:
+        self.source = given_source(source)
+        self.services: Sequence[Service] = [self.source]
+        self.max_output = int(_positive("FileTools", "max_output", max_output))
+
+    def bind(self, episode: Episode) -> Sequence[Callable[..., Any]]:
+        """Return the tools for one episode."""
+        files = _Files(self, episode)
+        return [files.list_files, files.read_file, files.write_file, files.edit_file]
+
+
+class _Files:
+    def __init__(self, settings: FileTools, episode: Episode) -> None:
+        self.settings, self.episode = settings, episode
+
+    async def list_files(self, path: str = ".") -> str:
+        """List a directory.
+
+        Args:
+            path: The directory.
+        """
+        _checked(path)
+
+        async def run(sandbox: Sandbox, limit: float) -> ExecResult:
+            return await sandbox.exec(["ls", "-1Ap", "--", path], timeout=limit)
+
+        result = await self._box.run(self.episode, run, 10.0)
+        if not result.ok:
+            raise InvalidToolUse(result.stderr.strip() or f"cannot list {path}")
+        names = result.stdout.splitlines()
+        if len(names) > MAX_LISTED:
+            names[MAX_LISTED:] = [f"[{len(names) - MAX_LISTED} more]"]
+        return "\n".join(names) or "(empty)"
+
+    async def read_file(self, path: str, first_line: int = 1, lines: int = 400) -> str:
+        """Read a text file.
+
+        Args:
+            path: The file.
+            first_line: Where to begin; 1 is the first line.
+            lines: How many lines.
+        """
+        if first_line < 1 or lines < 1:
+            raise InvalidToolUse("first_line and lines must be at least 1")
+        text = await self._box.use(lambda sandbox: _read(sandbox, path))
+        every = text.splitlines(keepends=True)
+        if not every:
+            return "(the file is empty)"
+        if first_line > len(every):
+            raise InvalidToolUse(f"{path} has only {len(every)} lines")
+        shown = every[first_line - 1 : first_line - 1 + lines]
+        part, _ = clip("".join(shown), self.settings.max_output)
+        if len(shown) == len(every):
+            return part
+        last = first_line + len(shown) - 1
+        return f"{part.rstrip()}\n[lines {first_line} to {last} of {len(every)}]"
+
+    async def write_file(self, path: str, content: str) -> str:
+        """Write a text file. An old one is replaced; missing directories are made.
+
+        Args:
+            path: The file.
+            content: All of its text.
+        """
+        await self._box.use(lambda sandbox: _write(sandbox, path, content))
+        return f"Wrote {path}: {len(content.splitlines())} lines."
+
+    async def edit_file(self, path: str, old: str, new: str) -> str:
+        """Replace a piece of a text file.
+
+        Args:
+            path: The file.
+            old: The text to replace, exactly as it is in the file; it must be there once.
+            new: What to put in its place.
+        """
+        if not old:
+            raise InvalidToolUse("old is empty; to make a new file, use write_file")
+
+        async def edit(sandbox: Sandbox) -> None:
+            text = await _read(sandbox, path, exact=True)
+            if (found := text.count(old)) != 1:
+                raise InvalidToolUse(f"old is in {path} {found} times, and must be there once")
+            await _write(sandbox, path, text.replace(old, new))
+
+        await self._box.use(edit)
+        return f"Edited {path}."
+
+    @property
+    def _box(self) -> EpisodeSandbox:
+        return EpisodeSandbox.of(self.episode, self.settings.source)
+
+
+def describe(result: ExecResult, max_chars: int) -> str:
+    """Return how a command or a piece of code ended, as short text for the model.
+
+    Args:
+        result: How it ended.
+        max_chars: Characters kept of stdout, and of stderr: head and tail.
+    """
+    out, cut_out = clip(result.stdout.rstrip("\n"), max_chars)
+    err, cut_err = clip(result.stderr.rstrip("\n"), max_chars)
+    parts = [part for part in (out, err and f"stderr:\n{err}" if out else err) if part]
+    if result.truncated or cut_out or cut_err:
+        parts.append("[the output was too long: a part of it is missing]")
+    if result.timed_out:
+        parts.append(f"[timed out after {result.duration:.1f} s]")
+    elif result.oom_killed:
+        parts.append("[out of memory: killed]")
+    elif result.returncode:
+        parts.append(f"[exit code {result.returncode}]")
+    return "\n".join(parts) or "(no output)"
+
+
+def clip(text: str, max_chars: int) -> tuple[str, bool]:
+    """Return the text's head and tail with a line between them, and whether any is missing."""
+    if len(text) <= max_chars:
+        return text, False
+    head, tail = max_chars - max_chars // 2, max_chars // 2
+    missing = len(text) - max_chars
+    return f"{text[:head]}\n[{missing} characters left out]\n{text[len(text) - tail :]}", True
+
+
+async def _read(sandbox: Sandbox, path: str, *, exact: bool = False) -> str:
+    _checked(path)
+    try:
+        content = await sandbox.read_file(path, max_bytes=MAX_FILE)
+        return content.decode("utf-8", "strict" if exact else "replace")
+    except UnicodeDecodeError:
+        raise InvalidToolUse(f"{path} is not UTF-8 text") from None
+    except (OSError, ValueError) as error:
+        raise InvalidToolUse(_reason(error, path)) from error
+
+
+async def _write(sandbox: Sandbox, path: str, content: str) -> None:
+    _checked(path)
+    data = content.encode("utf-8", "replace")
+    if len(data) > MAX_FILE:
+        raise InvalidToolUse(f"the content is {len(data)} bytes; at most {MAX_FILE} can be written")
+    try:
+        await sandbox.write_file(path, data)
+    except (OSError, ValueError) as error:
+        raise InvalidToolUse(_reason(error, path)) from error
+
+
+def _reason(error: Exception, path: str) -> str:
+    match error:
+        case FileNotFoundError():
+            return f"there is no file {path}"
+        case IsADirectoryError():
+            return f"{path} is a directory"
+        case NotADirectoryError():
+            return f"a part of {path} is not a directory"
+        case PermissionError():
+            return f"permission denied: {path}"
+        case OSError():
+            return f"{path}: {error.strerror or error}"
+        case _:
+            return f"{path}: {error}"
+
+
+def _checked(path: str) -> None:
+    if not path.strip() or "\0" in path:
+        raise InvalidToolUse("path must not be empty")
+
+
+def _positive(tool: str, name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ConfigError(f"{tool}: {name} must be a positive number, got {value!r}")
+    return value

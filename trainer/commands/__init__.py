@@ -1,0 +1,1 @@
+"""The one command, `vf-rl`: training and its subcommands, a module each."""
