@@ -118,7 +118,7 @@ async def ours(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
 
 def our_run(client: Any, turns: int) -> Run:
     from vf.environments.bundled.calculator import Calculator
-    from vf.environments.evaluate import evaluate, take_tasks
+    from vf.evaluation.evaluate import evaluate, take_tasks
     from vf.inference.completions import TokenClient
     from vf.inference.model import Sampling
     from vf.inference.models.token_model import TokenModel

@@ -15,7 +15,7 @@ from typing import Any
 import docstring_parser
 from pydantic import BaseModel
 
-from vf.environments.evaluation.config import (
+from vf.evaluation.eval_config import (
     EnvironmentConfig,
     EvalConfig,
     Limits,

@@ -20,6 +20,8 @@ FLOORS = {
     "tools": 3,
     "rubrics": 3,
     "environments": 4,
+    "evaluation": 5,
+    "bridges": 6,
     "trainer": 7,
 }
 MAX_LINES = 400

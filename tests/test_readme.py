@@ -12,7 +12,7 @@ import pytest
 
 import vf
 from vf.environments import registry
-from vf.environments.evaluate import take_tasks
+from vf.evaluation.evaluate import take_tasks
 from vf.inference.models.scripted import Line
 from vf.trainer.settings.load_config import parse_config
 

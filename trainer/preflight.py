@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from vf.environments.environment import Environment
-from vf.environments.evaluate import take_tasks
 from vf.environments.registry import make
 from vf.environments.runner import CLOSE_TIMEOUT
+from vf.evaluation.evaluate import take_tasks
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import check_kind, probe, summary
 from vf.inference.settings import EmbeddedSettings, VllmSettings

@@ -9,25 +9,25 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from vf.environments.gym.registration import register_with_gymnasium
+from vf.bridges.gym.registration import register_with_gymnasium
 
 if TYPE_CHECKING:
+    from vf.bridges.gym.from_gym import GymEnvironment
+    from vf.bridges.trl.adapter import to_trl
+    from vf.bridges.verifiers.to_verifiers import to_verifiers
     from vf.environments.datasets.tasks import tasks_from
     from vf.environments.environment import Environment, Step
-    from vf.environments.evaluate import Evaluation, evaluate
-    from vf.environments.gym.from_gym import GymEnvironment
-    from vf.environments.neighbours.to_trl.adapter import to_trl
-    from vf.environments.neighbours.to_verifiers.expose import to_verifiers
     from vf.environments.registry import make, register, registered
     from vf.environments.runner import rollout
-    from vf.environments.validation.validate import validate
+    from vf.evaluation.evaluate import Evaluation, evaluate
+    from vf.evaluation.rescore import rescore
+    from vf.evaluation.validation.validate import validate
     from vf.inference.model import Sampling
     from vf.inference.models.chat_model import ChatModel
     from vf.inference.models.scripted import ScriptedModel
     from vf.rubrics.group import GroupReward
     from vf.rubrics.judge import Judge
     from vf.rubrics.judge_prompt import Criterion
-    from vf.rubrics.rescore import rescore
     from vf.rubrics.rubric import Penalty, Rubric
     from vf.rubrics.weighted_sum import WeightedSum
     from vf.runtime.errors import (
@@ -57,11 +57,11 @@ _HOME = {
     "ConfigError": "vf.runtime.errors",
     "Criterion": "vf.rubrics.judge_prompt",
     "Environment": "vf.environments.environment",
-    "Evaluation": "vf.environments.evaluate",
+    "Evaluation": "vf.evaluation.evaluate",
     "ExecResult": "vf.sandbox.contract",
     "FileTools": "vf.tools.sandbox_tools",
     "GroupReward": "vf.rubrics.group",
-    "GymEnvironment": "vf.environments.gym.from_gym",
+    "GymEnvironment": "vf.bridges.gym.from_gym",
     "InfrastructureError": "vf.runtime.errors",
     "InvalidToolUse": "vf.runtime.errors",
     "Judge": "vf.rubrics.judge",
@@ -89,18 +89,18 @@ _HOME = {
     "VfError": "vf.runtime.errors",
     "WeightedSum": "vf.rubrics.weighted_sum",
     "cpu_bound": "vf.runtime.process_pool",
-    "evaluate": "vf.environments.evaluate",
+    "evaluate": "vf.evaluation.evaluate",
     "make": "vf.environments.registry",
     "register": "vf.environments.registry",
     "registered": "vf.environments.registry",
-    "rescore": "vf.rubrics.rescore",
+    "rescore": "vf.evaluation.rescore",
     "rollout": "vf.environments.runner",
     "sandbox_source": "vf.sandbox.container.source",
     "tasks_from": "vf.environments.datasets.tasks",
-    "to_trl": "vf.environments.neighbours.to_trl.adapter",
-    "to_verifiers": "vf.environments.neighbours.to_verifiers.expose",
+    "to_trl": "vf.bridges.trl.adapter",
+    "to_verifiers": "vf.bridges.verifiers.to_verifiers",
     "tool": "vf.traces.tools",
-    "validate": "vf.environments.validation.validate",
+    "validate": "vf.evaluation.validation.validate",
 }
 
 __all__ = [

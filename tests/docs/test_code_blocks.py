@@ -14,7 +14,7 @@ import pytest
 
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
 from vf.environments import registry
-from vf.environments.evaluation.load_config import parse_config as parse_evaluation
+from vf.evaluation.load_eval_config import parse_config as parse_evaluation
 from vf.sandbox.container.source import sandbox_source
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.sft.settings import parse_sft_config
@@ -22,8 +22,8 @@ from vf.trainer.sft.settings import parse_sft_config
 # Pages with a test of their own, which looks at more than whether the code runs.
 ELSEWHERE = {
     "README.md": "tests/test_readme.py",
-    "docs/evaluation.md": "tests/environments/evaluation/test_docs.py",
-    "docs/gymnasium.md": "tests/environments/gym/test_docs.py",
+    "docs/evaluation.md": "tests/evaluation/test_docs.py",
+    "docs/gymnasium.md": "tests/bridges/gym/test_docs.py",
     "docs/sandbox.md": "tests/sandbox/test_docs.py",
 }
 ALL = [block for path in PAGES for block in blocks(path)]

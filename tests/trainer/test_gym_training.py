@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import vf
-from vf.environments.gym.from_gym import GymEnvironment
+from vf.bridges.gym.from_gym import GymEnvironment
 from vf.trainer.rl_trainer import RLTrainer
 
 ARGS = """

@@ -31,7 +31,7 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vft_digits.py").write_text(ENVIRONMENT)
     monkeypatch.syspath_prepend(tmp_path)
     if "verifiers" not in vf.registered():  # an older installation of ours
-        vf.register("verifiers", "vf.environments.neighbours.from_verifiers.load:from_verifiers")
+        vf.register("verifiers", "vf.bridges.verifiers.from_verifiers:from_verifiers")
 
 
 @pytest.mark.usefixtures("registered")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from vf.environments.evaluate import Evaluation
 from vf.environments.runner import CLOSE_TIMEOUT
+from vf.evaluation.evaluate import Evaluation
 from vf.inference.completions import TokenClient
 from vf.inference.engine import Engine
 from vf.inference.models.token_model import TokenModel

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vf.environments.environment import Environment
-from vf.environments.evaluate import Evaluation, evaluate
 from vf.environments.runner import rollout
+from vf.evaluation.evaluate import Evaluation, evaluate
 from vf.inference.model import Model, Sampling
 from vf.inference.serving import Serving
 from vf.runtime.errors import ConfigError

@@ -243,20 +243,20 @@ def _chosen(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Callab
 
 
 def _evaluate(args: argparse.Namespace) -> int:
-    from vf.environments.evaluation.command import evaluate_command
+    from vf.evaluation.command import evaluate_command
 
     return evaluate_command(args)
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from vf.environments.evaluation.command import compare_command
+    from vf.evaluation.command import compare_command
 
     return compare_command(*args.compare, as_json=bool(args.json))
 
 
 def _validate(args: argparse.Namespace) -> int:
-    from vf.environments.validation.cli import run_validate
-    from vf.environments.validation.validate import DEFAULT_TASKS
+    from vf.evaluation.validation.validate import DEFAULT_TASKS
+    from vf.evaluation.validation.validate_command import run_validate
 
     return run_validate(
         args.validate,
@@ -268,7 +268,7 @@ def _validate(args: argparse.Namespace) -> int:
 
 
 def _rescore(args: argparse.Namespace) -> int:
-    from vf.environments.evaluation.rescore_command import run_rescore
+    from vf.evaluation.rescore_command import run_rescore
 
     return run_rescore(args.rescore, args.rubric, args.args, args.output)
 

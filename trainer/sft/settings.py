@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from vf.environments.evaluation.load_config import explain, read_toml
+from vf.evaluation.load_eval_config import explain, read_toml
 from vf.inference.settings import Positive, Strict
 from vf.runtime.errors import ConfigError
 from vf.trainer.settings.load_config import override

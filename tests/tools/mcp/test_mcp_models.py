@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import vf
-from tests.environments.evaluation.commands import call, results, traces
+from tests.evaluation.commands import call, results, traces
 from tests.tools.mcp.servers import PLENTY, served, tools
 from vf.environments import registry
 from vf.environments.bundled.calculator import Calculator

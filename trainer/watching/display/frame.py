@@ -6,7 +6,7 @@ import time
 
 from rich.text import Text
 
-from vf.environments.evaluation.progress import clock
+from vf.evaluation.progress import clock
 from vf.traces.view.plain import visible
 from vf.trainer.watching.display.board import Board
 from vf.trainer.watching.display.browser import Browser

@@ -1,0 +1,252 @@
+"""A Gymnasium environment that a model plays: observations told, actions read from its words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vf.bridges.gym.games import Returns, known_game
+from vf.bridges.gym.moves import Parse, check_space, default_parse
+from vf.bridges.gym.rendering import Render, default_render
+from vf.environments.environment import Environment, Split, Step
+from vf.rubrics.rubric import Rubric
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
+from vf.runtime.seeding import derive_seed
+from vf.traces.messages import Message
+from vf.traces.task import Task
+from vf.traces.trace import Trace
+
+if TYPE_CHECKING:
+    import gymnasium
+
+DEFAULT_TURNS = 100  # where Gymnasium sets no limit either
+_SEEDS = 2**30
+_NOTHING: dict[str, Any] = {
+    "return": 0.0,
+    "steps": 0,
+    "lost_turns": 0,
+    "terminated": False,
+    "truncated": False,
+}
+_UNREADABLE = "That is not one of the actions."
+
+
+class GymEnvironment(Environment):
+    """Play a Gymnasium environment with discrete or text actions.
+
+    Each turn the model is told the observation and replies with an action. A reply that names
+    none is a lost turn: the model is told what it can do, and the environment does not move.
+    FrozenLake, Taxi, Blackjack and CartPole come with rules, names of actions and a description of
+    what is seen. For others these are arguments; by default a text observation is shown as it is,
+    then the environment's ``ansi`` rendering, then its numbers.
+
+    The outcome is the episode's return ``R``, the sum of Gymnasium's rewards, as a share of the
+    way from the return worth 0 to the one worth 1::
+
+        outcome = min(1, max(0, (R - worst) / (best - worst)))
+
+    With a worst return below 0, an episode that a limit of ours ended, and not Gymnasium, is worth
+    0: else a model would do well where every step costs by never taking one.
+
+    ``Trace.info["gym"]`` holds ``return``, ``steps``, ``lost_turns``, ``terminated`` and
+    ``truncated``; the score has the first three as metrics.
+
+    A task is a seed: the environment is reset with ``task.info["seed"]``, the same one for every
+    rollout of the task. No seed is in both splits.
+
+    Args:
+        gymnasium_id: Such as ``"FrozenLake-v1"``, or a function that returns a new environment,
+            for one in wrappers.
+        args: Arguments of ``gymnasium.make``, such as ``{"is_slippery": False}``.
+        render: Returns the text of an observation, given it and the Gymnasium environment.
+        parse: Returns the action that a reply asks for. Where it raises ValueError (whose text
+            the model is told) or LookupError, or returns no legal action, the turn is lost.
+        actions: Names of a Discrete space's actions, in order.
+        rules: What the game is about; begins the prompt.
+        returns: The returns worth 0 and 1: ``(worst, best)``. Without it, those of a known game
+            (:mod:`vf.bridges.gym.games`), or 0 and Gymnasium's ``reward_threshold``.
+        max_turns: Most replies in one episode; by default Gymnasium's ``max_episode_steps``, or
+            100 where that is not set. An episode that it ends is truncated.
+        num_train: Tasks in the train split.
+        num_eval: Tasks in the eval split.
+        seed: Which seeds the tasks get.
+
+    Raises:
+        ConfigError: There is no such environment, its actions are continuous, what a return is
+            worth is not known, an argument is out of range, or Gymnasium is not installed.
+    """
+
+    def __init__(
+        self,
+        gymnasium_id: str | Callable[[], gymnasium.Env[Any, Any]],
+        args: Mapping[str, Any] | None = None,
+        render: Render | None = None,
+        parse: Parse | None = None,
+        actions: Sequence[str] | None = None,
+        rules: str | None = None,
+        returns: Sequence[float] | None = None,
+        max_turns: int | None = None,
+        num_train: int = 2000,
+        num_eval: int = 200,
+        seed: int = 0,
+    ) -> None:
+        if num_train < 1 or num_eval < 1:
+            raise ConfigError("gym: num_train and num_eval must be at least 1")
+        if max_turns is not None and max_turns < 1:
+            raise ConfigError(f"gym: max_turns must be at least 1, got {max_turns}")
+        if not isinstance(gymnasium_id, str) and args:
+            raise ConfigError("gym: args go with an id; a function makes what it wants")
+        self.gymnasium_id = gymnasium_id
+        self.args = dict(args or {})
+        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
+        self.seed = seed
+        env = self._make()
+        try:
+            name = f"gym: {_name(env)}"
+            check_space(name, env.action_space)
+            game, spec = known_game(env), env.spec
+            limit = None if spec is None else spec.max_episode_steps
+            threshold = None if spec is None else spec.reward_threshold
+            self.max_turns = max_turns or limit or DEFAULT_TURNS
+            self.render = render or (game.render if game else default_render)
+            names = actions or (game.actions if game else None)
+            self.parse, told = default_parse(name, env.action_space, names)
+            if parse is not None:
+                self.parse, told = parse, f"Actions: {', '.join(names)}." if names else ""
+            about = rules or (game.rules if game else f"You play {_name(env)}.")
+            self.instructions = f"{about}\n\n{told}".strip()
+            worst, best = _returns(name, returns, game.returns if game else None, threshold)
+        finally:
+            env.close()
+        turns = float(min(self.max_turns, limit or self.max_turns))
+        self.returns = worst, turns if best == "turns" else best
+        if not self.returns[0] < self.returns[1]:
+            raise ConfigError(f"{name}: returns must be (worst, best), got {self.returns}")
+        self.rubric = Rubric(
+            outcome=self.outcome,
+            metrics={name: _recorded(name) for name in ("return", "steps", "lost_turns")},
+        )
+
+    def outcome(self, trace: Trace) -> float:
+        """The episode's return as a share of the way from the worst to the best, in [0, 1]."""
+        worst, best = self.returns
+        record = _record(trace)
+        if worst < 0 and not (record["terminated"] or record["truncated"]):
+            return 0.0
+        share = (float(record["return"]) - worst) / (best - worst)
+        return min(1.0, max(0.0, share))
+
+    def tasks(self, split: Split) -> Iterator[Task]:
+        """Yield seeds; those of the train split are even, those of the eval split odd."""
+        first = derive_seed(self.seed, "gym") % _SEEDS
+        for index in range(self.sizes[split]):
+            number = 2 * ((first + index) % _SEEDS) + (split == "eval")
+            yield Task(f"{split}-{index}", self.instructions, info={"seed": number})
+
+    def reset(self, task: Task) -> list[Message]:
+        """Make the environment and reset it with the task's seed."""
+        self._env = self._make()
+        self._record = dict(_NOTHING)
+        observation, _ = self._env.reset(seed=int(task.info["seed"]))
+        messages = self.first_messages(task)
+        shown = self.render(observation, self._env)
+        messages[-1] = Message("user", f"{messages[-1].content}\n\n{shown}")
+        return messages
+
+    def step(self, reply: Message) -> Step:
+        """Do what the reply says, and tell what is seen then."""
+        record = self._record
+        try:
+            action = self.parse(reply.content)
+            legal = self._env.action_space.contains(action)
+            told = _UNREADABLE
+        except (ValueError, LookupError) as error:
+            legal, told = False, str(error) if isinstance(error, ValueError) else _UNREADABLE
+        if not legal:
+            record["lost_turns"] += 1
+            return Step(told or _UNREADABLE, info={"gym": dict(record)})
+        observation, reward, terminated, truncated, _ = self._env.step(action)
+        record["return"] += float(reward)
+        record["steps"] += 1
+        record["terminated"], record["truncated"] = bool(terminated), bool(truncated)
+        return Step(
+            self.render(observation, self._env),
+            reward=float(reward),
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            info={"gym": dict(record)},
+        )
+
+    def close(self) -> None:
+        """Close the environment, if the episode came to have one."""
+        env = self.__dict__.pop("_env", None)
+        if env is not None:
+            env.close()
+
+    def _make(self) -> gymnasium.Env[Any, Any]:
+        """Make a new environment, in its ``ansi`` mode if it has one.
+
+        Raises:
+            ConfigError: Gymnasium does not make it; its reason is told.
+        """
+        gym = load("gymnasium", "gym")
+        if not isinstance(self.gymnasium_id, str):
+            env = self.gymnasium_id()
+            if isinstance(env, gym.Env):
+                return env  # type: ignore[no-any-return]
+            raise ConfigError(f"gym: the function returned {type(env).__name__}, no gymnasium.Env")
+        try:
+            spec = gym.spec(self.gymnasium_id)
+            # Gymnasium's own check of every step is for who writes an environment.
+            args: dict[str, Any] = {"disable_env_checker": True}
+            if "ansi" in _render_modes(spec):
+                args["render_mode"] = "ansi"
+            args |= self.args
+            made: gymnasium.Env[Any, Any] = gym.make(spec, **args)
+            return made
+        except (gym.error.Error, ImportError, TypeError) as error:
+            raise ConfigError(f"gym: cannot make {self.gymnasium_id!r}: {error}") from error
+
+
+def _render_modes(spec: Any) -> Sequence[str]:
+    from gymnasium.envs.registration import load_env_creator
+
+    creator = spec.entry_point
+    if isinstance(creator, str):
+        creator = load_env_creator(creator)
+    metadata = getattr(creator, "metadata", None)
+    return metadata.get("render_modes") or () if isinstance(metadata, Mapping) else ()
+
+
+def _name(env: gymnasium.Env[Any, Any]) -> str:
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def _record(trace: Trace) -> dict[str, Any]:
+    """Return what the episode came to; nothing, if a limit ended it before the first step."""
+    return trace.info.get("gym", _NOTHING)  # type: ignore[no-any-return]
+
+
+def _recorded(name: str) -> Callable[[Trace], float]:
+    def metric(trace: Trace) -> float:
+        return float(_record(trace)[name])
+
+    return metric
+
+
+def _returns(
+    name: str, given: Sequence[float] | None, known: Returns | None, threshold: float | None
+) -> Returns:
+    if given is not None:
+        if len(given) != 2:
+            raise ConfigError(f"{name}: returns must be two numbers, got {given!r}")
+        return float(given[0]), float(given[1])
+    if known is not None:
+        return known
+    if threshold is not None and threshold > 0:
+        return 0.0, float(threshold)
+    raise ConfigError(
+        f"{name}: it does not say which returns are good; give those that are worth 0 and 1, such "
+        "as returns = [-200, -100]"
+    )

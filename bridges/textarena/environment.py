@@ -1,0 +1,249 @@
+"""TextArena's games: alone, or against opponents, one of its seats being the model's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vf.bridges.global_random import GlobalRandom
+from vf.bridges.textarena.games import count_players, innermost, make_game
+from vf.bridges.textarena.players import (
+    Opponent,
+    Player,
+    as_model,
+    check_opponent,
+    sampling_of,
+)
+from vf.environments.environment import Environment, Split, Step
+from vf.inference.models.chat_model import ChatModel
+from vf.rubrics.rubric import Rubric
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError
+from vf.runtime.extras import check_version, load
+from vf.runtime.seeding import derive_seed
+from vf.traces.messages import Message
+from vf.traces.task import Task
+from vf.traces.trace import Trace
+
+SUPPORTED = ("0.7.4", "0.8")
+_SEEDS = 2**30
+_MOST_MOVES = 1000  # of opponents, until it is the model's turn again
+_NOTHING_NEW = "It is your turn again."
+_GAME = -1  # the sender of what the game itself says
+
+
+class TextArena(Environment):
+    """Play a game of TextArena.
+
+    Each turn the model is told what is new to its seat, in TextArena's words, and its reply is
+    its move. What becomes of an invalid one is the game's to say: mostly one more try, then the
+    game is lost. TextArena's wrappers of actions are in force (most put a bare move into square
+    brackets); its wrappers of observations are not, for they repeat all that was said before.
+
+    The outcome is the model's reward ``r`` at the end of the game, as a share of the way from the
+    one worth 0 to the one worth 1::
+
+        outcome = min(1, max(0, (r - worst) / (best - worst)))
+
+    ``(worst, best)`` is ``(0, 1)`` for games of one player, where TextArena gives the share that
+    was solved, and ``(-1, 1)`` for others, where it gives -1, 0 or 1 for a loss, a draw or a win
+    (and ranks in between). A game that a limit of ours ended has no reward, and is worth 0.
+
+    A task is a seed and a seat: the game begins with ``task.info["seed"]``, whatever runs beside
+    it. No seed is in both splits. ``Trace.info["textarena"]`` holds the ``seat`` and, at the end,
+    ``reward``, all ``rewards``, ``reason``, ``invalid_move`` and ``role``.
+
+    Args:
+        game: Its id, such as ``"TicTacToe-v0"``.
+        args: Arguments of its class, such as ``{"max_number": 50}``.
+        opponent: Who plays the other seats, each on its own: ``"random"`` (one of the moves that
+            it is shown in square brackets), a list of moves (which begins again at its end), a
+            function of the messages so far that returns a move, a model, or a table with
+            ``model`` and ``base_url`` of an OpenAI-compatible API.
+        seat: Which player the model is, from 0; None draws it, per task.
+        players: How many play; by default as few as the game takes.
+        returns: The rewards worth 0 and 1: ``(worst, best)``.
+        max_turns: Most replies in one episode. An episode that it ends is truncated.
+        num_train: Tasks in the train split.
+        num_eval: Tasks in the eval split.
+        seed: Which seeds and seats the tasks get.
+
+    Raises:
+        ConfigError: There is no such game, it cannot be made here (word lists of NLTK's or an API
+            key are missing, say), an argument is out of range, or TextArena is missing or of a
+            version that is not supported.
+    """
+
+    def __init__(
+        self,
+        game: str,
+        args: Mapping[str, Any] | None = None,
+        opponent: Opponent = "random",
+        seat: int | None = None,
+        players: int | None = None,
+        returns: Sequence[float] | None = None,
+        max_turns: int = 100,
+        num_train: int = 2000,
+        num_eval: int = 200,
+        seed: int = 0,
+    ) -> None:
+        load("textarena", "textarena")
+        check_version("textarena", "textarena", *SUPPORTED)
+        if num_train < 1 or num_eval < 1:
+            raise ConfigError("textarena: num_train and num_eval must be at least 1")
+        if max_turns < 1:
+            raise ConfigError(f"textarena: max_turns must be at least 1, got {max_turns}")
+        check_opponent(opponent)
+        self.game = game
+        self.args = dict(args or {})
+        self.opponent = opponent
+        self.max_turns = max_turns
+        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
+        self.seed = seed
+        self.players = count_players(game, self.args, players, seed=0)
+        if seat is not None and not 0 <= seat < self.players:
+            raise ConfigError(
+                f"textarena: {game}: seat must be 0 to {self.players - 1}, got {seat}"
+            )
+        self.seat = seat
+        self._given = returns is not None
+        self.returns = _returns(returns, self.players)
+        self.rubric = Rubric(
+            outcome=self.outcome,
+            metrics={"reward": _reward, "invalid_move": _invalid_move},
+        )
+
+    def outcome(self, trace: Trace) -> float:
+        """The reward as a share of the way from the worst to the best, in [0, 1].
+
+        Raises:
+            RubricError: TextArena gave a reward outside of [-1, 1], and what that is worth has
+                not been said.
+        """
+        reward = _reward(trace)
+        if reward is None:
+            return 0.0
+        if not self._given and not -1.0 <= reward <= 1.0:
+            raise RubricError(
+                f"textarena: {self.game} gave a reward of {reward:g}, outside of -1 to 1: say "
+                "which rewards are worth 0 and 1 with returns = [worst, best]"
+            )
+        worst, best = self.returns
+        return min(1.0, max(0.0, (reward - worst) / (best - worst)))
+
+    def tasks(self, split: Split) -> Iterator[Task]:
+        """Yield seeds and seats; the seeds of the train split are even, the others odd."""
+        first = derive_seed(self.seed, "textarena") % _SEEDS
+        for index in range(self.sizes[split]):
+            number = 2 * ((first + index) % _SEEDS) + (split == "eval")
+            seat = derive_seed(number, "seat") % self.players if self.seat is None else self.seat
+            info = {"seed": number, "seat": seat, "players": self.players}
+            yield Task(f"{split}-{index}", f"A game of {self.game}.", info=info)
+
+    async def reset(self, task: Task) -> list[Message]:
+        """Begin the game, and let the others move until it is the model's turn."""
+        self._seat = int(task.info["seat"])
+        await call(self._begin, int(task.info["seed"]))
+        self._others = {
+            seat: Player(self._opponent(seat), sampling_of(self.opponent))
+            for seat in range(self.players)
+            if seat != self._seat
+        }
+        done, told = await self._go_on(None)
+        if done:
+            raise EnvironmentFailure(
+                f"textarena: {self.game} was over before the model's first turn, as player "
+                f"{self._seat}, with seed {task.info['seed']}"
+            )
+        return self.first_messages(Task(task.id, told))
+
+    async def step(self, reply: Message) -> Step:
+        """Make the model's move, and those of the others until it is its turn again."""
+        done, told = await self._go_on(reply.content)
+        record: dict[str, Any] = {"seat": self._seat}
+        if not done:
+            return Step(told, info={"textarena": record})
+        rewards, info = await call(self._env.close)
+        reward = (rewards or {}).get(self._seat)
+        if reward is None:
+            raise EnvironmentFailure(
+                f"textarena: {self.game} ended without a reward for player {self._seat}"
+            )
+        mine = info.get(self._seat, {})
+        record |= {
+            "reward": float(reward),
+            "rewards": {str(seat): float(value) for seat, value in rewards.items()},
+            "reason": str(mine.get("reason")),
+            "invalid_move": bool(mine.get("invalid_move")),
+            "role": str(mine.get("role")),
+        }
+        return Step(told, reward=float(reward), terminated=True, info={"textarena": record})
+
+    def _opponent(self, seat: int) -> Any:
+        """Return who plays a seat; a client of an API is the episode's own, closed with it."""
+        model = as_model(self.opponent, self.rng)
+        if isinstance(self.opponent, Mapping) and isinstance(model, ChatModel):
+            return self.hold(("opponent", seat), lambda: model)
+        return model
+
+    def _begin(self, seed: int) -> None:
+        self._dice = GlobalRandom(seed)
+        self._env = make_game(self.game, self.args, self._dice)
+        with self._dice.in_place():
+            self._env.reset(num_players=self.players, seed=seed)
+
+    async def _go_on(self, move: str | None) -> tuple[bool, str]:
+        """Make a move, or none at the beginning, and play on until the model is asked for one.
+
+        Returns:
+            Whether the game is over, and what is new to the model.
+        """
+        for _ in range(_MOST_MOVES):
+            done, seat, told = await call(self._advance, move)
+            if done or seat == self._seat:
+                return done, told
+            move = await self._others[seat].move(told)
+        raise EnvironmentFailure(
+            f"textarena: the others made {_MOST_MOVES} moves in {self.game}, and it is not yet "
+            f"the turn of player {self._seat}"
+        )
+
+    def _advance(self, move: str | None) -> tuple[bool, int, str]:
+        """Make a move; return whether it was the last, who is next, and what is new to them."""
+        with self._dice.in_place():
+            done = False if move is None else bool(self._env.step(action=move)[0])
+            game = innermost(self._env)
+            if done:
+                return True, self._seat, self._told(self._seat, game.state.observations[self._seat])
+            seat, observation = game.get_observation()
+        return False, int(seat), self._told(int(seat), observation)
+
+    def _told(self, seat: int, observation: Sequence[tuple[int, str, Any]]) -> str:
+        """Write down what is new to a seat, but for its own moves, as TextArena does."""
+        own = load("textarena", "textarena").ObservationType.PLAYER_ACTION
+        # Of a lone player's moves, a few games tell as if they were their own words.
+        own_names = {seat, _GAME} if self.players == 1 else {seat}
+        names = innermost(self._env).state.role_mapping
+        lines = [
+            f"[{'GAME' if sender == _GAME else names.get(sender, f'Player {sender}')}] {said}"
+            for sender, said, kind in observation
+            if not (kind == own and sender in own_names)
+        ]
+        return "\n".join(lines) or _NOTHING_NEW
+
+
+def _reward(trace: Trace) -> float | None:
+    reward: float | None = trace.info.get("textarena", {}).get("reward")
+    return reward
+
+
+def _invalid_move(trace: Trace) -> float:
+    return float(trace.info.get("textarena", {}).get("invalid_move", False))
+
+
+def _returns(given: Sequence[float] | None, players: int) -> tuple[float, float]:
+    if given is None:
+        return (0.0, 1.0) if players == 1 else (-1.0, 1.0)
+    if len(given) != 2 or not float(given[0]) < float(given[1]):
+        raise ConfigError(f"textarena: returns must be (worst, best), got {given!r}")
+    return float(given[0]), float(given[1])

@@ -1,0 +1,133 @@
+"""Making TextArena's games: what is there, what is missing, how many play."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vf.bridges.global_random import GlobalRandom
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
+from vf.runtime.suggest import did_you_mean
+
+MOST_PLAYERS = 15
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_RESOURCE = re.compile(r"Resource '?([\w-]+)'? not found")
+_TAGGER = "averaged_perceptron_tagger_eng"
+
+
+def make_game(game: str, args: Mapping[str, Any], dice: GlobalRandom) -> Any:
+    """Make a game, as ``textarena.make`` does, but fetch nothing from anywhere.
+
+    Several games ask NLTK to download word lists whenever they are made. Here they get those that
+    are installed.
+
+    Args:
+        game: Its id.
+        args: Arguments of its class, before those of the id.
+        dice: What it draws from, if it draws.
+
+    Raises:
+        ConfigError: There is no such game, it does not take an argument, or something that it
+            needs is missing; says which.
+    """
+    textarena = load("textarena", "textarena")
+    known = load("textarena.envs.registration", "textarena").ENV_REGISTRY
+    if game not in known:
+        raise ConfigError(
+            f"textarena: there is no game {game!r}.{did_you_mean(game, known)} "
+            f"It has {len(known)}; textarena.pprint_registry_detailed() lists them"
+        )
+    try:
+        with dice.in_place(), _no_downloads():
+            return textarena.make(game, **args)
+    except LookupError as error:
+        missing = _RESOURCE.search(_COLOUR.sub("", str(error)))
+        if missing is None:
+            raise _cannot(game, error) from error
+        needed = [missing[1], *_further(known[game].entry_point, missing[1])]
+        raise ConfigError(
+            f"textarena: {game} needs NLTK's {' and '.join(map(repr, needed))}, which nothing "
+            f"here fetches by itself: python -m nltk.downloader {' '.join(needed)}"
+        ) from error
+    except SyntaxError as error:
+        newer = " (written for Python 3.12 or later?)" if sys.version_info < (3, 12) else ""
+        raise _cannot(game, error, newer) from error
+    except Exception as error:  # of a few games, the files or an API key are missing
+        raise _cannot(game, error) from error
+
+
+def count_players(game: str, args: Mapping[str, Any], players: int | None, seed: int) -> int:
+    """Return how many play, by trying to begin.
+
+    Args:
+        game: The game's id.
+        args: Arguments of its class.
+        players: How many are wanted; None for as few as it takes.
+        seed: Seed of the trial.
+
+    Raises:
+        ConfigError: It cannot be made, or does not begin with so many.
+    """
+    wanted = range(1, MOST_PLAYERS + 1) if players is None else [players]
+    refused: Exception | None = None
+    for count in wanted:
+        dice = GlobalRandom(seed)
+        env = make_game(game, args, dice)
+        try:
+            with dice.in_place(), _no_downloads():
+                env.reset(num_players=count, seed=seed)
+        except Exception as error:
+            refused = refused or error
+            continue
+        state = innermost(env).state
+        alone = isinstance(state, load("textarena", "textarena").SinglePlayerState)
+        # A few games for several do not mind to begin with one.
+        if alone == (state.num_players == 1) and (players is None or state.num_players == players):
+            return int(state.num_players)
+    with_so_many = "" if players is None else f" with players = {players}"
+    raise ConfigError(
+        f"textarena: {game} does not begin{with_so_many}: {refused or 'it is for another number'}"
+    )
+
+
+def innermost(env: Any) -> Any:
+    """Return a game without its wrappers."""
+    wrapper = load("textarena", "textarena").Wrapper
+    while isinstance(env, wrapper):
+        env = env.env
+    return env
+
+
+@contextmanager
+def _no_downloads() -> Iterator[None]:
+    nltk = load("nltk", "textarena")
+    theirs = nltk.download
+    nltk.download = lambda *args, **kwargs: True
+    try:
+        yield
+    finally:
+        nltk.download = theirs
+
+
+def _further(entry_point: object, missing: str) -> list[str]:
+    """Return NLTK's tagger, if the game's code uses it and it is missing too."""
+    textarena = load("textarena", "textarena")
+    module = str(entry_point).partition(":")[0].split(".")
+    code = Path(textarena.__file__).parent.joinpath(*module[1:]).with_suffix(".py")
+    if missing == _TAGGER or not code.is_file() or "pos_tag" not in code.read_text("utf-8"):
+        return []
+    try:
+        load("nltk", "textarena").data.find(f"taggers/{_TAGGER}")
+    except LookupError:
+        return [_TAGGER]
+    return []
+
+
+def _cannot(game: str, error: Exception, hint: str = "") -> ConfigError:
+    said = str(error).strip().splitlines() or [""]
+    return ConfigError(f"textarena: cannot make {game!r}: {type(error).__name__}: {said[0]}{hint}")

@@ -1,0 +1,120 @@
+"""An environment as keyword arguments of TRL's `GRPOTrainer`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
+
+from vf.bridges.trl.episodes import Home, environment_class
+from vf.bridges.trl.rewards import reward_of_completions, reward_of_traces
+from vf.bridges.trl.rollouts import rollout_function
+from vf.environments.environment import Environment, Split
+from vf.evaluation.evaluate import take_tasks
+from vf.runtime.calling import call, carry_out
+from vf.runtime.errors import ConfigError
+from vf.runtime.extras import check_version, load
+from vf.traces.task import Task
+
+Loop = Literal["auto", "trl", "vf"]
+
+
+def to_trl(environment: Environment, *, loop: Loop = "auto", seed: int = 0) -> dict[str, Any]:
+    """Return an environment as keyword arguments of TRL's `GRPOTrainer`.
+
+    Example::
+
+        trainer = GRPOTrainer(model="...", args=GRPOConfig(...), **vf.to_trl(vf.make("calculator")))
+
+    Always among them are ``train_dataset``, ``eval_dataset`` (if the environment has an eval
+    split) and ``reward_funcs``: our rubric, which gives a finished conversation the reward that it
+    has here, and None to one that an infrastructure failure has ended, which TRL leaves out of
+    the group's mean and of the gradient.
+
+    Args:
+        environment: The definition.
+        loop: Who carries out the episodes. ``"trl"``: TRL's own loop of tool calls; for an
+            environment with tools there is an ``environment_factory``, whose methods they are.
+            It takes environments that leave ``reset`` and ``step`` as they are. ``"vf"``: our own,
+            as a ``rollout_func``; it takes any environment, in one process. ``"auto"``: TRL's
+            where it can.
+        seed: Seed of the episodes.
+
+    Raises:
+        ConfigError: TRL is missing or of another version; TRL cannot do what the environment
+            needs; or the environment's own :meth:`~vf.Environment.check` fails.
+    """
+    load("trl", "trl")
+    check_version("trl", "trl", "1.16", "2")
+    name = environment.id or type(environment).__name__
+    if loop not in get_args(Loop):
+        raise ConfigError(f"to_trl: loop must be one of {', '.join(get_args(Loop))}, got {loop!r}")
+    if environment.rubric.group_rewards:
+        raise ConfigError(
+            f"to_trl: {name} has group rewards, which need all rollouts of a task together; TRL "
+            "may score them in different processes. Leave them out of its rubric"
+        )
+    own = [part for part in ("reset", "step", "run_tools") if _overrides(environment, part)]
+    if own and loop == "trl":
+        raise ConfigError(
+            f"to_trl: {name} has its own {' and '.join(own)}, which TRL's loop of tool calls does "
+            "not call; use loop='vf'"
+        )
+    _check(environment)
+    tasks = {split: _tasks(environment, split) for split in ("train", "eval")}
+    home = Home(
+        environment,
+        name,
+        {f"{split}/{task.id}": task for split, found in tasks.items() for task in found},
+        seed,
+    )
+    in_trl = loop == "trl" or (loop == "auto" and not own)
+    found: dict[str, Any] = {
+        f"{split}_dataset": _dataset(home, split, entries, in_prompt=not in_trl)
+        for split, entries in tasks.items()
+        if entries
+    }
+    if not in_trl:
+        return found | {
+            "rollout_func": rollout_function(home),
+            "reward_funcs": [reward_of_traces(home)],
+        }
+    if environment.episode(0).toolbox.tools:
+        found["environment_factory"] = environment_class(home)
+    return found | {"reward_funcs": [reward_of_completions(home)]}
+
+
+def _overrides(environment: Environment, name: str) -> bool:
+    return getattr(type(environment), name) is not getattr(Environment, name)
+
+
+def _tasks(environment: Environment, split: Split) -> list[Task]:
+    if split == "eval" and not any(True for _ in environment.tasks(split)):
+        return []
+    return take_tasks(environment, split)
+
+
+def _dataset(home: Home, split: str, tasks: Iterable[Task], *, in_prompt: bool) -> Any:
+    """Return the tasks as a dataset with the columns ``prompt`` and ``task``.
+
+    Args:
+        home: The environment.
+        split: Which.
+        tasks: Its tasks.
+        in_prompt: Write the task into the prompt's last message, too: a rollout function is given
+            nothing but the prompts.
+    """
+    rows = []
+    for task in tasks:
+        prompt = [message.to_openai() for message in home.environment.first_messages(task)]
+        key = f"{split}/{task.id}"
+        if in_prompt:
+            prompt[-1]["task"] = key
+        rows.append({"prompt": prompt, "task": key})
+    return load("datasets", "trl").Dataset.from_list(rows)
+
+
+def _check(environment: Environment) -> None:
+    async def check() -> None:
+        await call(environment.check)
+
+    carry_out(check())

@@ -1,0 +1,194 @@
+"""A v0 environment of verifiers (what ``load_environment`` returns) as one of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from vf.bridges.verifiers.checks import leaves
+from vf.bridges.verifiers.exchange import Exchange
+from vf.bridges.verifiers.rewards import reward_range
+from vf.bridges.verifiers.tool_errors import failed_calls, watch, watched
+from vf.bridges.verifiers.v0_rubric import (
+    EpisodeRubric,
+    GroupedRubric,
+    TheirRubric,
+    weights_of,
+)
+from vf.environments.environment import Environment, Split, Step
+from vf.runtime.errors import ConfigError, EnvironmentFailure, SandboxError, ToolError
+from vf.tools.tool_box import ToolBox
+from vf.traces.messages import Message, as_messages
+from vf.traces.task import Task
+from vf.traces.tools import Tool
+from vf.traces.trace import ToolEvent
+
+NO_LIMIT = 100  # turns, where the environment sets no limit
+_SCORING = 60.0  # seconds beyond the environment's own limit
+_LIMITS = ("max_turns_reached", "max_total_completion_tokens_reached", "timeout_reached")
+
+
+class V0Environment(Environment):
+    """A verifiers environment of the v0 API.
+
+    verifiers' own code runs the rollout (see
+    :mod:`~vf.bridges.verifiers.exchange`) and scores it.
+    ``Trace.info["verifiers"]`` holds the ``stop_condition``.
+
+    Args:
+        name: Its name, for messages.
+        theirs: What ``load_environment`` returned, once
+            :func:`~vf.bridges.verifiers.checks.check_v0` let it by.
+        reward_range_given: The rewards worth 0 and 1; see
+            :mod:`~vf.bridges.verifiers.rewards`.
+
+    Raises:
+        ConfigError: It needs what cannot be given here; says what.
+    """
+
+    def __init__(
+        self, name: str, theirs: Any, reward_range_given: Sequence[float] | None = None
+    ) -> None:
+        self.name = name
+        self.theirs = theirs
+        limits = [each.max_turns for each in leaves(theirs)]
+        self.max_turns = max(limits) if min(limits) > 0 else max(NO_LIMIT, *limits)
+        seconds = getattr(theirs, "timeout_seconds", None)
+        if seconds is not None:
+            self.timeout = max(self.timeout, seconds + _SCORING)
+        self._schemas = list(leaves(theirs)[0].tool_defs or ())
+        for each in leaves(theirs):
+            watch(each)
+        scale = reward_range(name, reward_range_given, weights_of(theirs.rubric))
+        grouped = theirs.rubric.has_group_rewards
+        self.rubric = (GroupedRubric if grouped else TheirRubric)(name, theirs, scale)
+
+    def tasks(self, split: Split) -> Iterator[Task]:
+        """Yield the rows of its dataset; for the eval split, those of its eval dataset if any.
+
+        Raises:
+            ConfigError: It has no rows for the split, or one that cannot be used here.
+        """
+        theirs = self.theirs
+        if split == "train" and theirs.build_dataset() is None:
+            raise ConfigError(f"{self.name}: it has no train dataset, only one for evaluation")
+        dataset = theirs.get_dataset() if split == "train" else theirs.get_eval_dataset()
+        seen: dict[str, int] = {}
+        for row in dataset:
+            task = self._task(split, row)
+            count = seen[task.id] = seen.get(task.id, 0) + 1
+            if count > 1:
+                task.id = f"{task.id}-{count}"
+            yield task
+
+    def _task(self, split: Split, row: Mapping[str, Any]) -> Task:
+        id = f"{split}-{row['example_id']}"
+        info = {key: value for key, value in row.items() if key not in ("prompt", "answer")}
+        said = f"{self.name}: task {id!r}"
+        try:
+            as_messages(row["prompt"])
+            json.dumps(info)
+        except (ConfigError, TypeError, ValueError) as error:
+            raise ConfigError(f"{said} cannot be shown as text, or saved: {error}") from error
+        if isinstance(row["prompt"], str):
+            raise ConfigError(f"{said} is a plain completion, not a chat; that API is too old")
+        if "tool_defs" in (_parsed(row.get("info")) or {}):
+            raise ConfigError(f"{said} brings tools of its own; all tasks must have the same tools")
+        if row.get("answer", "") is None:
+            info["answer"] = None
+        return Task(id, list(row["prompt"]), row.get("answer"), info)
+
+    async def reset(self, task: Task) -> list[Message]:
+        """Start its rollout, and return what it shows the model first."""
+        self._errors = watched()
+        self._exchange = Exchange(self.theirs, task, list(self.toolbox.tools))
+        self.rubric = EpisodeRubric(self.rubric, self._exchange)
+        messages = await self._exchange.next()
+        if messages is None:
+            self._check_error()
+            raise EnvironmentFailure(f"{self.name}: the rollout ended before the model was asked")
+        return messages
+
+    async def step(self, reply: Message) -> Step:
+        """Give its rollout the model's answer, and tell what it shows then."""
+        messages = await self._exchange.answer(reply)
+        if messages is not None:
+            self._note_calls(reply, messages)
+            return Step(messages)
+        self._check_error()
+        state = self._exchange.state
+        condition = state.get("stop_condition")
+        answers = self._exchange.last_words()
+        self._note_calls(reply, answers)
+        cut = condition in _LIMITS and (condition, self.max_turns) != ("max_turns_reached", 1)
+        return Step(
+            answers,
+            terminated=not cut,
+            truncated=cut,
+            info={"verifiers": {"stop_condition": condition}},
+        )
+
+    async def close(self) -> None:
+        """End its rollout, and let it and its rubric clean up."""
+        exchange: Exchange | None = self.__dict__.pop("_exchange", None)
+        if exchange is not None:
+            await exchange.close()
+            if exchange.state is not None:
+                await self.theirs.rubric.cleanup(exchange.state)
+
+    @property
+    def toolbox(self) -> ToolBox:
+        """Its tools as the model is told of them; its own code runs them."""
+        if self._toolbox is None:
+            self._toolbox = ToolBox([_announced(each) for each in self._schemas])
+        return self._toolbox
+
+    def _check_error(self) -> None:
+        """Raise what made its rollout end early, as a failure of the rollout."""
+        error = self._exchange.state.get("error")
+        if error is None:
+            return
+        import verifiers.legacy as verifiers
+
+        kinds = {verifiers.ToolError: ToolError, verifiers.SandboxError: SandboxError}
+        kind = next((ours for cls, ours in kinds.items() if isinstance(error, cls)), None)
+        cause = error.__cause__ or error
+        raise (kind or EnvironmentFailure)(
+            f"{self.name}: {type(error).__name__}: {type(cause).__name__}: {cause}"
+        ) from error
+
+    def _note_calls(self, reply: Message, answers: Sequence[Message]) -> None:
+        """Record what became of the reply's tool calls."""
+        said = [message.content for message in answers if message.role == "tool"]
+        failed = failed_calls(said, self._errors)
+        for index, call in enumerate(reply.tool_calls):
+            event = ToolEvent(self.turn, call.id, call.name, "ok")
+            if call.malformed is not None:
+                event.kind, event.detail = "malformed", call.malformed
+            elif call.name not in self.toolbox.tools:
+                event.kind, event.detail = "unknown_tool", call.name
+            elif index in failed:
+                event.kind = "invalid_json" if _parsed(call.arguments) is None else "rejected"
+                event.detail = failed[index]
+            self.tool_events.append(event)
+
+
+def _announced(tool: Any) -> Tool:
+    return Tool(tool.name, tool.description, dict(tool.parameters), _not_here, BaseModel)
+
+
+def _not_here(**arguments: Any) -> None:
+    raise EnvironmentFailure("the tools of a verifiers environment are called by its own code")
+
+
+def _parsed(text: Any) -> Any:
+    """Return JSON text as a value, what is no text as it is, and None for bad JSON."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,267 @@
+"""A v0 rubric of verifiers as one of ours: its own code scores, and an error stays an error."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from vf.bridges.verifiers.checks import is_rebuilt_from_messages, refuse
+from vf.bridges.verifiers.exchange import (
+    MODEL,
+    Exchange,
+    client_type,
+    row_of,
+)
+from vf.bridges.verifiers.messages import to_theirs
+from vf.bridges.verifiers.rewards import RewardRange
+from vf.rubrics.group import AnyRubric, GroupReward
+from vf.runtime.errors import RubricError
+from vf.traces.trace import Score, Trace
+
+_NOTED = "__vf_noted__"
+_raised: ContextVar[list[tuple[str, Exception]]] = ContextVar("raised")
+
+
+class TheirRubric:
+    """Scores with verifiers' rubric. Has the interface of :class:`~vf.rubrics.rubric.Rubric`.
+
+    verifiers logs what a reward function raises, and takes 0.0 for its value. Here it is an error
+    that names the function.
+
+    Args:
+        name: The environment's name, for messages.
+        theirs: The verifiers environment.
+        scale: What its rewards can be.
+    """
+
+    def __init__(self, name: str, theirs: Any, scale: RewardRange) -> None:
+        self.name = name
+        self.theirs = theirs
+        self.scale = scale
+        self.group_rewards: dict[str, GroupReward] = {}
+        self._can_rebuild = is_rebuilt_from_messages(theirs)
+        if not any(rubric.funcs for rubric in rubrics(theirs.rubric)):
+            refuse(name, "a rubric", "it has no reward function")
+
+    async def score(self, trace: Trace) -> Score:
+        """Score a saved trace.
+
+        Raises:
+            RubricError: As :meth:`score_state` says, or the environment's state is gone.
+        """
+        return await self.score_state(await self.rebuilt(trace), trace)
+
+    async def score_state(self, state: Any, trace: Trace) -> Score:
+        """Score a rollout of verifiers, given its state.
+
+        Raises:
+            RubricError: A function raised (it is named), or the reward is not finite or outside
+                of the range.
+        """
+        self._complete(state, trace)
+        await self._scored(self.theirs.rubric.score_rollout, state)
+        return self._score_of(state)
+
+    async def score_group(self, traces: Sequence[Trace]) -> None:
+        """Do nothing: each trace has its whole score."""
+
+    async def rebuilt(self, trace: Trace) -> Any:
+        """Return the state that a rollout with the trace's messages ends in.
+
+        Raises:
+            RubricError: The environment keeps more in it than what was said.
+        """
+        if not self._can_rebuild:
+            raise RubricError(
+                f"{self.name}: its rewards read the state of the live rollout, so a saved trace "
+                "cannot be scored again"
+            )
+        import verifiers.legacy.types as types
+        from verifiers.legacy.utils.message_utils import normalize_messages
+
+        theirs = self.theirs
+        state = await theirs.init_state(row_of(trace.task), client_type()(None), MODEL, {})
+        said = list(state["prompt"])
+        for message in trace.messages[trace.prompt_messages :]:
+            if message.role != "assistant":
+                said += normalize_messages([message.to_openai()])
+                continue
+            answer = to_theirs(
+                message,
+                types,
+                tools=bool(state["tool_defs"]),
+                finish_reason="stop",
+                is_truncated=False,
+            )
+            response = types.Response(id="", created=0, model=MODEL, usage=None, message=answer)
+            await theirs.add_model_response(state, list(said), response)
+            said += state["trajectory"][-1]["completion"]
+        await theirs.render_completion(state)
+        state["is_completed"] = True
+        state["stop_condition"] = trace.info.get("verifiers", {}).get("stop_condition")
+        return state
+
+    def _complete(self, state: Any, trace: Trace) -> None:
+        """Fill in what only we know: the tokens, and which answers were cut."""
+        for step, turn in zip(state["trajectory"], trace.turns, strict=False):
+            if turn.finish_reason == "length":
+                step["is_truncated"] = state["is_truncated"] = True
+        self.theirs.increment_state_usage(
+            state, sum(turn.prompt_tokens for turn in trace.turns), trace.completion_tokens
+        )
+
+    async def _scored(self, scorer: Callable[..., Any], states: Any) -> None:
+        for rubric in rubrics(self.theirs.rubric):
+            rubric.funcs[:] = [_noting(fn) for fn in rubric.funcs]
+        raised: list[tuple[str, Exception]] = []
+        token = _raised.set(raised)
+        try:
+            await scorer(states)
+        except Exception as error:
+            raise RubricError(f"{self.name}: {type(error).__name__}: {error}") from error
+        finally:
+            _raised.reset(token)
+        if raised:
+            name, cause = raised[0]
+            raise RubricError(
+                f"{self.name}: {name!r} raised {type(cause).__name__}: {cause}"
+            ) from cause
+
+    def _score_of(self, state: Any) -> Score:
+        found = dict(state["metrics"] or {})
+        weighted = {
+            name_of(fn)
+            for rubric in rubrics(self.theirs.rubric)
+            for fn, weight in zip(rubric.funcs, rubric.weights, strict=False)
+            if weight
+        }
+        parts = {name: value for name, value in found.items() if name in weighted}
+        rest = {name: value for name, value in found.items() if name not in weighted}
+        return self.scale.score(state["reward"], parts, rest)
+
+
+class GroupedRubric(TheirRubric):
+    """One with functions of a whole group: nothing is scored before the group is.
+
+    Raises:
+        ConfigError: The environment keeps more in its states than what was said; they are gone by
+            then.
+    """
+
+    def __init__(self, name: str, theirs: Any, scale: RewardRange) -> None:
+        super().__init__(name, theirs, scale)
+        if not self._can_rebuild:
+            refuse(name, "its live states when a whole group is scored (group rewards)")
+        names = [name_of(fn) for each in rubrics(theirs.rubric) for fn in each.funcs]
+        self.group_rewards = {each: GroupReward(_of_theirs, name=each) for each in names}
+
+    async def score_state(self, state: Any, trace: Trace) -> Score:
+        """Return a score that is open yet."""
+        return Score(reward=None, outcome=None)
+
+    async def score_group(self, traces: Sequence[Trace]) -> None:
+        """Score the traces of one task, in place.
+
+        Raises:
+            RubricError: A function raised, or a reward is out of range. No score was changed.
+        """
+        states = [await self.rebuilt(trace) for trace in traces]
+        for state, trace in zip(states, traces, strict=True):
+            self._complete(state, trace)
+        await self._scored(self.theirs.rubric.score_group, states)
+        scores = [self._score_of(state) for state in states]
+        for trace, score in zip(traces, scores, strict=True):
+            trace.score = score
+
+
+class EpisodeRubric:
+    """The rubric of one episode: it has the live rollout's state.
+
+    Args:
+        rubric: The definition's.
+        exchange: The rollout.
+    """
+
+    def __init__(self, rubric: AnyRubric, exchange: Exchange) -> None:
+        assert isinstance(rubric, TheirRubric)
+        self._rubric = rubric
+        self._exchange = exchange
+        self.group_rewards = rubric.group_rewards
+
+    async def score(self, trace: Trace) -> Score:
+        """Score the episode."""
+        return await self._rubric.score_state(await self._exchange.finish(), trace)
+
+    async def score_group(self, traces: Sequence[Trace]) -> None:
+        """Score a group."""
+        await self._rubric.score_group(traces)
+
+
+def rubrics(rubric: Any) -> Iterator[Any]:
+    """Yield the rubrics that hold functions: those of a group, or of a group of environments."""
+    if hasattr(rubric, "env_map"):
+        for environment in rubric.env_map.values():
+            yield from rubrics(environment.rubric)
+    elif hasattr(rubric, "rubrics"):
+        for each in rubric.rubrics:
+            yield from rubrics(each)
+    else:
+        yield rubric
+
+
+def weights_of(rubric: Any) -> list[list[float]]:
+    """Return the weights that sum up to a reward: of each environment, if it is a group."""
+    if hasattr(rubric, "env_map"):
+        inner = rubric.env_map.values()
+        return [weights for each in inner for weights in weights_of(each.rubric)]
+    return [[float(weight) for each in rubrics(rubric) for weight in each.weights]]
+
+
+def name_of(fn: Any) -> str:
+    """Return the name that verifiers records a function by."""
+    return getattr(fn, "__name__", repr(fn))
+
+
+def _of_theirs(traces: Sequence[Trace]) -> Sequence[float]:
+    raise NotImplementedError("verifiers' own rubric scores the group")
+
+
+def _noting(fn: Any) -> Any:
+    """Return a function that notes what it raises, for verifiers only logs it.
+
+    verifiers looks at a function's parameters and name, and ``wraps`` keeps both.
+    """
+    if hasattr(fn, _NOTED):
+        return fn
+
+    def note(error: Exception) -> None:
+        if (raised := _raised.get(None)) is not None:
+            raised.append((name_of(fn), error))
+
+    async def waited(result: Any) -> Any:
+        try:
+            return number(await result)
+        except Exception as error:
+            note(error)
+            raise
+
+    def number(result: Any) -> Any:
+        if not isinstance(result, Sequence):  # as a function of a group returns
+            float(result)
+        return result
+
+    @functools.wraps(fn)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = fn(*args, **kwargs)
+            return waited(result) if inspect.isawaitable(result) else number(result)
+        except Exception as error:
+            note(error)
+            raise
+
+    noting.__name__ = name_of(fn)
+    setattr(noting, _NOTED, True)
+    return noting

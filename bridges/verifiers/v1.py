@@ -1,0 +1,254 @@
+"""A v1 taskset of verifiers as one of our environments."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from pydantic import ValidationError
+
+from vf.bridges.verifiers.rewards import RewardRange, reward_range
+from vf.bridges.verifiers.v0 import NO_LIMIT
+from vf.bridges.verifiers.v1_checks import check_data, check_package, check_v1
+from vf.bridges.verifiers.v1_rollout import V1Rollout, prompt_of
+from vf.bridges.verifiers.v1_tools import Served
+from vf.environments.environment import Environment, Split, Step
+from vf.rubrics.group import GroupReward
+from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError
+from vf.runtime.suggest import did_you_mean
+from vf.tools.tool_box import ToolBox
+from vf.traces.messages import Message
+from vf.traces.task import Task
+from vf.traces.trace import Score, Trace
+
+MOST_TRAIN, MOST_EVAL = 2000, 200  # tasks of an infinite taskset
+
+
+class TasksetEnvironment(Environment):
+    """A verifiers taskset of the v1 API.
+
+    Its tasks, prompts, tools, ``@vf.stop``, ``@vf.reward``, ``@vf.metric`` and judges are used;
+    the conversation is that of verifiers' ``null`` harness.
+
+    Args:
+        name: Its name, for messages.
+        taskset: The taskset that training takes tasks from.
+        reward_range_given: The rewards worth 0 and 1.
+        eval_taskset: The one that evaluation takes tasks from; the same by default.
+
+    Raises:
+        ConfigError: It needs what cannot be given here; says what.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        taskset: Any,
+        reward_range_given: Sequence[float] | None = None,
+        eval_taskset: Any | None = None,
+    ) -> None:
+        self.name = name
+        self.tasksets = {
+            "train": taskset,
+            "eval": taskset if eval_taskset is None else eval_taskset,
+        }
+        first = next(iter(taskset), None)
+        if first is None:
+            raise ConfigError(f"{name}: its taskset is empty")
+        check_v1(name, taskset, first)
+        self.task_class, self.task_config = type(first), first.config
+        self.max_turns = NO_LIMIT
+        weights = [getattr(fn, "_vf_weight", 1.0) for fn in first.hooks("reward")]
+        weights += [judge.config.weight for judge in first.plugged_judges()]
+        if not weights:
+            raise ConfigError(f"{name}: its tasks have no @vf.reward, so there is nothing to learn")
+        self.scale = reward_range(name, reward_range_given, [weights])
+        self._shared = [Served(each) for each in type(taskset).toolsets(taskset.config)]
+        own = [Served(each) for each in self.task_class.toolsets(self.task_config)]
+        self._announced = [tool for served in (*own, *self._shared) for tool in served.tools]
+        self.rubric = TasksetRubric(self)
+
+    def tasks(self, split: Split) -> Iterator[Task]:
+        """Yield its tasks. Of an infinite taskset, the first 2000 are for training, 200 for eval.
+
+        Raises:
+            ConfigError: A task needs what cannot be given here.
+        """
+        taskset = self.tasksets[split]
+        found: Iterator[Any] = iter(taskset)
+        if not getattr(taskset, "bounded", not taskset.INFINITE):
+            same = taskset is self.tasksets["train"]
+            start, count = (MOST_TRAIN, MOST_EVAL) if split == "eval" else (0, MOST_TRAIN)
+            found = itertools.islice(found, start * same, start * same + count)
+        import verifiers.v1 as v1
+
+        for index, task in enumerate(found):
+            data = task.data
+            check_data(self.name, data)
+            prompt = [each.model_dump(exclude_none=True) for each in prompt_of(data, v1)]
+            yield Task(
+                f"{split}-{index if data.idx is None else data.idx}",
+                [_openai(message) for message in prompt],
+                getattr(data, "answer", None),
+                {"data": data.model_dump(mode="json")},
+            )
+
+    def theirs(self, task: Task) -> Any:
+        """Return verifiers' task for one of ours.
+
+        Raises:
+            EnvironmentFailure: The task is not one of :meth:`tasks`.
+        """
+        data = task.info.get("data")
+        if data is None:
+            raise EnvironmentFailure(f"{self.name}: task {task.id!r} is not one of its tasks")
+        return self.task_class(self.task_class.data_type().model_validate(data), self.task_config)
+
+    async def reset(self, task: Task) -> list[Message]:
+        """Set the task up, and return its prompt."""
+        for served in self._shared:
+            await served.ready()
+        self._rollout = V1Rollout(self.theirs(task), self._shared)
+        self.rubric = TasksetRubric(self, self._rollout)
+        messages = await self._rollout.open()
+        if (stop := await self._rollout.stopped()) is not None:
+            raise EnvironmentFailure(f"{self.name}: {stop} stopped it before the model was asked")
+        return messages
+
+    async def step(self, reply: Message) -> Step:
+        """Run the tool calls, and end when there are none, or the task says so."""
+        rollout = self._rollout
+        rollout.add(reply, "tool_calls" if reply.tool_calls else "stop")
+        if not reply.tool_calls:
+            return self._ended([], "agent_completed")
+        results = await rollout.run_tools(reply, self.tool_events, self.turn)
+        stop = await rollout.stopped()
+        return Step(results) if stop is None else self._ended(results, stop)
+
+    def _ended(self, results: list[Message], condition: str) -> Step:
+        info = {"verifiers": {"stop_condition": condition}}
+        return Step(results, terminated=True, info=info)
+
+    async def close(self) -> None:
+        """Close what the task's tools hold."""
+        rollout: V1Rollout | None = self.__dict__.pop("_rollout", None)
+        if rollout is not None:
+            await rollout.close()
+
+    @property
+    def toolbox(self) -> ToolBox:
+        """Its tools as the model is told of them; its own servers run them."""
+        if self._toolbox is None:
+            self._toolbox = ToolBox(self._announced)
+        return self._toolbox
+
+
+class TasksetRubric:
+    """Scores with a task's own functions. Has the interface of a rubric.
+
+    Args:
+        environment: The environment.
+        rollout: The live rollout; without it a saved trace is scored.
+    """
+
+    group_rewards: Mapping[str, GroupReward] = {}
+
+    def __init__(self, environment: TasksetEnvironment, rollout: V1Rollout | None = None) -> None:
+        self._environment = environment
+        self._rollout = rollout
+
+    async def score(self, trace: Trace) -> Score:
+        """Score a trace.
+
+        Raises:
+            RubricError: A function raised or said something out of range, or a saved trace
+                cannot be scored again.
+        """
+        name, scale = self._environment.name, self._environment.scale
+        rollout = self._rollout or self._replayed(trace)
+        try:
+            scored = await rollout.score(trace)
+        except RubricError:
+            raise
+        except Exception as error:
+            cause = error.__cause__ or error
+            raise RubricError(f"{name}: {type(cause).__name__}: {cause}") from error
+        return _score(scale, scored)
+
+    async def score_group(self, traces: Sequence[Trace]) -> None:
+        """Do nothing: each trace has its whole score."""
+
+    def _replayed(self, trace: Trace) -> V1Rollout:
+        """Return a rollout in which the trace's messages were said."""
+        environment = self._environment
+        task = environment.theirs(trace.task)
+        import verifiers.v1 as v1
+        from verifiers.v1.state import State, state_cls
+
+        if type(task).setup is not v1.Task.setup or state_cls(type(task)) is not State:
+            raise RubricError(
+                f"{environment.name}: its rewards may read the state of the live rollout, so a "
+                "saved trace cannot be scored again"
+            )
+        rollout = V1Rollout(task, ())
+        for message in trace.messages[trace.prompt_messages :]:
+            if message.role == "assistant":
+                rollout.add(message, "tool_calls" if message.tool_calls else "stop")
+            else:
+                rollout.add_result(message)
+        rollout.trace.stop_condition = trace.info.get("verifiers", {}).get("stop_condition")
+        return rollout
+
+
+def load_taskset(
+    name: str, environment_id: str, module: ModuleType, args: Mapping[str, Any]
+) -> Any:
+    """Make a taskset of verifiers' v1 API.
+
+    Raises:
+        ConfigError: The module exports none, or its config does not take the arguments.
+    """
+    import verifiers.v1 as v1
+    from verifiers.v1.utils import loaders
+
+    exported = [getattr(module, each, None) for each in getattr(module, "__all__", ())]
+    if not any(isinstance(each, type) and issubclass(each, v1.Taskset) for each in exported):
+        raise ConfigError(
+            f"{name}: {module.__name__} is no environment of verifiers: it has neither a function "
+            "load_environment (v0) nor a Taskset in its __all__ (v1)"
+        )
+    check_package(name, environment_id)
+    config_type = loaders.taskset_config_type(environment_id)
+    try:
+        config = config_type.model_validate({"id": environment_id, **args})
+    except ValidationError as error:
+        fields = [each for each in config_type.model_fields if each != "id"]
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"{name}: {where}: {first['msg']}.{did_you_mean(where, fields)} Its taskset takes: "
+            f"{', '.join(fields)}; reward_range and eval_args are ours"
+        ) from None
+    return loaders.load_taskset(config)
+
+
+def _score(scale: RewardRange, trace: Any) -> Score:
+    rewards = {name: each for name, each in trace.rewards.items() if each is not None}
+    parts = {name: each.score for name, each in rewards.items() if each.weight}
+    rest = {name: each.score for name, each in rewards.items() if not each.weight}
+    return scale.score(trace.reward, parts, {**rest, **trace.metrics})
+
+
+def _openai(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message of verifiers in OpenAI's format, where a tool call has a function."""
+    calls = [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {"name": call["name"], "arguments": call["arguments"]},
+        }
+        for call in message.get("tool_calls") or ()
+    ]
+    return message | {"tool_calls": calls} if calls else message

@@ -1,0 +1,166 @@
+"""``vf-eval ENV -m MODEL``, ``vf-eval CONFIG.toml`` and ``vf-eval --compare A B``, as commands."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vf.evaluation.eval_config import EvalConfig, slug
+from vf.evaluation.load_eval_config import parse_config, read_toml
+from vf.evaluation.tally import Summary
+from vf.inference.tiny_path import TINY
+from vf.runtime.errors import ConfigError
+
+DONE, FAILED = 0, 1
+SETTINGS = (
+    *("tasks", "rollouts_per_example", "max_concurrent", "max_tokens", "temperature", "seed"),
+    "retry_errors",
+)
+LIMITS = {
+    "max_turns": "max_turns",
+    "max_total_tokens": "max_tokens",
+    "max_seconds": "max_seconds",
+    "max_cost": "max_cost",
+}
+ONE_MODEL = ("model", "base_url", "api_key_env", "engine", "tokenizer")
+ONE_ENVIRONMENT = ("env_arg", "args")
+
+
+def evaluate_command(args: argparse.Namespace) -> int:
+    """Evaluate, print the results, and return the exit code.
+
+    Raises:
+        ConfigError: Something is wrong with what was asked for.
+        VfError: The evaluation failed as a whole.
+    """
+    from vf.evaluation.results import ResultsFolder
+    from vf.evaluation.run import extent, measured, prepare
+
+    config, path = config_of(args)
+    places = prepare(config)
+    with ResultsFolder(path) as folder:
+        before, what = folder.before(), measured(config, places)
+        if before is not None:
+            folder.check(before, what | extent(config, places, before.get("size")))
+        summaries, seconds = _run(config, places, folder, what)
+        results = {
+            "folder": str(path),
+            "seconds": seconds,
+            "results": [summary.to_dict() for summary in summaries],
+        }
+        folder.write_results(results)
+    _print(summaries, results, path, as_json=bool(args.json))
+    return FAILED if any(each.failed or each.missing for each in summaries) else DONE
+
+
+def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
+    """Return the settings that a command line asks for, and the results folder.
+
+    Raises:
+        ConfigError: They are wrong, or do not go together.
+    """
+    overrides: dict[str, Any] = {
+        name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None
+    }
+    limits = {
+        ours: getattr(args, name)
+        for name, ours in LIMITS.items()
+        if getattr(args, name) is not None
+    }
+    if limits:
+        overrides["limits"] = limits
+    if args.prices is not None:
+        overrides["prices"] = read_toml(args.prices).get("prices", {})
+    if args.what.endswith(".toml"):
+        for name in (*ONE_MODEL, *ONE_ENVIRONMENT):
+            if getattr(args, name) is not None:
+                flag = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{flag} is for one environment and model; set it in {args.what}")
+        config = parse_config(read_toml(Path(args.what)), overrides)
+        default = Path("evals") / slug(Path(args.what).stem)
+    else:
+        if args.model is None:
+            if named := [name for name in ONE_MODEL if getattr(args, name) is not None]:
+                flag = f"--{named[0].replace('_', '-')}"
+                raise ConfigError(f"{flag} is of a model: name it with -m")
+            args.model = TINY
+            print(
+                f"vf-eval: no model was named (-m): {TINY!r}, which ships with vf-rl, acts",
+                file=sys.stderr,
+            )
+        model = {name: getattr(args, name) for name in ONE_MODEL if getattr(args, name) is not None}
+        environment = {"id": args.what, "args": {**(args.args or {}), **dict(args.env_arg or ())}}
+        config = parse_config({"environments": [environment], "models": [model]}, overrides)
+        default = Path("evals") / f"{slug(args.what)}-{slug(args.model)}"
+    return config, args.output or (Path(config.output) if config.output else default)
+
+
+def _run(
+    config: EvalConfig, places: Sequence[Any], folder: Any, what: dict[str, Any]
+) -> tuple[list[Summary], float]:
+    from rich.console import Console
+
+    from vf.evaluation.progress import Progress
+    from vf.evaluation.run import run_evaluation
+
+    progress = Progress(Console(stderr=True))
+
+    async def main() -> list[Summary]:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await run_evaluation(
+            config, places, folder, progress, begin=lambda: folder.begin(what)
+        )
+
+    try:
+        return asyncio.run(main()), progress.seconds
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None  # SIGTERM: what was open has been closed
+    finally:
+        progress.stop()
+
+
+def _print(
+    summaries: Sequence[Summary], results: dict[str, Any], path: Path, *, as_json: bool
+) -> None:
+    if as_json:
+        print(json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    from vf.evaluation.result_table import print_results
+
+    console = _console()
+    print_results(summaries, console)
+    console.print(f"\ntraces and results: {path}", soft_wrap=True, highlight=False, markup=False)
+
+
+def compare_command(a: Path, b: Path, *, as_json: bool = False) -> int:
+    """Compare two evaluations, print how they differ, and return the exit code.
+
+    Raises:
+        ConfigError: There is nothing to compare.
+    """
+    from vf.evaluation.compare import compare
+
+    comparisons = compare(a, b)
+    if as_json:
+        print(json.dumps([each.to_dict() for each in comparisons], indent=2, ensure_ascii=False))
+        return DONE
+    from vf.evaluation.result_table import print_comparison
+
+    print_comparison(comparisons, _console())
+    return DONE
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    from vf.evaluation.result_table import WIDTH
+
+    return Console() if sys.stdout.isatty() else Console(width=WIDTH)

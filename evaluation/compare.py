@@ -1,0 +1,180 @@
+"""Two evaluations compared on the tasks that both have."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pydantic_core
+
+from vf.evaluation.estimators import Estimate, mean_of_tasks
+from vf.evaluation.eval_config import slug
+from vf.evaluation.tally import SOLVED
+from vf.runtime.errors import ConfigError
+from vf.traces.store import TraceStore
+from vf.traces.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One quantity in both evaluations, over the tasks that both have."""
+
+    mean_a: float
+    mean_b: float
+    difference: Estimate
+
+    @property
+    def apart(self) -> bool:
+        """Whether the interval of the difference does not hold 0."""
+        low, high = self.difference.low, self.difference.high
+        return low is not None and high is not None and not low <= 0.0 <= high
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One environment in two evaluations.
+
+    Attributes:
+        environment: Its name.
+        model_a: Who was measured in the first.
+        model_b: Who was measured in the second.
+        rows: ``reward`` and ``success``.
+        notes: What was left out.
+    """
+
+    environment: str
+    model_a: str
+    model_b: str
+    rows: dict[str, Difference]
+    notes: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class _Task:
+    digest: str
+    rewards: list[float] = field(default_factory=list)
+    successes: list[float] = field(default_factory=list)
+
+
+Side = dict[tuple[str, str], dict[str, _Task]]  # by environment and model, by task
+
+
+def compare(a: Path, b: Path) -> list[Comparison]:
+    """Compare two evaluations, paired by task.
+
+    The difference is the mean over the common tasks of (task's mean in B − task's mean in A), and
+    its interval that of a mean of independent numbers: what makes a task hard for both cancels
+    out (Miller 2024, arXiv:2411.00640, section 4.2). Reads only rewards into memory.
+
+    Args:
+        a: A results folder, a part of one, or a traces file.
+        b: Another.
+
+    Raises:
+        ConfigError: There are no traces, or nothing to pair.
+    """
+    first, second = _read(a), _read(b)
+    environments = list(
+        dict.fromkeys(name for name, _ in first if any(name == e for e, _ in second))
+    )
+    if not environments:
+        here, there = (sorted({name for name, _ in side}) for side in (first, second))
+        raise ConfigError(
+            f"{a} and {b} have no environment in common: {', '.join(here)} and {', '.join(there)}"
+        )
+    return [
+        _compare(environment, pair, first, second)
+        for environment in environments
+        for pair in _pairs(environment, first, second, a, b)
+    ]
+
+
+def _pairs(
+    environment: str, first: Side, second: Side, a: Path, b: Path
+) -> Iterator[tuple[str, str]]:
+    """Yield which models to compare: the only ones, or else those of one name."""
+    ours = [model for name, model in first if name == environment]
+    theirs = [model for name, model in second if name == environment]
+    if len(ours) == 1 and len(theirs) == 1:
+        yield ours[0], theirs[0]
+        return
+    common = [model for model in ours if model in theirs]
+    if not common:
+        raise ConfigError(
+            f"{environment}: {a} has {', '.join(ours)} and {b} has {', '.join(theirs)}; name the "
+            f"two to compare, like {a / slug(environment) / slug(ours[0])}"
+        )
+    yield from ((model, model) for model in common)
+
+
+def _compare(environment: str, models: tuple[str, str], first: Side, second: Side) -> Comparison:
+    ours, theirs = first[environment, models[0]], second[environment, models[1]]
+    common = [task for task in ours if task in theirs]
+    same = [task for task in common if ours[task].digest == theirs[task].digest]
+    notes = []
+    if len(same) < len(common):
+        notes.append(f"{len(common) - len(same)} tasks share an id, but not prompt and answer")
+    alone = len(ours) + len(theirs) - 2 * len(common)
+    if alone:
+        notes.append(f"{alone} tasks are in one of the two only, and left out")
+    rows = {}
+    for what in ("reward", "success"):
+        pairs = []
+        for task in same:
+            mine, other = (
+                each.rewards if what == "reward" else each.successes
+                for each in (ours[task], theirs[task])
+            )
+            if mine and other:
+                pairs.append((fmean(mine), fmean(other)))
+        unpaired = len(same) - len(pairs)
+        if unpaired:
+            notes.append(f"{what}: {unpaired} tasks have no scored rollout in one of the two")
+        if pairs:
+            rows[what] = Difference(
+                fmean(mine for mine, _ in pairs),
+                fmean(other for _, other in pairs),
+                mean_of_tasks([other - mine for mine, other in pairs], bounds=(-1.0, 1.0)),
+            )
+    if not rows:
+        raise ConfigError(f"{environment}: there is no task that both evaluations have scored")
+    return Comparison(environment, *models, rows, notes)
+
+
+def _read(path: Path) -> Side:
+    files = [path] if path.is_file() else sorted(path.glob("**/traces.jsonl"))
+    files = [file for file in files if file.parent.name != "failed" or file == path]
+    if not files and path.is_dir():
+        files = sorted(path.glob("*.jsonl"))
+    if not files:
+        raise ConfigError(f"--compare: there are no traces in {path}")
+    side: Side = {}
+    for file in files:
+        for trace in TraceStore(file):
+            name, model = _whose(trace, file)
+            tasks = side.setdefault((name, model), {})
+            task = tasks.setdefault(trace.task.id, _Task(_digest(trace)))
+            if trace.score is not None and trace.score.reward is not None:
+                task.rewards.append(trace.score.reward)
+                if trace.score.outcome is not None:
+                    task.successes.append(float(trace.score.outcome >= SOLVED))
+    return side
+
+
+def _whose(trace: Trace, file: Path) -> tuple[str, str]:
+    """Return the names of environment and model."""
+    said: Mapping[str, Any] = trace.info.get("eval") or {}
+    return str(said.get("environment", trace.environment)), str(said.get("model", file.stem))
+
+
+def _digest(trace: Trace) -> str:
+    task = pydantic_core.to_json([trace.task.prompt, trace.task.answer])
+    return hashlib.blake2b(task, digest_size=16).hexdigest()

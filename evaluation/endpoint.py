@@ -1,0 +1,116 @@
+"""One request to an API before anything starts, and what its failure means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vf.evaluation.eval_config import EvalConfig, ModelConfig
+from vf.evaluation.models import api_key
+from vf.inference.model import Conversation
+from vf.inference.models.chat_model import ChatModel
+from vf.runtime.errors import ConfigError, ModelError
+from vf.runtime.suggest import did_you_mean
+from vf.traces.messages import Message
+
+TRY_TOKENS = 16  # enough for a server with a least number, and cheap
+TRY_SECONDS = 60.0
+SHOWN_MODELS = 30
+
+
+async def try_endpoint(
+    config: ModelConfig, evaluation: EvalConfig, tools: Sequence[dict[str, Any]]
+) -> str | None:
+    """Ask an API one short question, as the rollouts will ask theirs.
+
+    Args:
+        config: The model at the API.
+        evaluation: How it is sampled.
+        tools: The tools of an environment, in OpenAI's format: a server may refuse them.
+
+    Returns:
+        What the user should know though it answered, or None.
+
+    Raises:
+        ConfigError: It is unreachable, is no such API, does not know the model (those that it
+            knows are listed), or wants another key.
+    """
+    key = api_key(config)
+    model = ChatModel(
+        config.model,
+        base_url=config.base_url,
+        api_key=key,
+        timeout=TRY_SECONDS,
+        max_retries=1,
+        extra_body=config.extra_body,
+    )
+    where = config.base_url or "OpenAI's API"
+    sampling = evaluation.sampling.with_(max_tokens=min(TRY_TOKENS, evaluation.max_tokens), seed=0)
+    try:
+        asked = Conversation([Message("user", "Say hello.")], list(tools))
+        await model.respond(asked, sampling)
+    except ModelError as error:
+        known = await _models(config, key)
+        raise ConfigError(_meaning(config, error, where, known, key)) from None
+    finally:
+        await model.close()
+    known = await _models(config, key)
+    if known and config.model not in known:
+        return f"{where} answers as {config.model!r}, though it lists only {_listed(known)}"
+    return None
+
+
+def _meaning(
+    config: ModelConfig, error: ModelError, where: str, known: list[str] | None, key: str | None
+) -> str:
+    import openai
+
+    cause = error.__cause__
+    variable = config.api_key_env or "OPENAI_API_KEY"
+    if isinstance(cause, openai.APITimeoutError):
+        return f"{where} did not answer within {TRY_SECONDS:g} s"
+    if isinstance(cause, openai.APIConnectionError):
+        return (
+            f"no server answers at {where} ({_root(cause)}). Is it running, and is the address "
+            "right, up to and including /v1?"
+        )
+    if isinstance(cause, openai.APIStatusError) and cause.status_code in (401, 403):
+        hint = "the key in it is refused" if key else "it is not set"
+        return f"{where} wants an API key: {variable}: {hint} ({cause.message})"
+    if known is not None and config.model not in known:
+        return (
+            f"{where} does not know the model {config.model!r}."
+            f"{did_you_mean(config.model, known)} It serves: {_listed(known)}"
+        )
+    if known is None and (cause is None or isinstance(cause, openai.NotFoundError | ValueError)):
+        return (
+            f"{where} is not an OpenAI-compatible API ({error}). The address goes up to and "
+            "includes /v1"
+        )
+    return f"{where} refused a first question: {error}"
+
+
+async def _models(config: ModelConfig, key: str | None) -> list[str] | None:
+    """Return the models that the server lists, or None if it lists none."""
+    import openai
+
+    client = openai.AsyncOpenAI(
+        base_url=config.base_url, api_key=key or "none", timeout=TRY_SECONDS, max_retries=0
+    )
+    try:
+        async with client:
+            page = await client.models.list()
+            return [str(entry.id) for entry in page.data]
+    except (openai.OpenAIError, ValueError, AttributeError, TypeError):
+        return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
+    return (", ".join(names[:SHOWN_MODELS]) or "nothing") + more
+
+
+def _root(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__

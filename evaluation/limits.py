@@ -1,0 +1,55 @@
+"""Limits of one rollout that the environment knows nothing of: wall time and price."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from vf.evaluation.eval_config import Limits, Price
+from vf.inference.model import Conversation, LimitReached, Model, Reply, Sampling
+from vf.traces.trace import StopReason
+
+
+class Limited:
+    """A model for one rollout, which stops answering when a limit is reached.
+
+    Wall time counts from here, and ends an answer that is under way; the environment's own work
+    (a tool call, say) has its own deadline, and is not cut short. The price is looked at before
+    each answer.
+
+    Args:
+        model: Who answers.
+        limits: Of which ``max_seconds`` and ``max_cost`` are heeded here.
+        price: What the model costs.
+    """
+
+    def __init__(self, model: Model, limits: Limits, price: Price | None) -> None:
+        self._model = model
+        self._limits = limits
+        self._price = price
+        self._cost = 0.0
+        self._started = time.monotonic()
+
+    async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
+        """Answer, unless a limit is reached.
+
+        Raises:
+            LimitReached: One is.
+            ModelError: No answer could be had.
+        """
+        seconds, cost = self._limits.max_seconds, self._limits.max_cost
+        if cost is not None and self._cost >= cost:
+            raise LimitReached(StopReason.MAX_COST)
+        left = None if seconds is None else self._started + seconds - time.monotonic()
+        if left is not None and left <= 0:
+            raise LimitReached(StopReason.MAX_SECONDS)
+        try:
+            async with asyncio.timeout(left) as deadline:
+                reply = await self._model.respond(conversation, sampling)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise LimitReached(StopReason.MAX_SECONDS) from None
+        if self._price is not None:
+            self._cost += self._price.of(reply.prompt_tokens, reply.completion_tokens)
+        return reply

@@ -1,0 +1,222 @@
+"""From ``[[models]]`` to something that answers: an API, or an engine of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from vf.environments.runner import rollout
+from vf.evaluation.eval_config import EvalConfig, ModelConfig, looks_local, slug
+from vf.evaluation.load_eval_config import explain
+from vf.inference.checkpoint import Checkpoint
+from vf.inference.model import Model
+from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.inference.tiny_path import resolve_model
+from vf.runtime.errors import ConfigError, ServerDown
+from vf.traces.trace import Trace
+
+Say = Callable[[str], None]
+PEEK = 1 << 20  # bytes at either end of a weights file that tell it from another
+WATCH_SECONDS = 1.0  # between two looks at whether the engine lives
+FOR_TRAINING = ("publish", "sleep", "logprob_tolerance")
+PACKAGES = ("torch", "transformers", "starlette", "uvicorn", "httpx")  # of vf-rl[train]
+MODEL_FILES = ("*.safetensors", "*.bin", "*.json", "*.jinja")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenModel:
+    """A model that can be asked.
+
+    Attributes:
+        model: Who answers.
+        run: Runs a rollout; one that an outage of our own server broke is done over.
+        failure: Ends with an error if the engine dies; None for an API.
+    """
+
+    model: Model
+    run: Callable[..., Any] = rollout
+    failure: asyncio.Task[None] | None = None
+
+
+def engine_settings(config: ModelConfig) -> EmbeddedSettings | VllmSettings:
+    """Return the settings of an engine of our own.
+
+    Raises:
+        ConfigError: One is wrong, or only means something in training.
+    """
+    kind = VllmSettings if config.engine == "vllm" else EmbeddedSettings
+    for name in FOR_TRAINING:
+        if name in config.inference:
+            raise ConfigError(
+                f"model {config.name}: inference.{name} is for training; leave it out"
+            )
+    try:
+        return kind.model_validate({**config.inference, "engine": config.engine})
+    except ValidationError as error:
+        lines = [explain(kind, each) for each in error.errors(include_url=False)]
+        raise ConfigError("\n".join(f"inference.{line}" for line in lines)) from None
+
+
+def fingerprint(config: ModelConfig) -> str | None:
+    """Return a digest of a local model's files: their names, sizes, beginnings and ends.
+
+    So results are never gone on with after the checkpoint in that folder has been replaced.
+    Nothing for an API or a hub name.
+    """
+    if config.engine == "api" or not looks_local(config.model):
+        return None
+    folder = Path(resolve_model(config.model)).expanduser()
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(path for pattern in MODEL_FILES for path in folder.glob(pattern)):
+        with file.open("rb") as content:
+            size = file.stat().st_size
+            digest.update(f"{file.name}:{size}:".encode())
+            digest.update(content.read(PEEK))
+            content.seek(max(0, size - PEEK))
+            digest.update(content.read())
+    return digest.hexdigest()
+
+
+def api_key(config: ModelConfig) -> str | None:
+    """Return the key of an API, if there is one.
+
+    Raises:
+        ConfigError: The variable that it should be in is not set.
+    """
+    name = config.api_key_env or "OPENAI_API_KEY"
+    key = os.environ.get(name)
+    if not key and (config.api_key_env or config.base_url is None):
+        hint = "" if config.base_url else ", or name another server with -b"
+        if "/" in config.model and not config.base_url:
+            hint += f". (There is no folder {config.model!r} here either.)"
+        raise ConfigError(f"model {config.name}: no API key: set {name}{hint}")
+    return key or None
+
+
+@asynccontextmanager
+async def open_model(
+    config: ModelConfig, evaluation: EvalConfig, *, tools: bool, folder: Path, say: Say
+) -> AsyncIterator[OpenModel]:
+    """Start whatever answers for a model, and stop it at the end of the block.
+
+    Args:
+        config: The model.
+        evaluation: How it is sampled.
+        tools: Whether any of the environments has tools.
+        folder: For the log of a server.
+        say: Told what is being waited for.
+
+    Raises:
+        ConfigError: Something is missing or does not fit.
+        EngineError: The engine does not start.
+    """
+    if config.engine == "api":
+        from vf.inference.models.chat_model import ChatModel
+
+        chat = ChatModel(
+            config.model,
+            base_url=config.base_url,
+            api_key=api_key(config),
+            timeout=evaluation.generation_timeout,
+            extra_body=config.extra_body,
+        )
+        try:
+            yield OpenModel(chat)
+        finally:
+            await chat.close()
+        return
+    async with _local(config, evaluation, tools=tools, folder=folder, say=say) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def _local(
+    config: ModelConfig, evaluation: EvalConfig, *, tools: bool, folder: Path, say: Say
+) -> AsyncIterator[OpenModel]:
+    import transformers
+
+    from vf.inference.models.local_model import build_local_engine, load_renderer
+    from vf.inference.models.token_model import TokenModel
+
+    transformers.utils.logging.disable_progress_bar()  # it would write into our display
+    settings = engine_settings(config)
+    checkpoint = Checkpoint.find(config.model)
+    if isinstance(settings, VllmSettings) and config.tokenizer is not None:
+        args = {"tokenizer": resolve_model(config.tokenizer), **settings.args}
+        settings = settings.model_copy(update={"args": args})
+    renderer, notes = load_renderer(
+        checkpoint, settings.template_args, tools=tools, tokenizer=config.tokenizer
+    )
+    for note in notes:
+        say(f"{config.name}: {note}")
+    context = checkpoint.context()
+    max_seq_len = min(config.max_seq_len, context or config.max_seq_len)
+    say(f"{config.name}: starting the {config.engine} engine, {max_seq_len} tokens of context")
+    async with AsyncExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-eval-"))
+        engine = await asyncio.to_thread(
+            build_local_engine,
+            config.name,
+            checkpoint,
+            settings,
+            renderer,
+            max_seq_len=max_seq_len,
+            scratch=Path(scratch),
+            log_path=folder / f"{slug(config.name)}.log",
+        )
+        stack.callback(engine.stop)
+        await asyncio.to_thread(engine.start, say)
+        await asyncio.to_thread(engine.publish, 0)
+        sampler = engine.sampler(evaluation.generation_timeout)
+        stack.push_async_callback(sampler.close)
+
+        async def run(*args: Any, **kwargs: Any) -> Trace:
+            while True:
+                await engine.serving.available()
+                trace = await rollout(*args, **kwargs)
+                if trace.error is None or trace.error.boundary != ServerDown.boundary:
+                    return trace
+
+        async def watch() -> None:
+            while True:
+                await asyncio.to_thread(engine.check)
+                await asyncio.sleep(WATCH_SECONDS)
+
+        watching = asyncio.create_task(watch())
+        stack.callback(watching.cancel)
+        model = TokenModel(
+            sampler,
+            renderer,
+            max_seq_len=max_seq_len,
+            thinking_history=settings.thinking_history,
+        )
+        yield OpenModel(model, run, watching)
+
+
+def check_local(config: ModelConfig) -> None:
+    """Find out, before anything is loaded, what is wrong with a local model.
+
+    Raises:
+        ConfigError: It is not there, the packages to run it are not, or a setting is wrong.
+    """
+    settings = engine_settings(config)
+    Checkpoint.find(config.model)
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"a local model needs the package {missing[0]!r}: pip install 'vf-rl[train]'"
+        )
+    if isinstance(settings, VllmSettings):
+        from vf.inference.vllm.vllm_engine import check_settings
+
+        check_settings(settings)

@@ -1,0 +1,162 @@
+"""What an evaluation shows while it runs: live on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from vf.evaluation.tally import Tally
+from vf.traces.trace import Trace
+
+LINE_SECONDS = 15.0  # between two lines where the output is no terminal
+
+
+@dataclass(slots=True)
+class _Now:
+    """What this process has done, as against what it found in the folder."""
+
+    started: float
+    found: int
+    tokens: int = 0
+    done: int = 0
+
+
+class Progress:
+    """Shows how far an evaluation is.
+
+    Args:
+        console: Where to; stderr as a rule, so that stdout holds the results alone.
+        line_seconds: Between two lines, where the console is no terminal.
+    """
+
+    def __init__(self, console: Console, line_seconds: float = LINE_SECONDS) -> None:
+        self.console = console
+        self._line_seconds = line_seconds
+        self._live: Live | None = None
+        self._tallies: Sequence[Tally] = ()
+        self._shown: Tally | None = None
+        self._now = _Now(time.monotonic(), 0)
+        self._said = self._now.started
+        self._waited = ""
+        self._last_error = ""
+
+    def say(self, text: str) -> None:
+        """Say something; what an engine waits for comes several times a second."""
+        waiting = " is starting, " in text
+        if waiting and text.split(":")[-1] == self._waited:
+            return
+        self._waited = text.split(":")[-1] if waiting else ""
+        self.console.print(escape(text), soft_wrap=True, highlight=False)
+
+    def start(self, tallies: Sequence[Tally]) -> None:
+        """Begin, or go on, with what is counted already."""
+        self._tallies = tallies
+        found = sum(tally.done for tally in tallies)
+        self._now = _Now(time.monotonic(), found)
+        if found:
+            total = sum(tally.rollouts for tally in tallies)
+            self.say(f"{found} of {total} rollouts are done already")
+        if self.console.is_terminal and found < sum(tally.rollouts for tally in tallies):
+            self._live = Live(
+                console=self.console, get_renderable=self._table, refresh_per_second=4
+            )
+            self._live.start()
+
+    def rollout(self, tally: Tally, trace: Trace) -> None:
+        """Count a rollout that finished just now."""
+        now = self._now
+        now.done += 1
+        now.tokens += trace.completion_tokens
+        self._shown = tally
+        if trace.error is not None:
+            self._last_error = f"{trace.error.boundary}: {trace.error.message}"
+        if tally.done == tally.rollouts:
+            self._say_line()
+        else:
+            self.tick()
+
+    def tick(self) -> None:
+        """Say a line if it is time for one; to be called now and then."""
+        if time.monotonic() - self._said > self._line_seconds:
+            self._say_line()
+
+    def _say_line(self) -> None:
+        if self._live is None:
+            self._said = time.monotonic()
+            self.say(self._line())
+
+    def stop(self) -> None:
+        """End the live display. Safe to call twice."""
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._now.started
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds that the rest will take at the pace so far; None before the first rollout."""
+        now = self._now
+        if not now.done:
+            return None
+        left = sum(tally.rollouts for tally in self._tallies) - now.found - now.done
+        return self.seconds / now.done * max(0, left)
+
+    def _numbers(self) -> str:
+        tally, now = self._shown, self._now
+        if tally is None:
+            return "no rollout has finished yet"
+        parts = [_mean("reward", tally.reward.total, tally.reward.count)]
+        if tally.success.count:
+            parts.append(f"success {tally.success.mean:.1%}")
+        parts.append(f"{now.tokens / max(self.seconds, 1e-9):,.0f} tokens/s")
+        costs = [each.cost for each in self._tallies if each.cost is not None]
+        if costs:
+            parts.append(f"cost {sum(costs):.4f}")
+        failed = sum(each.failed for each in self._tallies)
+        parts.append(f"{failed} errors")
+        return "  ".join(parts)
+
+    def _place(self) -> str:
+        done = sum(tally.done for tally in self._tallies)
+        total = sum(tally.rollouts for tally in self._tallies)
+        eta = self.eta
+        left = "" if eta is None else f", {clock(eta)} left"
+        return f"{done}/{total} rollouts  {clock(self.seconds)}{left}"
+
+    def _line(self) -> str:
+        where = f"{self._shown.environment} · {self._shown.model}" if self._shown else ""
+        return f"{self._place()}  {where}  {self._numbers()}"
+
+    def _table(self) -> Group:
+        done = sum(tally.done for tally in self._tallies)
+        total = sum(tally.rollouts for tally in self._tallies)
+        table = Table.grid(padding=(0, 1))
+        where = f"{self._shown.environment} · {self._shown.model}" if self._shown else ""
+        table.add_row(ProgressBar(total, done, width=30), self._place())
+        table.add_row(Text(where, style="bold", overflow="ellipsis"), self._numbers())
+        error = Text(self._last_error.splitlines()[0] if self._last_error else "", style="red")
+        error.truncate(max(10, self.console.width - 2), overflow="ellipsis")
+        return Group(table, error) if self._last_error else Group(table)
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as people read them."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _mean(name: str, total: float, count: int) -> str:
+    return f"{name} {total / count:.3f}" if count else f"{name} –"

@@ -1,0 +1,240 @@
+"""The results folder: traces appended as they finish, and gone on with after any interruption.
+
+FOLDER/config.json                     what was measured: settings, tasks, model files
+FOLDER/results.json                    the results, once all rollouts are done
+FOLDER/ENVIRONMENT/MODEL/traces.jsonl  one line a rollout
+FOLDER/ENVIRONMENT/MODEL/failed/       rollouts that were done over since
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from vf.evaluation.eval_config import slug
+from vf.runtime.errors import ConfigError
+from vf.traces.store import TraceStore
+from vf.traces.trace import Trace
+
+Key = tuple[str, int]  # a task's id, and the number of the rollout among those of the task
+SHOWN = 120  # characters of a value in a list of differences
+
+
+def mark(trace: Trace, environment: str, model: str, index: int, cost: float | None) -> None:
+    """Write into a trace what it is a rollout of."""
+    trace.info["eval"] = {"environment": environment, "model": model, "rollout": index}
+    if cost is not None:
+        trace.info["eval"]["cost"] = cost
+
+
+def key_of(trace: Trace) -> Key:
+    """Return which rollout of its evaluation a trace is.
+
+    Raises:
+        ConfigError: It is of no evaluation.
+    """
+    try:
+        return trace.task.id, int(trace.info["eval"]["rollout"])
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(
+            f"the trace {trace.id} does not say which rollout of an evaluation it is"
+        ) from None
+
+
+class Cell:
+    """The traces of one model in one environment."""
+
+    def __init__(self, folder: Path, environment: str, model: str) -> None:
+        self.environment = environment
+        self.model = model
+        self.path = folder / slug(environment) / slug(model)
+        self.store = TraceStore(self.path / "traces.jsonl")
+        self._lines = 0
+
+    def traces(self) -> Iterator[Trace]:
+        """Yield what was written, in order; nothing if there is no file yet.
+
+        Raises:
+            ConfigError: A line is not a trace.
+        """
+        if self.store.path.exists():
+            yield from self.store
+
+    def done(self, whole: int | None = None) -> set[Key]:
+        """Return which rollouts are done, and touch nothing.
+
+        Args:
+            whole: The number of rollouts of a task, where they are scored as a group: then a
+                group that is not complete is to be done over.
+        """
+        done: set[Key] = set()
+        self._lines = 0
+        for trace in self.traces():
+            self._lines += 1
+            if trace.error is None:
+                done.add(key_of(trace))
+        if whole is not None:
+            sizes: dict[str, int] = {}
+            for task, _ in done:
+                sizes[task] = sizes.get(task, 0) + 1
+            done = {key for key in done if sizes[key[0]] == whole}
+        return done
+
+    def keep(self, done: set[Key]) -> None:
+        """Put away all rollouts but those that :meth:`done` gave: they are done over.
+
+        They go to ``failed/traces.jsonl``. A process killed in here loses nothing: what was put
+        away twice is put away once more at the most.
+        """
+        if self._lines > len(done):
+            self._rewrite(set(done))
+
+    def _rewrite(self, wanted: set[Key]) -> None:
+        kept, away = self.path / "traces.tmp", self.path / "failed" / "traces.jsonl"
+        kept.unlink(missing_ok=True)
+        with TraceStore(kept) as good, TraceStore(away) as bad:
+            for trace in self.traces():
+                key = key_of(trace)
+                if trace.error is None and key in wanted:
+                    wanted.discard(key)
+                    good.append(trace)
+                else:
+                    bad.append(trace)
+        if kept.exists():
+            kept.replace(self.store.path)
+        else:
+            self.store.path.unlink()
+
+
+class ResultsFolder:
+    """One evaluation's folder; a context manager, for it is locked while it is written to.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        ConfigError: From ``with``: another process is writing to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    def __enter__(self) -> ResultsFolder:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._unlock()
+            raise ConfigError(f"another vf-eval is writing to {self.path}") from None
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written to: {error.strerror}") from error
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        if not (self.path / "config.json").exists():  # nothing was begun: leave no trace of it
+            with suppress(OSError):
+                (self.path / "lock").unlink()
+                self.path.rmdir()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def before(self) -> dict[str, Any] | None:
+        """Return what was measured here before; None if the folder is new.
+
+        Raises:
+            ConfigError: It is not empty, and not of an evaluation.
+        """
+        if (self.path / "config.json").exists():
+            return read_config(self.path)
+        foreign = sorted({entry.name for entry in self.path.iterdir()} - {"lock", "config.tmp"})
+        if foreign:
+            raise ConfigError(
+                f"{self.path} is no results folder, and holds {foreign[0]!r}; name another with "
+                "--output"
+            )
+        return None
+
+    def check(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """See that what is measured now is what was measured before.
+
+        Raises:
+            ConfigError: It is another evaluation; lists the differences.
+        """
+        differences = list(_differences(before, now))
+        if differences:
+            raise ConfigError(
+                f"{self.path} holds another evaluation; name a new folder with --output. "
+                "What differs (there → now):\n" + "\n".join(differences)
+            )
+
+    def begin(self, measured: Mapping[str, Any]) -> None:
+        """Write down what is measured here, before the first rollout; earlier results are void."""
+        (self.path / "results.json").unlink(missing_ok=True)
+        _write(self.path / "config.json", measured)
+
+    def write_results(self, results: Mapping[str, Any]) -> Path:
+        """Write the results, and return the file."""
+        _write(self.path / "results.json", results)
+        return self.path / "results.json"
+
+    def cell(self, environment: str, model: str) -> Cell:
+        """Return the place of one model in one environment."""
+        return Cell(self.path, environment, model)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return what a results folder says was measured.
+
+    Raises:
+        ConfigError: It is not a results folder.
+    """
+    try:
+        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder} is not a results folder: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{folder} is not a results folder: config.json is not an object")
+    return found
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    written = file.with_suffix(".tmp")
+    with written.open("w", encoding="utf-8") as out:
+        out.write(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        out.flush()
+        os.fsync(out.fileno())
+    written.replace(file)
+
+
+def _differences(there: Any, now: Any, where: str = "") -> Iterator[str]:
+    if isinstance(there, Mapping) and isinstance(now, Mapping):
+        for key in sorted({*there, *now}, key=str):
+            name = f"{where}.{key}" if where else str(key)
+            yield from _differences(there.get(key), now.get(key), name)
+    elif isinstance(there, list) and isinstance(now, list) and len(there) == len(now):
+        for place, (one, other) in enumerate(zip(there, now, strict=True)):
+            yield from _differences(one, other, f"{where}[{place}]")
+    elif there != now:
+        yield f"  {where}: {_short(there)} → {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"

@@ -1,0 +1,304 @@
+"""Running an evaluation: every model in every environment, from where the folder stands."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic_core
+
+from vf.environments.environment import Environment
+from vf.environments.registry import make
+from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig
+from vf.evaluation.evaluate import Job, in_batches, run_jobs, take_tasks
+from vf.evaluation.limits import Limited
+from vf.evaluation.models import (
+    OpenModel,
+    check_local,
+    engine_settings,
+    fingerprint,
+    open_model,
+)
+from vf.evaluation.progress import Progress
+from vf.evaluation.results import Cell, ResultsFolder, mark
+from vf.evaluation.tally import Summary, Tally
+from vf.runtime.calling import call
+from vf.runtime.errors import VfError
+from vf.traces.task import Task
+from vf.traces.trace import Trace
+
+FAILURES_IN_A_ROW = 25  # after which nothing can be expected of the rest
+
+
+class EvaluationStopped(VfError):
+    """So many rollouts in a row failed that the rest would too. It can be gone on with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One environment of the evaluation, with its tasks."""
+
+    config: EnvironmentConfig
+    environment: Environment
+    tasks: Sequence[Task]
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """Its tools in OpenAI's format."""
+        return self.environment.episode(0).toolbox.schemas()
+
+
+@dataclass(slots=True)
+class _Part:
+    """One model in one environment: what is done, and what it adds up to."""
+
+    place: Place
+    model: ModelConfig
+    cell: Cell
+    tally: Tally
+    done: set[tuple[str, int]]
+
+    @property
+    def finished(self) -> bool:
+        return len(self.done) == self.tally.rollouts
+
+
+def prepare(config: EvalConfig) -> list[Place]:
+    """Make the environments, with their tasks and limits, and look at everything but endpoints.
+
+    Raises:
+        ConfigError: An environment, an argument or a model is not there, or does not fit.
+    """
+    for model in config.models:
+        if model.engine != "api":
+            engine_settings(model)
+    places = []
+    for entry in config.environments:
+        environment = _with_limits(make(entry.id, **entry.args), config.limits)
+        environment.id = entry.id
+        tasks = take_tasks(environment, "eval", entry.tasks or config.tasks)
+        places.append(Place(entry, environment, tasks))
+    return places
+
+
+def _with_limits(environment: Environment, limits: Limits) -> Environment:
+    limited = copy.copy(environment)
+    if limits.max_turns is not None:
+        limited.max_turns = limits.max_turns
+    if limits.max_tokens is not None:
+        limited.max_tokens = limits.max_tokens
+    if limits.max_seconds is not None:
+        # What is left of a rollout at the limit, scoring above all, still has its own time.
+        limited.timeout = limits.max_seconds + environment.timeout
+    return limited
+
+
+def measured(config: EvalConfig, places: Sequence[Place]) -> dict[str, Any]:
+    """Return all that the results depend on: settings, model files, and the extent."""
+    files = {model.name: fingerprint(model) for model in config.models}
+    return {"settings": config.measured(), "model_files": files, **extent(config, places)}
+
+
+def extent(
+    config: EvalConfig, places: Sequence[Place], size: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return how much is measured, and a digest of the tasks.
+
+    Args:
+        config: The settings.
+        places: The environments.
+        size: That of an earlier evaluation. If this one holds all of it, the answer is of the
+            part of this one that is as large.
+    """
+    whole: dict[str, Any] = {
+        "rollouts_per_example": config.rollouts_per_example,
+        "tasks": {place.config.name: len(place.tasks) for place in places},
+    }
+    size = size if size is not None and _holds(whole, size) else whole
+    tasks = {}
+    for place in places:
+        digest = hashlib.blake2b(digest_size=16)
+        for task in place.tasks[: size["tasks"][place.config.name]]:
+            digest.update(pydantic_core.to_json([task.id, task.prompt, task.answer, task.info]))
+        tasks[place.config.name] = digest.hexdigest()
+    return {"size": size, "tasks": tasks}
+
+
+def _holds(whole: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    """Return whether an evaluation of one size holds one of another."""
+    return (
+        whole["rollouts_per_example"] >= part["rollouts_per_example"]
+        and whole["tasks"].keys() == part["tasks"].keys()
+        and all(whole["tasks"][name] >= count for name, count in part["tasks"].items())
+    )
+
+
+async def run_evaluation(
+    config: EvalConfig,
+    places: Sequence[Place],
+    folder: ResultsFolder,
+    progress: Progress,
+    *,
+    begin: Callable[[], None] = lambda: None,
+) -> list[Summary]:
+    """Run what is not done yet, and return all results.
+
+    Args:
+        config: The settings.
+        places: The environments; see :func:`prepare`.
+        folder: Checked to be this evaluation's.
+        progress: Told of every rollout.
+        begin: Called when everything has been looked at, before the first rollout.
+
+    Raises:
+        ConfigError: An endpoint or an engine cannot be used; nothing was run.
+        EvaluationStopped: Rollouts failed one after the other.
+        EngineError: An engine of our own died.
+    """
+    parts = [_part(config, place, model, folder) for model in config.models for place in places]
+    try:
+        await _check(config, [part for part in parts if not part.finished], progress)
+        begin()
+        for part in parts:
+            part.cell.keep(part.done)
+            for trace in part.cell.traces():
+                part.tally.add(trace)
+        progress.start([part.tally for part in parts])
+        ticking = asyncio.create_task(_tick(progress))
+        try:
+            for model in config.models:
+                mine = [part for part in parts if part.model is model]
+                await _run_model(config, model, mine, folder, progress)
+        finally:
+            ticking.cancel()
+    finally:
+        for part in parts:
+            part.cell.store.close()
+    return [part.tally.summary() for part in parts]
+
+
+def _part(config: EvalConfig, place: Place, model: ModelConfig, folder: ResultsFolder) -> _Part:
+    cell = folder.cell(place.config.name, model.name)
+    rollouts = config.rollouts_per_example
+    in_groups = bool(place.environment.rubric.group_rewards)
+    done = cell.done(rollouts if in_groups else None)
+    tally = Tally(place.config.name, model.name, len(place.tasks), rollouts)
+    return _Part(place, model, cell, tally, done)
+
+
+async def _check(config: EvalConfig, parts: Sequence[_Part], progress: Progress) -> None:
+    """Try whatever the unfinished parts need, once, before anything starts."""
+    for model in config.models:
+        mine = [part for part in parts if part.model is model]
+        if not mine:
+            continue
+        if model.engine != "api":
+            check_local(model)
+            continue
+        from vf.evaluation.endpoint import try_endpoint
+
+        tools = next((part.place.tools for part in mine if part.place.tools), [])
+        progress.say(f"{model.name}: trying {model.base_url or 'the API'} once")
+        note = await try_endpoint(model, config, tools)
+        if note is not None:
+            progress.say(f"note: {note}")
+    for environment in {id(part.place): part.place.environment for part in parts}.values():
+        await call(environment.check)
+
+
+async def _run_model(
+    config: EvalConfig,
+    model: ModelConfig,
+    parts: Sequence[_Part],
+    folder: ResultsFolder,
+    progress: Progress,
+) -> None:
+    todo = [part for part in parts if not part.finished]
+    if not todo:
+        return
+    tools = any(part.place.tools for part in todo)
+    async with open_model(
+        model, config, tools=tools, folder=folder.path, say=progress.say
+    ) as opened:
+        for part in todo:
+            await call(part.place.environment.start)
+            await _unless(opened.failure, _run_part(config, part, opened, progress))
+
+
+async def _run_part(config: EvalConfig, part: _Part, opened: OpenModel, progress: Progress) -> None:
+    price = config.prices.get(part.model.model)
+    environment = part.place.environment
+    in_a_row = 0
+
+    async def run(job: Job) -> Trace:
+        for _ in range(1 + config.retry_errors):
+            trace: Trace = await opened.run(
+                environment,
+                job.task,
+                Limited(opened.model, config.limits, price),
+                sampling=config.sampling,
+                seed=job.seed(config.seed),
+            )
+            if trace.error is None:
+                break
+        return trace
+
+    def on_trace(job: Job, trace: Trace) -> None:
+        nonlocal in_a_row
+        cost = None if price is None else _cost(trace, price.of)
+        mark(trace, part.place.config.name, part.model.name, job.index, cost)
+        part.cell.store.append(trace)
+        part.tally.add(trace)
+        progress.rollout(part.tally, trace)
+        in_a_row = 0 if trace.error is None else in_a_row + 1
+        if trace.error is not None and in_a_row >= FAILURES_IN_A_ROW:
+            raise EvaluationStopped(
+                f"{in_a_row} rollouts in a row failed, the last in the {trace.error.boundary}: "
+                f"{trace.error.message}"
+            )
+
+    await run_jobs(
+        environment,
+        in_batches(environment, _jobs(part)),
+        run,
+        max_concurrent=config.max_concurrent,
+        on_trace=on_trace,
+    )
+
+
+def _jobs(part: _Part) -> Iterator[list[Job]]:
+    """Yield the rollouts of each task that are not done."""
+    for task in part.place.tasks:
+        indices = range(part.tally.rollouts_per_example)
+        jobs = [Job(task, index) for index in indices if (task.id, index) not in part.done]
+        if jobs:
+            yield jobs
+
+
+def _cost(trace: Trace, of: Callable[[int, int], float]) -> float:
+    return sum(of(turn.prompt_tokens, turn.completion_tokens) for turn in trace.turns)
+
+
+async def _tick(progress: Progress) -> None:
+    while True:
+        await asyncio.sleep(1.0)
+        progress.tick()
+
+
+async def _unless(failure: asyncio.Task[None] | None, work: Awaitable[None]) -> None:
+    """Do the work, unless something that it depends on fails first."""
+    working = asyncio.ensure_future(work)
+    waiting = [working] if failure is None else [working, failure]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if failure is not None and failure.done() and not working.done():
+            failure.result()
+        await working
+    finally:
+        if not working.done():
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)

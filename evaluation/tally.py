@@ -1,0 +1,237 @@
+"""What the traces of one model in one environment add up to, without keeping them.
+
+Memory grows with the tasks, not with the rollouts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from vf.evaluation.estimators import (
+    Estimate,
+    mean_of_tasks,
+    pass_at_k,
+    pass_hat_k,
+)
+from vf.traces.trace import Score, Trace
+
+UNIT = (0.0, 1.0)
+SOLVED = 1.0  # the outcome of a rollout that is a success
+
+
+@dataclass(slots=True)
+class _Sum:
+    """A sum and how many it is of."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.count += 1
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+
+@dataclass(slots=True)
+class _TaskTally:
+    """One task's rollouts."""
+
+    reward: _Sum = field(default_factory=_Sum)
+    success: _Sum = field(default_factory=_Sum)
+    components: dict[str, _Sum] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The results of one model in one environment.
+
+    Attributes:
+        environment: Its name.
+        model: Its name.
+        tasks: Tasks asked for.
+        rollouts: Rollouts asked for.
+        scored: Rollouts with a reward; all means are over these.
+        failed: Rollouts that an error left without one.
+        unscored: Rollouts that the rubric left without one.
+        reward: Mean reward.
+        success: Share of rollouts whose outcome is 1.
+        pass_at: By k: the probability that one of k rollouts succeeds.
+        pass_hat: By k: the probability that all of k rollouts succeed.
+        components: Outcome, penalties, gates, parts and metrics, by name.
+        stop_reasons: How often each.
+        truncated: Rollouts that a limit ended.
+        errors: By boundary: how many, and what the first said.
+        turns: Answers of the model, all rollouts.
+        prompt_tokens: As the model's server counts them, summed over turns.
+        completion_tokens: Tokens sampled.
+        seconds: By phase, summed over rollouts, which run side by side.
+        cost: By the price table; None without one.
+    """
+
+    environment: str
+    model: str
+    tasks: int
+    rollouts: int
+    scored: int
+    failed: int
+    unscored: int
+    reward: Estimate
+    success: Estimate
+    pass_at: dict[int, Estimate]
+    pass_hat: dict[int, Estimate]
+    components: dict[str, Estimate]
+    stop_reasons: dict[str, int]
+    truncated: int
+    errors: dict[str, dict[str, Any]]
+    turns: int
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: dict[str, float]
+    cost: float | None
+
+    @property
+    def missing(self) -> int:
+        """Rollouts that were asked for and have not been run."""
+        return self.rollouts - self.scored - self.failed - self.unscored
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the results as JSON; a mean over nothing is None."""
+        found = asdict(self) | {"missing": self.missing}
+        plain: dict[str, Any] = _plain(found)
+        return plain
+
+
+class Tally:
+    """Adds traces up.
+
+    Args:
+        environment: Its name.
+        model: Its name.
+        tasks: Tasks asked for.
+        rollouts_per_example: Rollouts asked for of each.
+    """
+
+    def __init__(self, environment: str, model: str, tasks: int, rollouts_per_example: int) -> None:
+        self.environment = environment
+        self.model = model
+        self.tasks = tasks
+        self.rollouts_per_example = rollouts_per_example
+        self.reward = _Sum()
+        self.success = _Sum()
+        self.done = self.failed = self.unscored = self.truncated = 0
+        self.turns = self.prompt_tokens = self.completion_tokens = 0
+        self.cost: float | None = None
+        self.stop_reasons: Counter[str] = Counter()
+        self.errors: dict[str, dict[str, Any]] = {}
+        self.seconds: Counter[str] = Counter()
+        self._by_task: dict[str, _TaskTally] = {}
+
+    @property
+    def rollouts(self) -> int:
+        """How many rollouts were asked for."""
+        return self.tasks * self.rollouts_per_example
+
+    def add(self, trace: Trace) -> None:
+        """Count one rollout."""
+        self.done += 1
+        self.truncated += trace.truncated
+        self.turns += len(trace.turns)
+        self.prompt_tokens += sum(turn.prompt_tokens for turn in trace.turns)
+        self.completion_tokens += trace.completion_tokens
+        self.stop_reasons[str(trace.stop_reason)] += 1
+        self.seconds.update(trace.timing)
+        cost = trace.info.get("eval", {}).get("cost")
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
+        if trace.error is not None:
+            self.failed += 1
+            seen = self.errors.setdefault(
+                trace.error.boundary, {"count": 0, "first": trace.error.message}
+            )
+            seen["count"] += 1
+        elif trace.score is None or trace.score.reward is None:
+            self.unscored += 1
+        else:
+            self._score(trace.task.id, trace.score, trace.score.reward)
+
+    def _score(self, task_id: str, score: Score, reward: float) -> None:
+        task = self._by_task.setdefault(task_id, _TaskTally())
+        task.reward.add(reward)
+        self.reward.add(reward)
+        if score.outcome is not None:
+            solved = float(score.outcome >= SOLVED)
+            task.success.add(solved)
+            self.success.add(solved)
+        for name, value in _components(score).items():
+            if value is not None:
+                task.components.setdefault(name, _Sum()).add(float(value))
+
+    def summary(self) -> Summary:
+        """Return what the traces so far add up to."""
+        by_task = self._by_task.values()
+        names = dict.fromkeys(name for task in by_task for name in task.components)
+        judged = [task.success for task in by_task if task.success.count]
+        return Summary(
+            environment=self.environment,
+            model=self.model,
+            tasks=self.tasks,
+            rollouts=self.rollouts,
+            scored=self.reward.count,
+            failed=self.failed,
+            unscored=self.unscored,
+            reward=mean_of_tasks([task.reward.mean for task in by_task], bounds=UNIT),
+            success=mean_of_tasks([task.mean for task in judged], bounds=UNIT),
+            pass_at=self._passes(pass_at_k),
+            pass_hat=self._passes(pass_hat_k),
+            components={name: self._component(name) for name in names},
+            stop_reasons=dict(self.stop_reasons.most_common()),
+            truncated=self.truncated,
+            errors=self.errors,
+            turns=self.turns,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            seconds=dict(self.seconds),
+            cost=self.cost,
+        )
+
+    def _component(self, name: str) -> Estimate:
+        values = [t.components[name].mean for t in self._by_task.values() if name in t.components]
+        bounds = None if name.startswith("metric/") else UNIT
+        return mean_of_tasks(values, bounds=bounds)
+
+    def _passes(self, estimate: Callable[[int, int, int], float]) -> dict[int, Estimate]:
+        """Return the estimates for k = 1, 2, 4, ... and the number of rollouts of a task.
+
+        A task with fewer than k judged rollouts says nothing about k, and is counted as left out.
+        """
+        most = self.rollouts_per_example
+        ks = sorted({most, *(2**power for power in range(most.bit_length()))})
+        counts = [(t.success.count, round(t.success.total)) for t in self._by_task.values()]
+        found = {}
+        for k in ks:
+            values = [estimate(n, c, k) for n, c in counts if n >= k]
+            found[k] = mean_of_tasks(values, bounds=UNIT, left_out=self.tasks - len(values))
+        return found
+
+
+def _components(score: Score) -> Mapping[str, float | bool | None]:
+    return {
+        "outcome": score.outcome,
+        **{f"penalty/{name}": value for name, value in score.penalties.items()},
+        **{f"gate/{name}": value for name, value in score.gates.items()},
+        **{f"part/{name}": value for name, value in score.parts.items()},
+        **{f"metric/{name}": value for name, value in score.metrics.items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return nested values as JSON has them, which knows no NaN."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return None if isinstance(value, float) and value != value else value

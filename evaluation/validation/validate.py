@@ -1,0 +1,301 @@
+"""Validating an environment: the agents act, and what they earn is judged."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from vf.environments.environment import Environment
+from vf.environments.runner import rollout
+from vf.evaluation.evaluate import evaluate, take_tasks
+from vf.evaluation.validation.agents import (
+    FORMS,
+    IGNORANT,
+    Agent,
+    AgentModel,
+    Notes,
+    Situation,
+    answer_text,
+)
+from vf.evaluation.validation.checks import check_leaks, check_tasks, check_tools
+from vf.evaluation.validation.findings import AgentResult, Finding, Report
+from vf.evaluation.validation.hackers import hackers
+from vf.evaluation.validation.judging import (
+    judge_errors,
+    judge_hackers,
+    judge_ignorant,
+    judge_oracle,
+    judge_sandbox,
+    judge_spread,
+)
+from vf.evaluation.validation.trap import Trap, set_trap
+from vf.inference.model import Model, Sampling
+from vf.inference.models.scripted import Line, Script, ScriptedModel
+from vf.runtime.errors import ConfigError, ModelError
+from vf.traces.task import Task
+from vf.traces.trace import Trace
+
+DEFAULT_TASKS = 8
+CHECKS = (
+    "tasks",
+    "tools",
+    "oracle",
+    "deterministic",
+    "leaks",
+    "ignorant",
+    "hackers",
+    "spread",
+    "sandbox",
+    "errors",
+)
+_MOST_OPTIONS = 20
+_KNOWN = 200  # other tasks whose answers the agents have heard of
+_MAX_CONCURRENT = 8
+_SAMPLING = Sampling(max_tokens=16384)
+
+
+async def validate(
+    environment: Environment,
+    *,
+    again: Environment | None = None,
+    tasks: int = DEFAULT_TASKS,
+    seed: int = 0,
+    allow: Sequence[str] = (),
+) -> Report:
+    """Run the scripted agents on tasks of the eval split, and judge what they earn.
+
+    Meanwhile the whole process stands in an empty folder, where code that runs outside of any
+    sandbox does less harm: what an environment opens later must not have a relative path. A judge
+    in the rubric is asked about every rollout.
+
+    Args:
+        environment: What to validate.
+        again: The same environment, made a second time, for the check of determinism.
+        tasks: How many tasks; each agent has one rollout of each.
+        seed: Seed of the agents and the rollouts.
+        allow: Names of checks that may fail; see ``CHECKS``.
+
+    Raises:
+        ConfigError: ``tasks`` is below 2, there are no tasks, or ``allow`` names no check.
+    """
+    if tasks < 2:
+        raise ConfigError(f"validation needs at least 2 tasks, got {tasks}")
+    for name in allow:
+        if name not in CHECKS:
+            raise ConfigError(f"allow: there is no check {name!r}. Checks: {', '.join(CHECKS)}")
+    with set_trap() as trap:
+        report = await _Validation(environment, again or environment, tasks, seed, trap).run()
+    for finding in report.findings:
+        if finding.status == "fail" and finding.check in allow:
+            finding.status = "allowed"
+    return report
+
+
+class _Validation:
+    """One validation while it runs."""
+
+    def __init__(
+        self, environment: Environment, again: Environment, tasks: int, seed: int, trap: Trap
+    ) -> None:
+        self.environment, self.again, self.seed, self.trap = environment, again, seed, trap
+        self.tasks = take_tasks(environment, "eval", tasks)
+        self.scripts: dict[str, Script] = {}
+        self.report = Report(environment.id or type(environment).__name__, len(self.tasks))
+        self.notes = self._notes()
+        self.prompts: dict[str, str] = {}
+
+    async def run(self) -> Report:
+        schemas = self.environment.episode(self.seed).toolbox.schemas()
+        findings = [check_tasks(self.environment, self.again), check_tools(schemas)]
+        findings.append(await self._oracle())
+        oracle = self.report.agents[0] if self.report.agents else None
+        await self._find_form()
+        agents = [*IGNORANT, *self._wrong()]
+        honest = [await self._act(agent) for agent in agents]
+        suite = [await self._act(agent) for agent in hackers(self.trap)]
+        findings.append(await self._deterministic())
+        tools = json.dumps(schemas) if schemas else ""
+        prompts = {id: f"{text}\n{tools}" for id, text in self.prompts.items()}
+        findings += [
+            check_leaks(prompts, self.tasks),
+            judge_ignorant(honest, {agent.name: agent.limit for agent in agents}),
+            judge_hackers(honest, suite),
+            judge_spread(oracle, honest),
+            judge_sandbox(self.trap),
+            judge_errors(self.report.agents),
+        ]
+        self.report.findings = findings
+        return self.report
+
+    def _notes(self) -> Notes:
+        """Note the answers of other tasks than those that the agents get, if there are any."""
+        chosen = {task.id for task in self.tasks}
+        known = take_tasks(self.environment, "eval", len(self.tasks) + _KNOWN)
+        known = [task for task in known if task.id not in chosen] or known
+        answers = [text for task in known if (text := answer_text(task.answer)) is not None]
+        counts = Counter(answers)
+        return Notes(
+            options=list(counts)[:_MOST_OPTIONS],
+            frequent=counts.most_common(1)[0][0] if counts else "yes",
+            max_turns=self.environment.max_turns,
+        )
+
+    async def _oracle(self) -> Finding:
+        for task in self.tasks:
+            try:
+                script = self.environment.oracle(task)
+                if script is not None:
+                    self.scripts[task.id] = script if callable(script) else list(script)
+            except Exception as error:
+                self.scripts.clear()
+                return Finding(
+                    "oracle",
+                    "fail",
+                    f"oracle raised {type(error).__name__} on task {task.id!r}: {error}",
+                    "oracle(self, task) is called on the definition: no reset has run before",
+                )
+        missing = len(self.tasks) - len(self.scripts)
+        if missing:
+            return Finding(
+                "oracle",
+                "skipped",
+                f"{missing} of {len(self.tasks)} tasks have no oracle",
+                "define oracle(self, task) in the environment: what a model that solves the task "
+                "says; without it nothing shows that the tasks can be solved",
+            )
+        result = await self._act(self._solver())
+        return judge_oracle(result, [task.id for task in self.tasks])
+
+    def _solver(self) -> Agent:
+        def speak(situation: Situation) -> Line:
+            script = self.scripts[situation.task.id]
+            if callable(script):
+                return script(situation.messages)
+            lines = list(script)
+            if situation.turn >= len(lines):
+                raise ModelError("the oracle's script is at its end, but the episode goes on")
+            return lines[situation.turn]
+
+        return Agent("oracle", "says what the environment's oracle says", speak)
+
+    async def _find_form(self) -> None:
+        """Learn how an answer must be written: the first form in which a right one is paid."""
+        forms = [*self._oracle_forms(), *FORMS]
+        self.notes = replace(self.notes, form=forms[0])
+
+        def say(form: str, situation: Situation) -> Line:
+            return form.format(answer_text(situation.task.answer))
+
+        for form in dict.fromkeys(forms):
+            knowing = Agent("", "", partial(say, form))
+            traces = await self._rollouts(partial(self._model, knowing), self.tasks[:2])
+            if any(trace.reward for trace in traces):
+                self.notes = replace(self.notes, form=form)
+                self.report.form = form
+                return
+
+    def _oracle_forms(self) -> list[str]:
+        """Read the form off the oracle's last lines."""
+        forms = []
+        for task in self.tasks:
+            script, answer = self.scripts.get(task.id), answer_text(task.answer)
+            if not isinstance(script, list) or not script or answer is None:
+                continue
+            line = script[-1]
+            if isinstance(line, str) and line.count(answer) == 1:
+                before, after = line.split(answer)
+                forms.append(f"{_literal(before)}{{}}{_literal(after)}")
+        return [form for form, _ in Counter(forms).most_common(1)]
+
+    def _wrong(self) -> list[Agent]:
+        """Return an agent that solves another task, if the oracle's scripts allow it."""
+        lines = {id: script for id, script in self.scripts.items() if isinstance(script, list)}
+        wrong: dict[str, list[Line]] = {}
+        for index, task in enumerate(self.tasks):
+            for other in self.tasks[index + 1 :] + self.tasks[:index]:
+                script = lines.get(other.id)
+                if script and script != lines.get(task.id) and other.answer != task.answer:
+                    wrong[task.id] = script
+                    break
+        if len(wrong) < len(self.tasks):
+            return []
+
+        def speak(situation: Situation) -> Line:
+            script = wrong[situation.task.id]
+            return script[min(situation.turn, len(script) - 1)]
+
+        return [Agent("wrong", "does what solves another task", speak)]
+
+    def _model(self, agent: Agent, task: Task) -> Model:
+        return AgentModel(agent, task, self.notes)
+
+    async def _act(self, agent: Agent) -> AgentResult:
+        traces = await self._rollouts(partial(self._model, agent))
+        result = AgentResult(agent.name, agent.about, [trace.reward for trace in traces])
+        for trace in traces:
+            told = trace.messages[: trace.prompt_messages]
+            self.prompts.setdefault(trace.task.id, "\n".join(m.content for m in told))
+            if trace.error is not None:
+                result.errors.append(f"task {trace.task.id!r}: {trace.error.message}")
+        self.report.agents.append(result)
+        return result
+
+    async def _rollouts(
+        self,
+        model: Callable[[Task], Model],
+        tasks: Sequence[Task] | None = None,
+        environment: Environment | None = None,
+    ) -> list[Trace]:
+        async def run(env: Environment, task: Task, _: Model, **settings: Any) -> Trace:
+            return await rollout(env, task, model(task), **settings)
+
+        found = await evaluate(
+            environment or self.environment,
+            ScriptedModel([]),
+            tasks=tasks or self.tasks,
+            max_concurrent=_MAX_CONCURRENT,
+            sampling=_SAMPLING,
+            seed=self.seed,
+            run=run,
+        )
+        return found.traces
+
+    async def _deterministic(self) -> Finding:
+        agents = [agent for agent in IGNORANT if agent.name in ("random", "guess")]
+        if len(self.scripts) == len(self.tasks):
+            agents.append(self._solver())
+        for agent in agents:
+            model = partial(self._model, agent)
+            first = await self._rollouts(model)
+            second = await self._rollouts(model, environment=self.again)
+            for one, other in zip(first, second, strict=True):
+                what = _difference(one, other)
+                if what:
+                    return Finding(
+                        "deterministic",
+                        "fail",
+                        f"the same seed and the same replies gave different {what} on task "
+                        f"{one.task.id!r}",
+                        "draw from self.rng only; keep the clock, sets' order and state of other "
+                        "episodes out of it",
+                    )
+        return Finding("deterministic", "ok", "the same seed and replies give the same episode")
+
+
+def _literal(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _difference(one: Trace, other: Trace) -> str | None:
+    """Return what differs between two traces that should be alike."""
+    if one.messages[: one.prompt_messages] != other.messages[: other.prompt_messages]:
+        return "first messages"
+    if one.messages != other.messages:
+        return "answers of the environment"
+    if one.step_rewards != other.step_rewards or one.reward != other.reward:
+        return f"rewards ({one.reward} and {other.reward})"
+    return None if one.stop_reason == other.stop_reason else "ends"

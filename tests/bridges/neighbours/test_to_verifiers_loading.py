@@ -1,0 +1,134 @@
+"""What verifiers' loader makes of our modules, and what a user is told who got it wrong."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vf
+from vf.bridges.verifiers import to_verifiers as expose
+from vf.environments import registry
+
+pytest.importorskip("verifiers.v1")
+
+from verifiers.v1.cli.eval.main import main
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config, taskset_class
+
+SHIM = """\
+import vf
+
+Taskset, Harness, Env = vf.to_verifiers("calculator", max_operations=1, max_operand=50)
+__all__ = ["Env", "Harness", "Taskset"]
+"""
+
+
+def taskset(id: str = "vf-rl", **settings: Any) -> Any:
+    return load_environment(resolve_env_config({"taskset": {"id": id, **settings}})).taskset
+
+
+def test_a_module_of_three_lines_is_an_environment_of_verifiers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small_sums.py").write_text(SHIM)
+    monkeypatch.syspath_prepend(tmp_path)
+    made = taskset("small-sums", args={"max_operand": 60})
+    assert (made.environment.max_operations, made.environment.max_operand) == (1, 60)
+    assert taskset("somebody/small-sums@1.0").environment.max_operand == 50
+    assert taskset_class("small-sums") is taskset_class("small-sums")
+    first = next(iter(made))
+    (same,) = [task for task in made.environment.tasks("train") if task.id == first.key]
+    assert first.data.prompt == same.prompt
+    assert first.data.task["answer"] == same.answer
+
+
+def test_the_same_arguments_give_the_same_classes() -> None:
+    one = vf.to_verifiers("calculator", max_operations=1)
+    assert vf.to_verifiers("calculator", max_operations=1) is one
+    assert vf.to_verifiers("calculator") is not one
+
+
+def test_importing_the_module_for_verifiers_loads_nothing_of_it() -> None:
+    code = "import sys, vf_rl; print('verifiers' in sys.modules, hasattr(vf_rl, 'Rubric'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False False"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"environment": "calculater"}, "no environment 'calculater'. Did you mean 'calculator'?"),
+        ({}, "no environment is named: set env.taskset.environment"),
+        ({"environment": "calculator", "split": "test"}, "Input should be 'train' or 'eval'"),
+        ({"environment": "calculator", "argz": {}}, "argz"),
+        (
+            {"environment": "calculator", "args": {"max_operation": 1}},
+            "unexpected keyword argument 'max_operation'. Did you mean 'max_operations'",
+        ),
+        ({"environment": "calculator", "args": {"max_operations": 9}}, "must be 1 to 4, got 9"),
+    ],
+)
+def test_a_wrong_setting_is_refused_when_verifiers_loads_it(
+    settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises((vf.ConfigError, ValueError), match=re.escape(said)):
+        taskset(**settings)
+
+
+def test_verifiers_command_says_it_in_its_own_way(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["eval"])  # which it overwrites
+    with pytest.raises(SystemExit) as caught:
+        main(["vf-rl", "--env.taskset.environment", "calculater", "--no-push", "--dry-run"])
+    assert caught.value.code not in (0, None)
+    shown = f"{caught.value.code}{''.join(capsys.readouterr())}"
+    assert "Did you mean 'calculator'?" in re.sub(r"[\s│]+", " ", shown)
+
+
+def test_another_runtime_is_refused_at_once() -> None:
+    agent = {"runtime": {"type": "docker"}}
+    config = {"taskset": {"id": "vf-rl", "environment": "calculator"}, "agent": agent}
+    with pytest.raises(ValueError, match="runtime 'docker' cannot be used here"):
+        resolve_env_config(config)
+
+
+def all_equal(traces: Sequence[vf.Trace]) -> list[float]:
+    return [1.0] * len(traces)
+
+
+class Grouped(vf.Environment):
+    """An environment that compares the rollouts of a task."""
+
+    rubric = vf.Rubric(outcome=lambda trace: 1.0, group_rewards=[vf.GroupReward(all_equal)])
+
+
+def test_group_rewards_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._registered, "grouped", Grouped)
+    with pytest.raises(vf.ConfigError, match=r"its group rewards \(all_equal\) compare all"):
+        taskset(environment="grouped")
+
+
+def test_without_verifiers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    expose._plugin.cache_clear()
+    monkeypatch.setitem(sys.modules, "verifiers", None)
+    with pytest.raises(vf.ConfigError, match=re.escape("pip install 'vf-rl[verifiers]'")):
+        vf.to_verifiers("calculator")
+
+
+@pytest.mark.parametrize("found", ["0.2.1", "0.5.0", "1.0"])
+def test_another_version_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expose._plugin.cache_clear()
+    monkeypatch.setattr("vf.runtime.extras.version", lambda package: found)
+    with pytest.raises(vf.ConfigError, match=rf"verifiers {found} is not supported, but 0\.3\.1"):
+        vf.to_verifiers("calculator")
+
+
+def test_arguments_that_are_no_json_are_refused() -> None:
+    with pytest.raises(vf.ConfigError, match="travel to other processes as JSON"):
+        vf.to_verifiers("calculator", max_operations={1, 2})

@@ -1,0 +1,216 @@
+"""What is wrong is found before anything starts, and said."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.evaluation.commands import call
+from tests.evaluation.stand_in import MODEL, standing
+
+Capsys = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with standing(models=[MODEL, "stand-in-large"]) as (base, _):
+        yield base
+
+
+def refused(capsys: Capsys, *argv: str) -> str:
+    """Run a command that must be refused with nothing measured; return what it says."""
+    code, out, err = call(capsys, *argv)
+    assert (code, out) == (2, ""), err
+    assert list(Path().glob("evals/**/traces.jsonl")) == []
+    return err
+
+
+def test_an_endpoint_that_is_not_there(capsys: Capsys) -> None:
+    with socket.socket() as taken:  # bound, but not listening
+        taken.bind(("127.0.0.1", 0))
+        base = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        said = refused(capsys, "reverse-text", "-m", "m", "-b", base)
+    assert f"no server answers at {base}" in said
+    assert "Is it running, and is the address right, up to and including /v1?" in said
+
+
+@pytest.mark.parametrize("path", ["", "/v2"])
+def test_an_endpoint_that_is_something_else(capsys: Capsys, url: str, path: str) -> None:
+    wrong = url.removesuffix("/v1") + path
+    said = refused(capsys, "reverse-text", "-m", MODEL, "-b", wrong)
+    assert f"{wrong} is not an OpenAI-compatible API" in said
+    assert "includes /v1" in said
+
+
+def test_a_model_that_the_server_does_not_know(capsys: Capsys, url: str) -> None:
+    said = refused(capsys, "reverse-text", "-m", "standin", "-b", url)
+    assert "does not know the model 'standin'. Did you mean 'stand-in'" in said
+    assert "It serves: stand-in, stand-in-large" in said
+
+
+def test_a_key_that_is_missing_or_wrong(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no API key: set OPENAI_API_KEY" in refused(capsys, "reverse-text", "-m", "gpt-5-mini")
+    with standing(key="secret") as (url, _):
+        argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "1"]
+        assert "wants an API key: OPENAI_API_KEY: it is not set" in refused(capsys, *argv)
+        said = refused(capsys, *argv, "--api-key-env", "MY_KEY")
+        assert "no API key: set MY_KEY" in said
+        monkeypatch.setenv("MY_KEY", "wrong")
+        said = refused(capsys, *argv, "--api-key-env", "MY_KEY")
+        assert "MY_KEY: the key in it is refused" in said
+        assert "wrong" not in said
+        monkeypatch.setenv("MY_KEY", "secret")
+        assert call(capsys, *argv, "--api-key-env", "MY_KEY")[0] == 0
+    written = [path.read_text() for path in Path().rglob("*") if path.is_file()]
+    assert written
+    assert not any("secret" in text for text in written)
+
+
+def test_a_server_that_answers_as_a_model_that_it_does_not_list_is_used_with_a_note(
+    capsys: Capsys,
+) -> None:
+    with standing(models=[MODEL], lists=["other"]) as (url, _):
+        code, _, err = call(capsys, "reverse-text", "-m", MODEL, "-b", url, "-n", "1")
+    assert code == 0
+    assert f"note: {url} answers as 'stand-in', though it lists only other" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["calculater", "-m", "tiny"], "Did you mean 'calculator'"),
+        (
+            ["calculator", "-b", "http://127.0.0.1:1/v1"],
+            "--base-url is of a model: name it with -m",
+        ),
+        (
+            ["calculator", "-m", "tiny", "--env-arg", "max_operation=2"],
+            "Did you mean 'max_operations' or",
+        ),
+        (["calculator", "-m", "tiny", "--env-arg", "max_operations=9"], "must be 1 to 4"),
+        (["calculator", "-m", "tiny", "--env-arg", "nine"], "must be of the form key=value"),
+        (["calculator", "-m", "./nowhere"], "model './nowhere': there is no such folder"),
+        (["calculator", "-m", "."], "holds neither config.json nor an adapter"),
+        (["calculator", "-m", "tiny", "-n", "0"], "tasks = 0"),
+        (["calculator", "-m", "tiny", "--temperature", "-1"], "temperature = -1.0"),
+        (["calculator", "-m", "tiny", "--max-cost", "1"], "max_cost needs a price for tiny"),
+        (
+            ["calculator", "-m", "tiny", "--engine", "embedded", "-b", "http://x/v1"],
+            "base_url means nothing for the embedded engine",
+        ),
+        (["none.toml"], "there is no file none.toml"),
+        (["--compare", "a", "b"], "there are no traces in a"),
+    ],
+)
+def test_settings_that_cannot_be(capsys: Capsys, argv: list[str], said: str) -> None:
+    assert said in refused(capsys, *argv)
+
+
+TOML = """
+tasks = 2
+[[environments]]
+id = "reverse-text"
+[[models]]
+model = "m"
+base_url = "http://127.0.0.1:9/v1"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("task = 1" + TOML, "task: unknown key. Did you mean 'tasks'"),
+        (TOML + "temprature = 1", "models[0].temprature: unknown key."),
+        (TOML + "base-url = 1", "models[0].base-url: unknown key. Did you mean 'base_url'"),
+        (TOML + '[[models]]\nmodel = "m"', "two of the models are called m; give them a name"),
+        (TOML + '[[models]]\nname = "m"', "models[1].model: missing. Name at the API"),
+        (TOML + "[limits]\nmax_turn = 1", "limits.max_turn: unknown key. Did you mean 'max_turns'"),
+        (TOML + '[prices."m"]\nin = 1', "prices.m.in: unknown key. Did you mean 'input'"),
+        (TOML + '[prices."m"]\ninput = -1\noutput = 1', "prices.m.input = -1"),
+        ("rollouts = 1\nrollouts_per_example = 2" + TOML, "are the same setting; keep"),
+        ("[[models]]\nmodel = 'm'", "environments: missing. Where to measure"),
+        ("tasks = ", "not valid TOML"),
+        (TOML + 'engine = "embeded"', "models[0].engine = 'embeded'"),
+        (
+            "[[environments]]\nid = 'calculator'\n[[models]]\nmodel = 'tiny'\n"
+            "[models.inference]\nprot = 1",
+            "inference.prot: unknown key. Did you mean 'port'",
+        ),
+        (
+            "[[environments]]\nid = 'calculator'\n[[models]]\nmodel = 'tiny'\n"
+            "[models.inference]\nlogprob_tolerance = 1",
+            "inference.logprob_tolerance is for training",
+        ),
+    ],
+)
+def test_a_toml_that_cannot_be(capsys: Capsys, text: str, said: str) -> None:
+    Path("bad.toml").write_text(text)
+    assert said in refused(capsys, "bad.toml")
+
+
+def test_a_toml_takes_no_single_model(capsys: Capsys) -> None:
+    Path("two.toml").write_text(TOML)
+    assert "--model is for one environment and model" in refused(capsys, "two.toml", "-m", "x")
+
+
+def test_a_folder_of_another_evaluation_is_refused_with_the_differences(
+    capsys: Capsys, url: str
+) -> None:
+    argv = ["reverse-text", "-m", MODEL, "-b", url, "-o", "out"]
+    assert call(capsys, *argv, "-n", "2")[0] == 0
+    before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
+    code, _, err = call(
+        capsys, *argv, "-n", "1", "--temperature", "0.5", "--env-arg", "max_letters=5", "-c", "2"
+    )
+    assert code == 2
+    assert "out holds another evaluation; name a new folder with --output" in err
+    assert "size.tasks.reverse-text: 2 → 1" in err
+    assert "settings.temperature: 1.0 → 0.5" in err
+    assert "settings.environments[0].args.max_letters: null → 5" in err
+    assert "tasks.reverse-text:" in err
+    assert "max_concurrent" not in err
+    assert {path: path.read_bytes() for path in before} == before
+    assert call(capsys, *argv, "-n", "2", "-c", "2", "--retry-errors", "3")[0] == 0
+
+
+def test_a_checkpoint_that_was_replaced_is_another_model(tmp_path: Path) -> None:
+    from vf.evaluation.eval_config import ModelConfig
+    from vf.evaluation.models import fingerprint
+
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 3_000_000)
+    (tmp_path / "config.json").write_text("{}")
+    config = ModelConfig(model=str(tmp_path))
+    first = fingerprint(config)
+    assert first == fingerprint(config)
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.seek(2_999_000)
+        file.write(b"\1")
+    assert fingerprint(config) != first
+    assert fingerprint(ModelConfig(model="m", base_url="http://x/v1")) is None
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(capsys: Capsys, url: str) -> None:
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("years of work")
+    code, _, err = call(capsys, "reverse-text", "-m", MODEL, "-b", url, "-o", "mine")
+    assert code == 2
+    assert "mine is no results folder, and holds 'thesis.txt'" in err
+
+
+def test_when_one_rollout_after_the_other_fails_it_stops(capsys: Capsys) -> None:
+    with standing(fails=["backwards"], mended="never") as (url, _):
+        code, out, err = call(capsys, "reverse-text", "-m", MODEL, "-b", url, "-n", "100")
+    assert (code, out) == (1, "")
+    assert "25 rollouts in a row failed, the last in the model" in err
+    assert "backwards cannot be answered" in err
+    assert json.loads(Path("evals/reverse-text-stand-in/config.json").read_text())

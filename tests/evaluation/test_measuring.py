@@ -1,0 +1,168 @@
+"""What `vf-eval` measures, shows and writes, from real runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from rich.console import Console
+
+import vf
+from tests.evaluation.commands import START, call, environ, results, traces
+from tests.evaluation.stand_in import MODEL, standing
+from vf.evaluation.progress import Progress
+from vf.evaluation.tally import Tally
+from vf.traces.trace import Score
+
+Capsys = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with standing() as (base, _):
+        yield base
+
+
+def test_the_results_are_those_of_the_traces(url: str, tmp_path: Path, capsys: Capsys) -> None:
+    folder = tmp_path / "out"
+    prices = tmp_path / "prices.toml"
+    prices.write_text(f'[prices."{MODEL}"]\ninput = 1.0\noutput = 10.0\n')
+    argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "10", "-r", "3", "-o", str(folder)]
+    code, out, err = call(capsys, *argv, "--json", "--prices", str(prices))
+    assert code == 0
+    (said,) = json.loads(out)["results"]
+    assert said == results(folder)
+    every = traces(folder)
+    assert len(every) == 30
+    assert said["reward"]["mean"] == pytest.approx(fmean(t.reward or 0.0 for t in every))
+    assert said["completion_tokens"] == sum(trace.completion_tokens for trace in every) == 150
+    assert said["cost"] == pytest.approx((30 * 20 * 1.0 + 30 * 5 * 10.0) / 1e6)
+    assert said["seconds"]["total"] == pytest.approx(sum(t.timing["total"] for t in every))
+    assert said["stop_reasons"] == {"terminated": 30}
+    assert set(said["pass_at"]) == {"1", "2", "3"}
+    assert "metric/similarity" in said["components"]
+    # The seeds are those of vf.evaluate, whatever the order.
+    task = next(iter(vf.make("reverse-text").tasks("eval")))
+    mine = {t.info["eval"]["rollout"]: t.seed for t in every if t.task.id == task.id}
+    model = vf.ScriptedModel(lambda messages: "x")
+    import asyncio
+
+    evaluation = asyncio.run(
+        vf.evaluate(vf.make("reverse-text"), model, tasks=[task], rollouts_per_example=3)
+    )
+    assert [mine[index] for index in range(3)] == [trace.seed for trace in evaluation.traces]
+    assert "\x1b" not in err  # no terminal, no control codes
+    assert "30/30 rollouts" in err
+    assert "success" in err
+    assert "cost 0.0021" in err
+
+
+def test_several_environments_and_models_of_a_toml(
+    url: str, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("two.toml").write_text(
+        f"""
+        rollouts = 2
+        [[models]]
+        model = "{MODEL}"
+        base_url = "{url}"
+        [[models]]
+        model = "{MODEL}"
+        name = "short"
+        base_url = "{url}"
+        extra_body = {{ truncate = 1 }}
+        [[environments]]
+        id = "reverse-text"
+        tasks = 2
+        [[environments]]
+        id = "reverse-text"
+        name = "long"
+        args = {{ min_letters = 9 }}
+        """
+    )
+    code, out, _ = call(capsys, "two.toml", "-n", "3", "--temperature", "0.5", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["folder"] == "evals/two"
+    assert [
+        (each["environment"], each["model"], each["rollouts"]) for each in found["results"]
+    ] == [
+        ("reverse-text", MODEL, 4),
+        ("long", MODEL, 6),
+        ("reverse-text", "short", 4),
+        ("long", "short", 6),
+    ]
+    places = {str(p.relative_to("evals/two")) for p in Path("evals/two").glob("*/*/traces.jsonl")}
+    assert places == {
+        f"{environment}/{model}/traces.jsonl"
+        for environment in ("reverse-text", "long")
+        for model in (MODEL, "short")
+    }
+    config = json.loads(Path("evals/two/config.json").read_text())
+    assert config["settings"]["temperature"] == 0.5
+    code, out, _ = call(capsys, "--compare", "evals/two/long/stand-in", "evals/two/long/short")
+    assert code == 0
+    assert "0.000 (no interval)" in out  # the same seeds, the same answers
+
+
+def test_tables_show_all_of_it(url: str, tmp_path: Path, capsys: Capsys) -> None:
+    argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "8", "-r", "2", "-o", str(tmp_path / "o")]
+    code, out, _ = call(capsys, *argv)
+    assert code == 0
+    for part in (
+        "mean [95 % interval, clustered by task]",
+        "pass@k: one succeeds",
+        "pass^k: all succeed",
+        "stop reasons: terminated 16",
+        "turns 16, prompt tokens 320, sampled tokens 80",
+        "metric/similarity",
+        f"traces and results: {tmp_path / 'o'}",
+    ):
+        assert part in out
+
+
+def test_a_terminal_shows_a_live_bar_with_the_time_left(capsys: Capsys) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    progress = Progress(console)
+    tally = Tally("e", "m", 4, 1)
+    progress.start([tally])
+    trace = vf.Trace("e", vf.Task("1", "p"), seed=0)
+    trace.score = Score(reward=0.25, outcome=1.0)
+    tally.add(trace)
+    progress.rollout(tally, trace)
+    assert progress.eta is not None
+    progress.stop()
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    shown = file.getvalue()
+    assert "1/4 rollouts" in shown
+    assert "left" in shown
+    assert "reward 0.250  success 100.0%" in shown
+
+
+def test_help_is_there_at_once_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, time; start = time.perf_counter()\n"
+        "from vf.trainer.commands.eval import build_parser\n"
+        "text = build_parser().format_help(); spent = time.perf_counter() - start\n"
+        "heavy = [m for m in ('torch', 'transformers', 'openai', 'aiohttp', 'pydantic', 'rich') "
+        "if m in sys.modules]\n"
+        "assert 'examples:' in text and 'vf-eval calculator -m tiny' in text\n"
+        "assert not heavy, heavy; print(spent)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environ()
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1.0
+    help_ = subprocess.run(
+        [*START, "--help"], capture_output=True, text=True, timeout=60, env=environ()
+    )
+    assert help_.returncode == 0
