@@ -66,7 +66,7 @@ def open_trainer(config: Config, folder: Path) -> RLTrainer:
     """Return a trainer that has just started."""
     from vf.trainer.preflight import preflight
     from vf.trainer.rl_trainer import RLTrainer
-    from vf.trainer.saving.run_folder import RunFolder
+    from vf.trainer.run.run_folder import RunFolder
 
     plan, run = preflight(config), RunFolder(folder)
     run.create()

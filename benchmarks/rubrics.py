@@ -29,7 +29,7 @@ from slow_scorers import backtrack, backtrack_elsewhere
 
 import vf
 from vf.rubrics.penalties import extra_tool_calls, repeated_calls, tool_cost, tool_errors
-from vf.rubrics.policy import keeps_policy, safe_content
+from vf.rubrics.rules import keeps_policy, safe_content
 from vf.rubrics.text_penalties import bad_format, repetition
 from vf.traces.trace import Turn
 

@@ -125,9 +125,9 @@ def measure(pairs: Sequence[tuple[Any, list[Any]]], rounds: int) -> list[dict[st
 
 def runs(asked: dict[str, Any]) -> Iterator[dict[str, float]]:
     """Do what was asked in one process or, under a launcher, as one of several."""
-    from vf.trainer.launch import world
-    from vf.trainer.learning.follower import follow
+    from vf.trainer.follower import follow
     from vf.trainer.learning.policy import Policy
+    from vf.trainer.processes.launch import world
 
     work = Work(**asked["work"])
     config = make_config(asked["folder"], work.longest, asked["settings"])

@@ -29,7 +29,7 @@ its rewards spread. This page is written from the docstrings: `python docs/make_
 ```python no-run
 from vf.rubrics.outcomes import marked, numeric
 from vf.rubrics.penalties import extra_tool_calls, tool_errors
-from vf.rubrics.policy import keeps_policy
+from vf.rubrics.rules import keeps_policy
 
 rubric = vf.Rubric(
     outcome=numeric(extract=marked("Answer:")),

@@ -16,7 +16,7 @@ from vf.inference.vllm.vllm_engine import VllmEngine, choose_rung
 from vf.runtime.errors import ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.preflight import Plan
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 

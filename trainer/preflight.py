@@ -21,14 +21,6 @@ from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, VfError
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
-from vf.trainer.launch import (
-    check_devices,
-    is_sharded,
-    outer_environ,
-    processes_to_launch,
-    world,
-    zero_stage,
-)
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.learning_rate import advice, peak_learning_rate
 from vf.trainer.learning.memory import (
@@ -38,6 +30,14 @@ from vf.trainer.learning.memory import (
     free_memory,
     largest_budget,
     predict,
+)
+from vf.trainer.processes.launch import (
+    check_devices,
+    is_sharded,
+    outer_environ,
+    processes_to_launch,
+    world,
+    zero_stage,
 )
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.overlap import steps_ahead, streams

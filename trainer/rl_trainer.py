@@ -10,16 +10,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from vf.trainer.collecting.collector import Collector
-from vf.trainer.collecting.group import Group
 from vf.trainer.engines import build_engine, check_gap, probe
-from vf.trainer.launch import leave_world
 from vf.trainer.learning.batch import Sample, build_samples
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.learning.policy import Policy
 from vf.trainer.preflight import Plan
+from vf.trainer.processes.launch import leave_world
+from vf.trainer.run.group import Group
+from vf.trainer.run.run_folder import RunFolder
+from vf.trainer.run.summary import Summary
 from vf.trainer.saving.checkpoint import Progress
-from vf.trainer.saving.keeper import Keeper
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.saving.checkpoint_keeper import Keeper
 from vf.trainer.settings.overlap import streams
 from vf.trainer.watching.alarms import Alarms
 from vf.trainer.watching.display import Display, SilentDisplay
@@ -28,7 +29,6 @@ from vf.trainer.watching.metrics import Metrics, step_metrics
 from vf.trainer.watching.notes import baseline_notes, step_notes
 from vf.trainer.watching.report import Report
 from vf.trainer.watching.step_clock import StepClock
-from vf.trainer.watching.summary import Summary
 from vf.trainer.watching.trackers import Tracker, open_trackers
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import pytest
 from vf.evaluation.load_eval_config import parse_config, read_toml
 from vf.evaluation.run import prepare
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "configs" / "evals").glob("*.toml"))
 
 

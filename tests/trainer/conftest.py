@@ -15,7 +15,7 @@ import vf
 from vf.environments.environment import Split
 from vf.trainer.preflight import preflight
 from vf.trainer.rl_trainer import RLTrainer
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
 
 TrainerFactory = Callable[..., RLTrainer]

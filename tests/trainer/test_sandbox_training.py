@@ -18,8 +18,8 @@ from vf.sandbox.container.reaper import find
 from vf.sandbox.container.source import sandbox_source
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.traces.trace import Failure
-from vf.trainer.collecting.group import Group
 from vf.trainer.commands.train import main
+from vf.trainer.run.group import Group
 from vf.trainer.watching.metrics import rollout_metrics
 
 CONFIG = Path(__file__).parents[2] / "configs" / "code-contest.toml"

@@ -19,10 +19,10 @@ from vf.runtime.errors import TrainingError
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 from vf.trainer.collecting.background import BackgroundLoop
-from vf.trainer.collecting.group import Group
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
 from vf.trainer.preflight import Plan
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.group import Group
+from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.overlap import steps_ahead
 from vf.trainer.watching.display import Display
 from vf.trainer.watching.metrics import Metrics, trace_metrics

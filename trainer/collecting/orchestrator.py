@@ -16,10 +16,10 @@ from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 from vf.trainer.collecting.crew import EVALUATION, Crew
-from vf.trainer.collecting.group import Group
 from vf.trainer.collecting.places import Places
 from vf.trainer.collecting.step_rollouts import StepRollouts, check_failures
 from vf.trainer.collecting.task_cursor import TaskCursor
+from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
 OnStepTrace = Callable[[int, Trace], None]

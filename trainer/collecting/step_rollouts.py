@@ -13,9 +13,9 @@ from vf.runtime.errors import TrainingError
 from vf.runtime.seeding import derive_seed
 from vf.traces.trace import Trace
 from vf.trainer.collecting.crew import Crew
-from vf.trainer.collecting.group import Group
 from vf.trainer.collecting.places import Places
 from vf.trainer.collecting.task_cursor import Draw, TaskCursor
+from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
 ATTEMPTS = 3  # of one rollout, before its group does without it

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from vf.inference.rendering.renderer import Renderer
-    from vf.trainer.saving.run_folder import RunFolder
+    from vf.trainer.run.run_folder import RunFolder
     from vf.trainer.sft.settings import SftConfig
     from vf.trainer.sft.training import Warmed
 
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from vf.trainer.saving.run_folder import RunFolder, choose_folder
+    from vf.trainer.run.run_folder import RunFolder, choose_folder
     from vf.trainer.sft.settings import load_sft_config
 
     console = Console(highlight=False)

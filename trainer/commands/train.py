@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 from vf.runtime.command import DONE, complain, run_command, show
 from vf.runtime.errors import ConfigError
 from vf.runtime.signals import end_with_parent, orderly_end
-from vf.trainer.launch import launch, narrow_devices, processes_to_launch, world
-from vf.trainer.tmux import attach, check_installed, open_session
+from vf.trainer.processes.launch import launch, narrow_devices, processes_to_launch, world
+from vf.trainer.processes.tmux import attach, check_installed, open_session
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from vf.trainer.preflight import Plan
-    from vf.trainer.saving.run_folder import RunFolder
+    from vf.trainer.run.run_folder import RunFolder
+    from vf.trainer.run.summary import Summary
     from vf.trainer.settings.config import Config
-    from vf.trainer.watching.summary import Summary
 
 # Other packages install commands called `vf-eval` and `vf-init` too: ours have a second name.
 COMMANDS = {
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace, argv: list[str]) -> int:
     from rich.console import Console
 
-    from vf.trainer.saving.run_folder import RunFolder, choose_folder
+    from vf.trainer.run.run_folder import RunFolder, choose_folder
     from vf.trainer.settings.load_config import load_config
 
     console = Console(highlight=False)
@@ -183,7 +183,7 @@ def _follow(config: Config) -> int:
         signal.signal(number, signal.SIG_DFL)
     logging.captureWarnings(True)  # rank 0 has the same ones
     _quiet()
-    from vf.trainer.learning.follower import follow
+    from vf.trainer.follower import follow
 
     follow(config)
     return DONE
@@ -224,7 +224,7 @@ def _dry_run(plan: Plan, console: Console) -> int:
     import tempfile
 
     from vf.trainer.rl_trainer import RLTrainer
-    from vf.trainer.saving.run_folder import RunFolder
+    from vf.trainer.run.run_folder import RunFolder
 
     with (
         console.status("starting model, engine and one rollout ..."),

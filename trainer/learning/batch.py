@@ -9,7 +9,6 @@ import torch
 
 from vf.rubrics.group import AnyRubric
 from vf.traces.trace import Branch, Trace
-from vf.trainer.collecting.group import Group
 from vf.trainer.learning.advantages import group_advantages
 from vf.trainer.learning.credit import (
     overlong_costs,
@@ -19,6 +18,7 @@ from vf.trainer.learning.credit import (
     was_cut,
 )
 from vf.trainer.learning.prefix_tree import PrefixTree
+from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
 

@@ -13,8 +13,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from vf.trainer.launch import world
 from vf.trainer.learning.head import CHUNK_LOGITS
+from vf.trainer.processes.launch import world
 from vf.trainer.settings.config import TrainerArgs
 
 CEILING = 2**16  # tokens in a micro-batch that is found automatically

@@ -7,7 +7,7 @@ the same step: what one process would have done, up to the order of additions.
 
 Commands travel over a gloo group of their own, on which a follower may wait as long as rollouts
 take. Sums travel over the default group (NCCL on GPUs), where nobody has reason to be late. Where a
-process dies, the launcher ends the others (see :mod:`vf.trainer.launch`).
+process dies, the launcher ends the others (see :mod:`vf.trainer.processes.launch`).
 
 By default every rank holds the whole model. With FSDP (:mod:`vf.trainer.learning.fsdp`) or ZeRO
 (:mod:`vf.trainer.learning.zero`) each holds a part, and whatever reads parameters or runs the model
@@ -29,11 +29,11 @@ import torch
 import torch.distributed as dist
 
 from vf.runtime.errors import ConfigError, TrainingError
-from vf.trainer.launch import is_fsdp, zero_stage
 from vf.trainer.learning.batch import MicroBatch, Totals
 from vf.trainer.learning.fsdp import Fsdp
 from vf.trainer.learning.sharding import Copies
 from vf.trainer.learning.zero import Zero
+from vf.trainer.processes.launch import is_fsdp, zero_stage
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from vf.trainer.launch import world
+from vf.trainer.processes.launch import world
 
 
 class Copies:

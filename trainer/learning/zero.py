@@ -23,8 +23,8 @@ import torch
 import torch.distributed as dist
 
 from vf.runtime.errors import ConfigError
-from vf.trainer.launch import check_deepspeed
 from vf.trainer.learning.sharding import Copies
+from vf.trainer.processes.launch import check_deepspeed
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's AdamW calls them
 

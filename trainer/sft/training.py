@@ -23,7 +23,7 @@ from vf.inference.loading import load_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.learning.lora_targets import lora_targets
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.sft.dataset import load_dataset
 from vf.trainer.sft.settings import SftArgs, SftConfig

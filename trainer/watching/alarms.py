@@ -23,7 +23,7 @@ from statistics import fmean, variance
 from typing import Any
 
 from vf.traces.trace import Trace
-from vf.trainer.collecting.group import Group
+from vf.trainer.run.group import Group
 
 ROLLOUTS = 512  # that a correlation looks back on
 MIN_ROLLOUTS = 256  # before it says anything

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
 from vf.traces.trace import Score, Trace
-from vf.trainer.collecting.group import Group
 from vf.trainer.learning.batch import overlong
 from vf.trainer.learning.credit import was_cut
 from vf.trainer.learning.objective import UpdateStats
+from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
 Metrics = dict[str, float]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vf.trainer.collecting.group import Group
+from vf.trainer.run.group import Group
 from vf.trainer.watching.metrics import Metrics
 
 WAIT_SHARE = 0.2  # of the step's time: waits for sandboxes above it are worth a note

@@ -17,7 +17,7 @@ from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 from vf.traces.view.write_page import ASSETS
 from vf.trainer.preflight import Plan
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.write_config import to_toml
 from vf.trainer.watching.charts import Point, Series, escape, figure, short, stacked_bar
 from vf.trainer.watching.conversations import choose, render

@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel
 
 from vf.runtime.errors import ConfigError
-from vf.trainer.saving.run_folder import RunFolder, write_whole
+from vf.trainer.run.run_folder import RunFolder, write_whole
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.write_config import to_toml
 from vf.trainer.watching.metrics import Metrics

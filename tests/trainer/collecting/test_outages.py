@@ -16,8 +16,8 @@ from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.serving import Serving
 from vf.runtime.errors import ModelError, ServerDown, TrainingError
 from vf.traces.messages import Message
-from vf.trainer.collecting.group import Group
 from vf.trainer.collecting.orchestrator import Orchestrator
+from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
 

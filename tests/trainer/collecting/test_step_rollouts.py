@@ -15,8 +15,8 @@ from vf.environments.environment import Split
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.serving import Serving
 from vf.traces.messages import Message
-from vf.trainer.collecting.group import Group
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
+from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
 Answer = Callable[[str, Sampling], Awaitable[str]]

@@ -18,10 +18,10 @@ from transformers import AutoTokenizer
 from vf.inference.tiny_path import resolve_model
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.launch import world
+from vf.trainer.follower import follow
 from vf.trainer.learning.batch import Sample
-from vf.trainer.learning.follower import follow
 from vf.trainer.learning.policy import Policy
+from vf.trainer.processes.launch import world
 from vf.trainer.saving.checkpoint import Progress, load_checkpoint, save_checkpoint
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.load_config import parse_config

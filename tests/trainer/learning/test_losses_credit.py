@@ -13,9 +13,9 @@ import vf
 from vf.rubrics.penalties import extra_tool_calls, tool_errors
 from vf.runtime.errors import RubricError
 from vf.traces.trace import Branch, StopReason, ToolEvent, Trace, Turn
-from vf.trainer.collecting.group import Group
 from vf.trainer.learning.batch import build_samples, micro_batches
 from vf.trainer.learning.credit import overlong_costs, returns, turn_advantages, turn_rewards
+from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
 

@@ -244,7 +244,7 @@ import json, sys
 import torch
 from tests.trainer.learning.forked_samples import forked_samples
 from tests.trainer.learning.test_out_of_memory import Shortages, make
-from vf.trainer.learning.follower import _follow
+from vf.trainer.follower import _follow
 
 torch.set_num_threads(1)
 policy = make()

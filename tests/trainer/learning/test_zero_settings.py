@@ -11,12 +11,12 @@ import pytest
 
 from tests.trainer.learning.rank_updates import settings
 from vf.runtime.errors import ConfigError
-from vf.trainer import launch
-from vf.trainer.launch import check_deepspeed, is_sharded, processes_to_launch, zero_stage
 from vf.trainer.learning.ranks import choose_sharding
 from vf.trainer.learning.sharding import Copies
 from vf.trainer.learning.zero import _settle
 from vf.trainer.preflight import preflight
+from vf.trainer.processes import launch
+from vf.trainer.processes.launch import check_deepspeed, is_sharded, processes_to_launch, zero_stage
 
 EXAMPLE = Path(__file__).parents[3] / "configs" / "accelerate" / "deepspeed.yaml"
 

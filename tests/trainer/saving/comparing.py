@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.run_folder import RunFolder
 
 CLOCK = ("time/", "tokens_per_s/", "groups_per_s/")
 

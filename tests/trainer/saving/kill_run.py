@@ -32,7 +32,7 @@ def train(folder: Path, args: dict[str, Any]) -> None:
 
     from vf.trainer.preflight import preflight
     from vf.trainer.rl_trainer import RLTrainer
-    from vf.trainer.saving.run_folder import RunFolder
+    from vf.trainer.run.run_folder import RunFolder
     from vf.trainer.settings.load_config import parse_config
 
     logging.disable()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.trainer.saving.comparing import comparable
 from tests.trainer.saving.kill_run import STEPS, train
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.run_folder import RunFolder
 
 KILLS = 6
 

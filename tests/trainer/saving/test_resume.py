@@ -14,8 +14,8 @@ import vf
 from tests.trainer.saving.comparing import comparable
 from vf.runtime.errors import ConfigError
 from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.saving.checkpoint import latest_checkpoint
-from vf.trainer.saving.run_folder import RunFolder
 
 SETTINGS = {
     "max_steps": 5,

@@ -14,7 +14,7 @@ import pytest
 
 from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError
-from vf.trainer.saving.run_folder import RunFolder, choose_folder
+from vf.trainer.run.run_folder import RunFolder, choose_folder
 from vf.trainer.settings.config import EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import load_config, parse_config
 from vf.trainer.settings.write_config import to_toml
@@ -227,7 +227,7 @@ def test_a_run_that_a_process_works_on_is_no_other_ones(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.run_folder import RunFolder
 folder = RunFolder(Path(sys.argv[1]))
 folder.create()
 print("ready", flush=True)

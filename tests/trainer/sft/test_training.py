@@ -17,7 +17,7 @@ from vf.inference.loading import load_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.traces.trace import Trace
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.sft.dataset import load_dataset, save_sequences
 from vf.trainer.sft.render import render
 from vf.trainer.sft.select import IGNORED, select

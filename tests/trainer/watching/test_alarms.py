@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 import vf
 from vf.traces.trace import Turn
-from vf.trainer.collecting.group import Group
+from vf.trainer.run.group import Group
 from vf.trainer.watching.alarms import MIN_ROLLOUTS, STEPS, Alarms, spearman
 
 Rollout = tuple[float, int, int]  # reward, tokens, failed calls

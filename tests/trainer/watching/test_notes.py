@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import vf
-from vf.trainer.collecting.group import Group
+from vf.trainer.run.group import Group
 from vf.trainer.watching.notes import baseline_notes, step_notes
 
 

@@ -19,7 +19,7 @@ from benchmarks.chromium import chromium, find_chromium
 from tests.traces.view.material import ATTACK, TRICKS, hostile, research
 from vf.traces.trace import Failure
 from vf.trainer.preflight import Plan, preflight
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching import conversations
 from vf.trainer.watching.charts import Axis, Series, figure, short, thin

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from vf.runtime.errors import ConfigError
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching.metrics import Metrics
 from vf.trainer.watching.secrets import without_secrets
@@ -34,7 +34,7 @@ RAW: dict[str, Any] = {
 RUN = """
 import json, logging, sys
 from pathlib import Path
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching.trackers import open_trackers
 logging.basicConfig()

@@ -29,7 +29,7 @@ def their_envs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def guess() -> Iterator[str]:
     """Serve a game of numbers with OpenEnv."""
-    from tests.bridges.neighbours import openenv_servers as servers
+    from tests.bridges.openenv import openenv_servers as servers
 
     with servers.served(servers.guess_app()) as url:
         yield url

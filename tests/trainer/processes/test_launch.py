@@ -19,7 +19,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from tests.trainer.saving.comparing import comparable
 from vf.runtime.errors import ConfigError
 from vf.trainer.commands import train as cli
-from vf.trainer.launch import (
+from vf.trainer.processes.launch import (
     OUTER_DEVICES,
     World,
     check_devices,
@@ -30,7 +30,7 @@ from vf.trainer.launch import (
     processes_to_launch,
     world,
 )
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.load_config import parse_config
 
@@ -53,7 +53,9 @@ eval_strategy = "no"
 save_steps = 1
 output_dir = {output!r}
 """
-LAUNCH = "import sys; from vf.trainer.launch import launch; sys.exit(launch(2, sys.argv[1:]))"
+LAUNCH = (
+    "import sys; from vf.trainer.processes.launch import launch; sys.exit(launch(2, sys.argv[1:]))"
+)
 
 
 @pytest.fixture
@@ -286,7 +288,7 @@ def with_accelerate(path: Path, **trainer: Any) -> Config:
 def test_an_accelerate_config_says_how_many_processes_there_are_and_what_they_share(
     tmp_path: Path,
 ) -> None:
-    path = Path(__file__).parents[2] / "configs" / "accelerate" / "fsdp2.yaml"
+    path = Path(__file__).parents[3] / "configs" / "accelerate" / "fsdp2.yaml"
     assert processes_to_launch(with_accelerate(path)) == 2
     assert processes_to_launch(with_accelerate(path, gpus=3)) == 3
     arguments = launch_command_parser().parse_args(launcher_args(3, ["run.toml"], str(path)))

@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("openenv")
 
 import vf
-from tests.bridges.neighbours import openenv_servers as servers
-from tests.bridges.neighbours.openenv_play import all_closed, bisect, run
+from tests.bridges.openenv import openenv_servers as servers
+from tests.bridges.openenv.openenv_play import all_closed, bisect, run
 from vf.bridges.openenv.environment import OpenEnvEnvironment
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall

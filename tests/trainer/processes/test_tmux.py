@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from vf.trainer import tmux
 from vf.trainer.commands.train import main
-from vf.trainer.saving.run_folder import RunFolder
+from vf.trainer.processes import tmux
+from vf.trainer.run.run_folder import RunFolder
 
 needs_tmux = pytest.mark.skipif(
     shutil.which("tmux") is None,

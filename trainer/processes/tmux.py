@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from vf.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vf.trainer.saving.run_folder import RunFolder
+    from vf.trainer.run.run_folder import RunFolder
 
 # What belongs to a terminal and not to the user's work: a pane has its own.
 OF_A_TERMINAL = {"TERM", "TMUX", "TMUX_PANE", "COLUMNS", "LINES", "PWD", "OLDPWD", "SHLVL"}

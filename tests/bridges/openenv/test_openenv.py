@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("openenv")
 
 import vf
-from tests.bridges.neighbours import openenv_servers as servers
-from tests.bridges.neighbours.openenv_play import all_closed, bisect, run
+from tests.bridges.openenv import openenv_servers as servers
+from tests.bridges.openenv.openenv_play import all_closed, bisect, run
 from vf.bridges.openenv.actions import tell, tell_result
 from vf.bridges.openenv.environment import OpenEnvEnvironment
 from vf.runtime.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import vf
-from tests.bridges.neighbours.scripted_api import scripted_api
+from tests.bridges.scripted_api import scripted_api
 from vf.bridges.verifiers.from_verifiers import from_verifiers
 from vf.bridges.verifiers.rewards import RewardRange, reward_range
 from vf.bridges.verifiers.v0 import V0Environment

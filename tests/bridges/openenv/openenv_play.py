@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import vf
-from tests.bridges.neighbours import openenv_servers as servers
+from tests.bridges.openenv import openenv_servers as servers
 from vf.inference.models.scripted import Script
 from vf.traces.messages import Message
 
