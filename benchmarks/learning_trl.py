@@ -31,7 +31,7 @@ from vf.traces.tools import ArgumentError, Tool
 from vf.traces.trace import ToolEvent, Trace
 
 if TYPE_CHECKING:
-    from vf.trainer.preflight import Plan
+    from vf.trainer.run.plan import Plan
     from vf.trainer.settings.config import Config
 
 TOOL = Tool.from_function(Calculator().calculate)

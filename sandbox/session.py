@@ -25,6 +25,7 @@ MODULES = (
     ("vf.sandbox.inside", None),
     ("vf.sandbox.inside.kernel", "inside/kernel.py"),
     ("vf.sandbox.inside.loop", "inside/loop.py"),
+    ("vf.sandbox.inside.box", "inside/box.py"),
     ("vf.sandbox.inside.keeper", "inside/keeper.py"),
     ("vf.sandbox.inside.calls", "inside/calls.py"),
     ("vf.sandbox.inside.console", "inside/console.py"),

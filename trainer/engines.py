@@ -15,7 +15,7 @@ from vf.inference.settings import EmbeddedSettings
 from vf.inference.vllm.vllm_engine import VllmEngine, choose_rung
 from vf.runtime.errors import ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
-from vf.trainer.preflight import Plan
+from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 
 log = logging.getLogger(__name__)

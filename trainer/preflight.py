@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import check_kind, probe, summary
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.inference.tiny_path import resolve_model
-from vf.inference.vllm.vllm_engine import RUNGS, check_settings, choose_rung
+from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, VfError
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
 from vf.trainer.learning.custom_loss import load_loss
-from vf.trainer.learning.learning_rate import advice, peak_learning_rate
 from vf.trainer.learning.memory import (
     SHARE,
     SHARE_BESIDE_SERVER,
@@ -37,101 +35,14 @@ from vf.trainer.processes.launch import (
     outer_environ,
     processes_to_launch,
     world,
-    zero_stage,
 )
+from vf.trainer.run.plan import Plan
 from vf.trainer.settings.config import Config
-from vf.trainer.settings.overlap import steps_ahead, streams
 from vf.trainer.watching.trackers import check_trackers
 
 PROMPTS_CHECKED = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A checked run: what it is made of, and what it will take.
-
-    Attributes:
-        config: The settings.
-        environment: Where the model acts.
-        renderer: Chat template and parser.
-        tasks: The train split.
-        eval_tasks: The held-out tasks to evaluate on; empty if there is no evaluation.
-        probe_ids: The first train task's prompt, which the engine is probed with.
-        longest_prompt: Tokens in the longest first prompt that was checked.
-        parameters: Parameters of the model.
-        hidden_size: Width of the model.
-        memory: Bytes of a trainer process at its peak, by purpose, as predicted.
-        template: What the chat template makes of conversations, in one line.
-        budget: How ``micro_batch_tokens = "auto"`` was found, in one line; empty if it is a number.
-    """
-
-    config: Config
-    environment: Environment
-    renderer: Renderer
-    tasks: Sequence[Task]
-    eval_tasks: Sequence[Task]
-    probe_ids: list[int]
-    longest_prompt: int
-    parameters: int
-    hidden_size: int
-    memory: dict[str, int]
-    template: str
-    budget: str = ""
-
-    def describe(self) -> list[tuple[str, str]]:
-        """Return the plan as pairs of name and text."""
-        args, config = self.config.args, self.config
-        groups = args.groups_per_step
-        tools = len(self.environment.episode(0).toolbox.tools)
-        total = sum(self.memory.values())
-        weights = f"LoRA rank {args.lora_rank}" if args.use_lora else "all weights"
-        if args.bf16 is True:
-            weights += " on bfloat16"
-        if args.gradient_checkpointing is True:
-            weights += " with gradient checkpointing"
-        how = (
-            weights
-            + f", {args.loss_fn}, learning rate {peak_learning_rate(args, self.hidden_size):.3g}"
-        )
-        if world().size > 1:
-            how += f", in {world().size} processes"
-        if stage := zero_stage():
-            how += f" that share {SHARED[stage]} (ZeRO stage {stage})"
-        elif is_sharded():
-            how += " that share the weights (FSDP)"
-        ahead = steps_ahead(config)
-        order = (
-            f"rollouts run up to {ahead} step{'s' * (ahead > 1)} ahead of training"
-            if ahead
-            else "exactly on-policy: a step's rollouts begin with its weights"
-        ) + (", which takes groups as they finish" if streams(config) else "")
-        hint = advice(args, self.hidden_size)
-        parts = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in self.memory.items())
-        budget = [("micro-batch", self.budget)] if self.budget else []
-        return [
-            ("model", f"{config.model}: {self.parameters / 1e6:,.2f} M parameters"),
-            ("training", how),
-            *([("advice", hint)] if hint else []),
-            ("engine", _engine(config)),
-            (
-                "environment",
-                f"{config.env.id}: {len(self.tasks)} train tasks, "
-                f"{len(self.eval_tasks)} held out, {tools} tools",
-            ),
-            (
-                "step",
-                f"{args.batch_size} rollouts = {groups} tasks × {args.rollouts_per_example}; "
-                f"at most {args.batch_size * args.max_seq_len:,} tokens",
-            ),
-            ("loop", order),
-            ("template", self.template),
-            ("prompts", f"longest of those checked: {self.longest_prompt} tokens"),
-            ("memory", f"about {total / 2**20:,.0f} MiB at the peak ({parts})"),
-            *budget,
-        ]
-
-
-SHARED = {1: "Adam's moments", 2: "gradients and moments", 3: "the weights"}
 SHARDED_ENGINE = (
     'inference.engine = "embedded" samples from the trainer\'s own weights, but the Accelerate '
     'config spreads them over processes (FSDP, or ZeRO\'s stage 3); set engine = "vllm", or have '
@@ -265,18 +176,6 @@ async def _end(episode: Environment) -> None:
         raise ConfigError(
             f"environment {episode.id!r}: close raised {type(error).__name__}: {error}"
         ) from error
-
-
-def _engine(config: Config) -> str:
-    """Say who answers, and how new weights reach it."""
-    settings = config.inference
-    if isinstance(settings, EmbeddedSettings):
-        return f"embedded, {settings.args.max_requests} requests at once"
-    import torch
-
-    rung = choose_rung(settings, use_lora=config.args.use_lora, cpu=not torch.cuda.is_available())
-    where = settings.base_url or "started by this run"
-    return f"vllm, {where}; {RUNGS[rung]}"
 
 
 def _count_parameters(model_config: Any) -> int:

@@ -14,18 +14,19 @@ from vf.trainer.engines import build_engine, check_gap, probe
 from vf.trainer.learning.batch import Sample, build_samples
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.learning.policy import Policy
-from vf.trainer.preflight import Plan
 from vf.trainer.processes.launch import leave_world
+from vf.trainer.run.display import Display, SilentDisplay
 from vf.trainer.run.group import Group
+from vf.trainer.run.metrics import Metrics
+from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.run.summary import Summary
 from vf.trainer.saving.checkpoint import Progress
 from vf.trainer.saving.checkpoint_keeper import Keeper
 from vf.trainer.settings.overlap import streams
 from vf.trainer.watching.alarms import Alarms
-from vf.trainer.watching.display import Display, SilentDisplay
 from vf.trainer.watching.kl_alarm import observe_kl
-from vf.trainer.watching.metrics import Metrics, step_metrics
+from vf.trainer.watching.metrics import step_metrics
 from vf.trainer.watching.notes import baseline_notes, step_notes
 from vf.trainer.watching.report import Report
 from vf.trainer.watching.step_clock import StepClock
@@ -71,8 +72,7 @@ class RLTrainer:
         self._tracker: Tracker | None = None
         self._unwritten: Metrics | None = None  # the last step's, until its evaluation is there
         self._again = False  # they were written without it, when it broke off
-        # Where the run stood after the last step, while the policy still is what it was then.
-        self._standing: Progress | None = None
+        self._standing: Progress | None = None  # after the last step, while the policy is of it
         self._closers: list[Callable[[], Any]] = []
         try:
             self._start()
@@ -94,7 +94,12 @@ class RLTrainer:
         self.engine.start(self.display.waiting)
         log.info("engine %s at %s", plan.config.inference.engine, self.engine.base_url)
         self.collector = Collector(
-            *(plan, self.engine, folder, self.display, self._clock, self._note)
+            plan,
+            engine=self.engine,
+            folder=folder,
+            display=self.display,
+            clock=self._clock,
+            note=self._note,
         )
         self._closers.append(self.collector.stop)
         self.publish()

@@ -12,14 +12,13 @@ import copy
 import json
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import verifiers.v1 as v1
 from pydantic import Field, TypeAdapter, field_validator
 
 from vf.bridges.verifiers.intercepted import NO_LIMIT, InterceptedModel
 from vf.bridges.verifiers.recording import metrics, recorded, reward
-from vf.bridges.verifiers.to_verifiers import Plugin
 from vf.environments.environment import Environment
 from vf.environments.registry import find, make
 from vf.environments.runner import rollout
@@ -31,6 +30,20 @@ from vf.traces.messages import as_messages
 from vf.traces.task import Task
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
+
+
+class Plugin(NamedTuple):
+    """The three classes that verifiers looks for in a module's ``__all__``.
+
+    Attributes:
+        Taskset: The environment's tasks (``verifiers.v1.Taskset``).
+        Harness: What runs its rollouts (``verifiers.v1.Harness``).
+        Env: One agent that acts in it (``verifiers.v1.Env``).
+    """
+
+    Taskset: type[Any]
+    Harness: type[Any]
+    Env: type[Any]
 
 
 @cache  # episodes share what it holds, such as a pool of sandboxes

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vf.bridges.verifiers.from_verifiers import SUPPORTED
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import check_version, load
 
-
-class Plugin(NamedTuple):
-    """The three classes that verifiers looks for in a module's ``__all__``.
-
-    Attributes:
-        Taskset: The environment's tasks (``verifiers.v1.Taskset``).
-        Harness: What runs its rollouts (``verifiers.v1.Harness``).
-        Env: One agent that acts in it (``verifiers.v1.Env``).
-    """
-
-    Taskset: type[Any]
-    Harness: type[Any]
-    Env: type[Any]
+if TYPE_CHECKING:
+    from vf.bridges.verifiers.exposed import Plugin
 
 
 def to_verifiers(id: str = "", **kwargs: Any) -> Plugin:

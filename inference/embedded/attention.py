@@ -95,7 +95,7 @@ class PagedModel:
             slides = kind == "sliding_attention"
             ends_k = batch["cu_seq_lens_k"][kind]
             parts, order = divide(
-                *(ends_q.tolist(), ends_k.tolist(), window if slides else None, ends_q.device)
+                ends_q.tolist(), ends_k.tolist(), window if slides else None, device=ends_q.device
             )
             index = read_index[allocator.index]
             # Keys are read in our order, without a copy more, unless they do not come from the
@@ -199,7 +199,10 @@ def attend(
         # From [tokens, heads, size] to [requests, heads, tokens of each, size].
         q, k, v = (x.view(part.requests, -1, *x.shape[1:]).transpose(1, 2) for x in packed)
         found = scaled_dot_product_attention(
-            *(q, k, v, part.mask),
+            query=q,
+            key=k,
+            value=v,
+            attn_mask=part.mask,
             is_causal=part.mask is None,
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vf.sandbox.inside import kernel
+from vf.sandbox.inside.box import Box
 from vf.sandbox.inside.keeper import Keeper, Stage
 from vf.sandbox.inside.loop import Capture, Outlet, Timer
-
-if TYPE_CHECKING:
-    from vf.sandbox.inside.main import Box
 
 KILL_SECONDS = 8.0
 
@@ -81,11 +79,14 @@ class Spare:
 class Execution:
     """One ``exec`` request."""
 
-    def __init__(self, box: Box, number: int, request: dict[str, Any], data: bytes) -> None:
+    def __init__(
+        self, box: Box, spare: Spare, number: int, request: dict[str, Any], data: bytes
+    ) -> None:
         """Start it.
 
         Args:
             box: Where.
+            spare: Holds the process that is ready to become the program.
             number: The request's id.
             request: Its header.
             data: The first piece of stdin.
@@ -101,7 +102,7 @@ class Execution:
         self._code: int | None = None
         self._trouble = ""
         self._timer: Timer = []
-        staged = box.spare.take(box.identity(request.get("user")))
+        staged = spare.take(box.identity(request.get("user")))
         box.calls[number] = self
         self._out = Capture(box.loop, staged.out_r, int(request["max_output"]))
         self._err = Capture(box.loop, staged.err_r, int(request["max_output"]))
@@ -113,7 +114,7 @@ class Execution:
         self._timer = box.loop.later(float(request["timeout"]), self._late)
         self.feed(data, end=bool(request["whole"]))
         # While the program starts.
-        box.spare.fill()
+        spare.fill()
 
     def feed(self, data: bytes, *, end: bool) -> None:
         """Give the program more of its stdin."""

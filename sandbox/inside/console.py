@@ -11,15 +11,13 @@ import os
 import signal
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from vf.sandbox.inside import kernel
+from vf.sandbox.inside.box import Box
 from vf.sandbox.inside.calls import KILL_SECONDS
 from vf.sandbox.inside.keeper import Keeper, Stage
 from vf.sandbox.inside.loop import Capture, Timer
-
-if TYPE_CHECKING:
-    from vf.sandbox.inside.main import Box
 
 GO, ANSWER, CODE = 100, 101, 102  # out of the way of what the code opens and closes
 INTERRUPT_SECONDS = 1.0

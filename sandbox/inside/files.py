@@ -12,13 +12,11 @@ import json
 import os
 import signal
 import stat
-from typing import TYPE_CHECKING, Any, Callable, NoReturn  # noqa: UP035  (Python 3.9 runs this)
+from typing import Any, Callable, NoReturn  # noqa: UP035  (Python 3.9 runs this)
 
+from vf.sandbox.inside.box import Box
 from vf.sandbox.inside.keeper import close_all_but, lower_limits
 from vf.sandbox.inside.loop import CHUNK, Outlet
-
-if TYPE_CHECKING:
-    from vf.sandbox.inside.main import Box
 
 SECONDS = 120.0
 PIPE_SIZE = 16 * CHUNK

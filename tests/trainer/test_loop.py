@@ -14,8 +14,8 @@ from vf.trainer.commands.train import main
 from vf.trainer.learning.batch import Sample, scale
 from vf.trainer.learning.policy import Policy
 from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.run.display import SilentDisplay
 from vf.trainer.settings.load_config import parse_config
-from vf.trainer.watching.display import SilentDisplay
 
 
 def versions(trainer: RLTrainer, step: int) -> set[int]:

@@ -20,12 +20,13 @@ from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 from vf.trainer.collecting.background import BackgroundLoop
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
-from vf.trainer.preflight import Plan
+from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
+from vf.trainer.run.metrics import Metrics
+from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.overlap import steps_ahead
-from vf.trainer.watching.display import Display
-from vf.trainer.watching.metrics import Metrics, trace_metrics
+from vf.trainer.watching.metrics import trace_metrics
 from vf.trainer.watching.step_clock import StepClock
 from vf.trainer.watching.watchdog import Watchdog
 
@@ -78,7 +79,12 @@ class Collector:
             thinking_history=plan.config.inference.thinking_history,
         )
         self.orchestrator = Orchestrator(
-            *(plan.environment, model, plan.tasks, plan.eval_tasks, args, engine.serving),
+            plan.environment,
+            model=model,
+            tasks=plan.tasks,
+            eval_tasks=plan.eval_tasks,
+            args=args,
+            serving=engine.serving,
             ahead=steps_ahead(plan.config),
             on_trace=self._on_trace,
             beat=self.beat,
@@ -224,5 +230,8 @@ def _log_failure(trace: Trace) -> None:
     if (error := trace.error) is not None:
         log.warning(
             "task %s failed, in the %s: %s\n%s",
-            *(trace.task.id, error.boundary, error.message, error.traceback.rstrip()),
+            trace.task.id,
+            error.boundary,
+            error.message,
+            error.traceback.rstrip(),
         )

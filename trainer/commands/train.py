@@ -21,7 +21,7 @@ from vf.trainer.processes.tmux import attach, check_installed, open_session
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from vf.trainer.preflight import Plan
+    from vf.trainer.run.plan import Plan
     from vf.trainer.run.run_folder import RunFolder
     from vf.trainer.run.summary import Summary
     from vf.trainer.settings.config import Config
@@ -151,7 +151,9 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     for note in _cautions(config):
         console.print(f"[yellow]note:[/yellow] {note}")
     plan = _preflight(config, console)
-    show(console, plan.describe())
+    from vf.trainer.watching.plan_text import describe
+
+    show(console, describe(plan))
     if args.dry_run:
         return _dry_run(plan, console)
     return _train(plan, folder, console, args)
@@ -190,11 +192,11 @@ def _follow(config: Config) -> int:
 
 
 def _train(plan: Plan, folder: RunFolder, console: Console, args: argparse.Namespace) -> int:
+    from vf.trainer.profile import profile_step
     from vf.trainer.rl_trainer import RLTrainer
     from vf.trainer.settings.load_config import overridden
     from vf.trainer.settings.write_config import to_toml
     from vf.trainer.watching.display import TerminalDisplay
-    from vf.trainer.watching.profile import profile_step
 
     resuming = args.resume is not None
     if resuming:

@@ -5,14 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from vf.trainer.run.group import UNIFORM
 from vf.trainer.settings.loss_args import AdvantageKind
-
-UNIFORM = 1e-8  # a group whose rewards differ by less teaches nothing
-
-
-def is_uniform(rewards: Sequence[float]) -> bool:
-    """Return whether the rewards of a group have no spread."""
-    return max(rewards) - min(rewards) < UNIFORM
 
 
 def group_advantages(rewards: Sequence[float], kind: AdvantageKind = "mean") -> list[float]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from vf.traces.trace import Trace
-
-if TYPE_CHECKING:
-    from vf.trainer.watching.metrics import Metrics
+from vf.trainer.run.metrics import Metrics
 
 
 class Display(Protocol):

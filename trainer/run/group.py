@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vf.traces.task import Task
 from vf.traces.trace import NOT_SAMPLED, Trace
-from vf.trainer.learning.advantages import is_uniform
+
+UNIFORM = 1e-8  # a group whose rewards differ by less teaches nothing
 
 
 @dataclass(slots=True)
@@ -66,3 +68,8 @@ class Group:
         self.traces = [trace for trace in traces if trace.reward is not None]
         self.unscored = [t for t in traces if t.error is None and t.reward is None]
         self.failed += [trace for trace in traces if trace.error is not None]
+
+
+def is_uniform(rewards: Sequence[float]) -> bool:
+    """Return whether the rewards of a group have no spread."""
+    return max(rewards) - min(rewards) < UNIFORM

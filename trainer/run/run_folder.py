@@ -14,7 +14,7 @@ from typing import IO, Protocol
 
 from vf.runtime.errors import ConfigError
 from vf.traces.store import TraceStore
-from vf.trainer.watching.metrics import Metrics
+from vf.trainer.run.metrics import Metrics
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 

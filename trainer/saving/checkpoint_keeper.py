@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vf.runtime.errors import CheckpointError
 from vf.trainer.learning.policy import Policy
-from vf.trainer.preflight import Plan
+from vf.trainer.run.plan import Plan
 from vf.trainer.saving.checkpoint import (
     Progress,
     find_best,
@@ -130,7 +130,11 @@ class Keeper:
             return None
         progress = read_progress(checkpoint)
         for note in check_fits(
-            *(checkpoint, progress.base, self.base, self._plan.config, told),
+            checkpoint,
+            base_then=progress.base,
+            base_now=self.base,
+            config=self._plan.config,
+            told=told,
             allow_changes=allow_changes,
         ):
             self._note(note)

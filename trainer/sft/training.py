@@ -23,11 +23,11 @@ from vf.inference.loading import load_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.learning.lora_targets import lora_targets
+from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.sft.dataset import load_dataset
 from vf.trainer.sft.settings import SftArgs, SftConfig
-from vf.trainer.watching.metrics import Metrics
 from vf.trainer.watching.trackers import Tracker, open_trackers
 
 COMPLETE = "complete"  # a file in a checkpoint that was written to its end

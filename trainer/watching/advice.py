@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import Config, TrainerArgs
 from vf.trainer.settings.overlap import generates_meanwhile, steps_ahead
-from vf.trainer.watching.metrics import Metrics
 
 MOST = 3  # sentences
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vf.trainer.run.metrics import Metrics
 from vf.trainer.watching.alarms import CORRELATION
 from vf.trainer.watching.charts import Axis, percent, short
 from vf.trainer.watching.kl_alarm import THRESHOLD
-from vf.trainer.watching.metrics import Metrics
 
 COMPONENTS = 24  # that are drawn at most
 KINDS = ("penalty/", "gate/", "part/", "metric/", "reward/outcome")

@@ -11,9 +11,8 @@ from vf.trainer.learning.batch import overlong
 from vf.trainer.learning.credit import was_cut
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.run.group import Group
+from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import TrainerArgs
-
-Metrics = dict[str, float]
 
 
 def step_metrics(

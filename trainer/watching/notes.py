@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vf.trainer.run.group import Group
-from vf.trainer.watching.metrics import Metrics
+from vf.trainer.run.metrics import Metrics
 
 WAIT_SHARE = 0.2  # of the step's time: waits for sandboxes above it are worth a note
 TOO_EASY = 0.8

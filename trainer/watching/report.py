@@ -16,13 +16,14 @@ from pathlib import Path
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 from vf.traces.view.write_page import ASSETS
-from vf.trainer.preflight import Plan
+from vf.trainer.run.metrics import Metrics
+from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.write_config import to_toml
 from vf.trainer.watching.charts import Point, Series, escape, figure, short, stacked_bar
 from vf.trainer.watching.conversations import choose, render
 from vf.trainer.watching.curves import CURVES, REWARD, component_curves, ringing
-from vf.trainer.watching.metrics import Metrics
+from vf.trainer.watching.plan_text import describe
 from vf.trainer.watching.secrets import without_secrets
 from vf.trainer.watching.step_clock import PARTS
 from vf.trainer.watching.verdict import verdict
@@ -110,7 +111,7 @@ def write_report(folder: RunFolder, plan: Plan) -> None:
                 _time(lines, plan),
                 _curves(lines),
                 _traces(folder, done, lines),
-                _section("Plan", _table(plan.describe())),
+                _section("Plan", _table(describe(plan))),
                 _section("Settings", f"<pre>{escape(to_toml(config))}</pre>"),
                 _numbers(steps[-1]) if steps else "",
             ]

@@ -22,10 +22,10 @@ from typing import Any, Literal, Protocol
 from pydantic import BaseModel
 
 from vf.runtime.errors import ConfigError
+from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.run_folder import RunFolder, write_whole
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.write_config import to_toml
-from vf.trainer.watching.metrics import Metrics
 from vf.trainer.watching.secrets import without_secrets
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,9 @@ class _Guarded:
                 log.warning(
                     "%s failed (%s: %s). The run goes on, and metrics.jsonl has every step; "
                     "further failures of it are not told",
-                    *(name, type(error).__name__, error),
+                    name,
+                    type(error).__name__,
+                    error,
                 )
 
 

@@ -14,6 +14,7 @@ from vf.trainer.commands.check_template import main as check
 from vf.trainer.commands.train import main
 from vf.trainer.preflight import preflight
 from vf.trainer.settings.load_config import load_config
+from vf.trainer.watching.plan_text import describe
 
 TOML = """
 model = "tiny"
@@ -95,7 +96,7 @@ def planned(tmp_path: Path, env: str, template: str | None) -> str:
         return load(model, template_args, template)
 
     with patch.object(Renderer, "from_pretrained", other):
-        return dict(preflight(config).describe())["template"]
+        return dict(describe(preflight(config)))["template"]
 
 
 def test_the_plan_has_the_verdicts_in_one_line(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vf.trainer.learning.advantages import group_advantages, is_uniform
+from vf.trainer.learning.advantages import group_advantages
+from vf.trainer.run.group import is_uniform
 
 rewards = st.lists(st.floats(0, 1), min_size=2, max_size=20)
 

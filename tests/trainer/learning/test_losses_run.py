@@ -9,6 +9,7 @@ import pytest
 
 from vf.runtime.errors import ConfigError
 from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.watching.plan_text import describe
 
 
 def test_a_run_with_all_of_it(make_trainer: Any) -> None:
@@ -43,7 +44,7 @@ def test_a_run_with_all_of_it(make_trainer: Any) -> None:
         assert line["overlong/cost_mean"] >= 0.0
         assert line["alarm/kl"] in (0.0, 1.0)
     assert any(line["masked_fraction"] > 0.0 for line in lines)
-    assert "learning rate 0.000142" in dict(trainer.plan.describe())["training"]
+    assert "learning rate 0.000142" in dict(describe(trainer.plan))["training"]
 
 
 def test_a_custom_loss_that_is_not_there_is_found_before_the_model_loads(make_trainer: Any) -> None:
@@ -52,5 +53,5 @@ def test_a_custom_loss_that_is_not_there_is_found_before_the_model_loads(make_tr
 
 
 def test_the_plan_remarks_on_a_rate_far_from_the_rule(make_trainer: Any) -> None:
-    described = dict(make_trainer(learning_rate=0.5).plan.describe())
+    described = dict(describe(make_trainer(learning_rate=0.5).plan))
     assert "learning_rate = 0.5 is" in described["advice"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import vf
+from scripts.make_tiny_model import demonstrate
 from tests.inference.chat_templates import (
     FORGETS,
     LLAMA,
@@ -22,7 +23,6 @@ from vf.inference.rendering.renderer import Renderer
 from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import Branch, Trace
 from vf.trainer.sft.render import Unrenderable, render, same_tokenizer
-from vf.trainer.tiny_model import demonstrate
 
 CALLS = [ToolCall("c0", "add", '{"a": 2, "b": 3}')]
 TALK = [

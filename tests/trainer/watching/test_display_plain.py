@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from vf.trainer.watching.display import Display, SilentDisplay, TerminalDisplay
+from vf.trainer.run.display import Display, SilentDisplay
+from vf.trainer.watching.display import TerminalDisplay
 from vf.trainer.watching.display.plain import evaluation_line
 
 if TYPE_CHECKING:

@@ -18,14 +18,15 @@ import vf
 from benchmarks.chromium import chromium, find_chromium
 from tests.traces.view.material import ATTACK, TRICKS, hostile, research
 from vf.traces.trace import Failure
-from vf.trainer.preflight import Plan, preflight
+from vf.trainer.preflight import preflight
+from vf.trainer.run.metrics import Metrics
+from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching import conversations
 from vf.trainer.watching.charts import Axis, Series, figure, short, thin
 from vf.trainer.watching.conversations import choose, render
 from vf.trainer.watching.curves import ringing
-from vf.trainer.watching.metrics import Metrics
 from vf.trainer.watching.report import Report, write_report
 
 TIMES = {"generate": 6.0, "environment": 1.0, "train": 2.0, "wait": 1.0}

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from vf.runtime.errors import ConfigError
+from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
-from vf.trainer.watching.metrics import Metrics
 from vf.trainer.watching.secrets import without_secrets
 from vf.trainer.watching.trackers import check_trackers, open_trackers
 

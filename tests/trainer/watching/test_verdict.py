@@ -11,10 +11,10 @@ import pytest
 
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.sandbox.container.source import _DOCKER
+from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import Config, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching.advice import MOST
-from vf.trainer.watching.metrics import Metrics
 from vf.trainer.watching.step_clock import PARTS
 from vf.trainer.watching.verdict import STEPS, verdict
 

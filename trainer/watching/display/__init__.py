@@ -1,6 +1,5 @@
 """What a run shows while it runs: a dashboard on a terminal, plain lines elsewhere."""
 
-from vf.trainer.run.display import Display, SilentDisplay
 from vf.trainer.watching.display.terminal import TerminalDisplay
 
-__all__ = ["Display", "SilentDisplay", "TerminalDisplay"]
+__all__ = ["TerminalDisplay"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vf.traces.trace import Trace
 
 if TYPE_CHECKING:
-    from vf.trainer.watching.metrics import Metrics
+    from vf.trainer.run.metrics import Metrics
 
 KEPT_TRACES = 50  # the newest, to be browsed
 KEPT_NOTES = 50  # the newest, on the screen

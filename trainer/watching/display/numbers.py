@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vf.trainer.watching.metrics import Metrics
+    from vf.trainer.run.metrics import Metrics
 
 
 _Format = Callable[[float], str]

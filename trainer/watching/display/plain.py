@@ -15,7 +15,7 @@ from vf.trainer.watching.display.foreground import unstoppable
 from vf.trainer.watching.display.numbers import number_line
 
 if TYPE_CHECKING:
-    from vf.trainer.watching.metrics import Metrics
+    from vf.trainer.run.metrics import Metrics
 
 _SAID = 400  # characters of a message in a sample
 

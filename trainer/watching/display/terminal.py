@@ -28,7 +28,7 @@ from vf.trainer.watching.display.plain import (
 )
 
 if TYPE_CHECKING:
-    from vf.trainer.watching.metrics import Metrics
+    from vf.trainer.run.metrics import Metrics
 
 WAITING_SECONDS = 15.0  # between lines about what is waited for, where the output is a file
 _KEPT_LINES = 10_000  # that are to be read after the run

@@ -1,4 +1,4 @@
-"""Makes the tiny chat model that ships with the library: `python -m vf.trainer.tiny_model OUT`.
+"""Makes the tiny chat model that ships with the library: `python scripts/make_tiny_model.py OUT`.
 
 A Llama-shaped transformer of about a million parameters with a byte-level BPE tokenizer and a
 chat template with tools, warm-started twice by `vf-sft` on traces of scripted agents in the

@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import vf
+from scripts.make_tiny_model import IMPERFECT, demonstrate, main, script
 from vf.environments.bundled.calculator import Calculator
 from vf.inference.tiny_path import resolve_model
-from vf.trainer.tiny_model import IMPERFECT, demonstrate, main, script
 
 
 def rewards(behaviour: str, seed: int = 0) -> list[float | None]:

@@ -23,9 +23,9 @@ from vf.trainer.commands.train import main
 from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches
 from vf.trainer.learning.packing import pack
 from vf.trainer.learning.policy import Policy, unwatched
+from vf.trainer.profile import Row, StepProfile, matmul_rate, profile_step
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.watching.flops import ModelCost, Work
-from vf.trainer.watching.profile import Row, StepProfile, matmul_rate, profile_step
 
 STEM = 100
 

@@ -1,1 +1,0 @@
-"""Any of our environments as a taskset of the verifiers package, so that prime-rl trains in it."""
