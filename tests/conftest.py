@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
+from benchmarks.chromium import find_chromium
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.doctor import check_engine
 from vf.sandbox.container.errors import EngineProblem, ImageMissing
@@ -33,6 +36,11 @@ NO_CONTAINERS = "no containers here: "
 BUILD = "make sandbox-image (which runs `vf-sandbox build`)"
 START = "bash scripts/start_docker.sh"
 
+NO_BROWSER = "there is no Chromium here: apt-get install chromium"
+REQUIRE_ALL = bool(os.environ.get("VF_REQUIRE_ALL"))  # no test may be skipped for want of a part
+MARKED_BY_FIXTURE = {"containers": "docker", "vllm_python": "vllm"}
+OUR_MODULES = {"vf", "vf_rl", "tests", "benchmarks", "docs", "scripts"}
+
 T = TypeVar("T")
 InSandbox = Callable[[Callable[[Sandbox], Coroutine[Any, Any, T]]], T]
 
@@ -43,7 +51,7 @@ def containers() -> None:
     try:
         check_engine(Profile())
     except EngineProblem as problem:
-        if os.environ.get("VF_REQUIRE_ENGINE"):
+        if REQUIRE_ALL:
             raise
         enable = BUILD if isinstance(problem, ImageMissing) else f"{START} && {BUILD}"
         pytest.skip(f"{NO_CONTAINERS}{problem}. To enable them: {enable}")
@@ -79,6 +87,41 @@ def in_sandbox(open_local: OpenSandbox) -> InSandbox[Any]:
         return asyncio.run(inside())
 
     return run
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what a fixture tells, and put the files with the slowest tests first.
+
+    Files go to the worker processes whole, so a slow one that starts last is waited for.
+    """
+    slow = Counter[Path]()
+    for item in items:
+        for fixture, mark in MARKED_BY_FIXTURE.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(mark)
+        slow[item.path] += item.get_closest_marker("slow") is not None
+    items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests of pages where no browser is installed."""
+    if item.get_closest_marker("browser") and find_chromium() is None:
+        assert not REQUIRE_ALL, NO_BROWSER
+        pytest.skip(NO_BROWSER)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Skip a file whose packages are not installed, where not every part is required."""
+    outcome = yield
+    report: Any = outcome.get_result()  # type: ignore[attr-defined]
+    error = getattr(report.call.excinfo, "value", None) if report.failed else None
+    while error is not None and not isinstance(error, ModuleNotFoundError):
+        error = error.__cause__ or error.__context__
+    if error is None or REQUIRE_ALL or str(error.name).split(".")[0] in OUR_MODULES:
+        return
+    why = f"needs {error.name}: pip install -e '.[test]'"
+    report.outcome, report.longrepr = "skipped", (str(collector.path), 0, why)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

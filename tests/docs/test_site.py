@@ -99,9 +99,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
         """Leave the terminal alone."""
 
 
-@pytest.mark.skipif(
-    find_chromium() is None, reason="there is no Chromium here: apt-get install chromium"
-)
+@pytest.mark.browser
 def test_in_a_browser(address: str) -> None:
     """Search finds, light and dark differ, no page is wider than the window, nothing is fetched."""
 

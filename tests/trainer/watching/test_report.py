@@ -261,9 +261,7 @@ def test_it_is_written_seldom_and_at_the_end(
     ]
 
 
-@pytest.mark.skipif(
-    find_chromium() is None, reason="there is no Chromium here: apt-get install chromium"
-)
+@pytest.mark.browser
 def test_in_a_browser_nothing_runs_is_fetched_or_cut_off(folder: RunFolder, plan: Plan) -> None:
     fill(folder, 12)
     with folder.step_traces(12) as store:
