@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import vf
 from vf.environments.activity import Activity
@@ -15,33 +17,54 @@ from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.watching.watchdog import Watchdog
 
 
-def wait_for(condition: Any, seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(condition())
+class Clock:
+    """A monotonic clock that is set by hand, and knows when a watchdog looks at it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._looks = threading.Semaphore(0)
+
+    def __call__(self) -> float:
+        if threading.current_thread().name == "vf-watchdog":
+            self._looks.release()
+        return self.now
+
+    def wait_for_look(self) -> None:
+        """Wait until the watchdog looked twice: the second time at what is there now."""
+        while self._looks.acquire(blocking=False):
+            pass
+        for _ in range(2):
+            assert self._looks.acquire(timeout=30.0)
 
 
 def test_a_stall_is_told_again_while_it_lasts_and_not_while_something_moves(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[str] = []
+    clock = Clock()
+    monkeypatch.setattr("vf.trainer.watching.watchdog.time.monotonic", clock)
+    told: queue.Queue[str] = queue.Queue()
     stuck = Activity(vf.Task("task-7", "?"))
     stuck.enter("step")
     stuck.turn = 2
-    watchdog = Watchdog(0.4, lambda: [stuck], told.append, tmp_path / "stalls.log")
+    watchdog = Watchdog(0.1, lambda: [stuck], told.put, tmp_path / "stalls.log")
     watchdog.phase("generate")
-    for _ in range(20):  # longer than the timeout, but never still
+    for _ in range(5):  # longer than the timeout, but never still
+        clock.now += 0.08
         watchdog.beat()
-        time.sleep(0.04)
-    assert not told
-    assert wait_for(lambda: len(told) >= 2)
+        clock.wait_for_look()
+    assert told.empty()
+    clock.now += 0.11
+    first = told.get(timeout=30.0)
+    clock.wait_for_look()
+    assert told.empty()
+    clock.now += 0.1
+    told.get(timeout=30.0)
     watchdog.stop()
-    assert "The trainer is in 'generate'" in told[0]
-    assert "task task-7, turn 3" in told[0]
-    assert "in 'step'" in told[0]
+    assert "The trainer is in 'generate'" in first
+    assert "task task-7, turn 3" in first
+    assert "in 'step'" in first
     text = (tmp_path / "stalls.log").read_text()
-    assert text.count("no progress for") == len(told)
+    assert text.count("no progress for") == 2
     assert "test_watchdog.py" in text, "the stack of this thread is there"
 
 
@@ -53,10 +76,10 @@ def test_the_stacks_of_all_threads_are_written_however_many(tmp_path: Path) -> N
     ]
     for thread in threads:
         thread.start()
-    told: list[str] = []
-    watchdog = Watchdog(0.1, list, told.append, tmp_path / "stalls.log")
+    told: queue.Queue[str] = queue.Queue()
+    watchdog = Watchdog(0.1, list, told.put, tmp_path / "stalls.log")
     try:
-        assert wait_for(lambda: told)
+        told.get(timeout=30.0)
     finally:
         let_go.set()
         watchdog.stop()
