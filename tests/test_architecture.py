@@ -42,7 +42,7 @@ HOUSE = [
     ["trainer/processes"],
     ["trainer/learning"],
     ["trainer/watching"],
-    ["trainer/watching/display", "trainer/collecting"],
+    ["trainer/collecting"],
     ["trainer/saving"],
     ["trainer/sft"],
     ["trainer"],

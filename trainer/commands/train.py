@@ -196,7 +196,7 @@ def _train(plan: Plan, folder: RunFolder, console: Console, args: argparse.Names
     from vf.trainer.rl_trainer import RLTrainer
     from vf.trainer.settings.load_config import overridden
     from vf.trainer.settings.write_config import to_toml
-    from vf.trainer.watching.display import TerminalDisplay
+    from vf.trainer.watching.terminal import TerminalDisplay
 
     resuming = args.resume is not None
     if resuming:

@@ -1,4 +1,4 @@
-"""What the trainer tells those who watch."""
+"""How the trainer reports progress."""
 
 from __future__ import annotations
 
@@ -9,40 +9,41 @@ from vf.trainer.run.metrics import Metrics
 
 
 class Display(Protocol):
-    """What the trainer tells.
+    """Receives the progress of a run.
 
-    All but :meth:`trace` are called from the trainer's thread. None may raise or take long.
+    :meth:`trace`, :meth:`rollouts` and :meth:`note` may be called from any thread, the others from
+    the trainer's. None may raise or take long.
     """
 
     def waiting(self, text: str) -> None:
-        """Something is being waited for; called several times a second, before the start."""
+        """The run waits for something before it starts; called several times a second."""
 
     def start(self, step: int, max_steps: int) -> None:
-        """Training begins after ``step``, and goes on to ``max_steps``."""
+        """Training starts after ``step`` and runs to ``max_steps``."""
 
     def phase(self, name: str) -> None:
-        """Tell what the trainer does from now on: generate, train, publish, evaluate or save."""
+        """The trainer begins a phase: generate, train, publish, evaluate or save."""
 
     def rollouts(self, done: int, total: int, *, evaluating: bool = False) -> None:
-        """So many rollouts of this step, or of this evaluation, are done."""
+        """``done`` of ``total`` rollouts of this step, or of an evaluation, are done."""
 
     def trace(self, trace: Trace) -> None:
-        """A training rollout finished. Called from another thread than the rest."""
+        """A training rollout finished."""
 
     def step(self, metrics: Metrics) -> None:
-        """A step is done; ``time/NAME`` are seconds, and sum to ``time/total``."""
+        """A step is done; ``time/NAME`` are seconds that sum to ``time/total``."""
 
     def evaluation(self, step: int, metrics: Metrics) -> None:
         """A held-out evaluation is done; ``eval/reward/mean`` is in [0, 1]."""
 
     def sample(self, trace: Trace) -> None:
-        """One rollout of this step, for the reader; not of every step."""
+        """A rollout of this step as a sample for the user, every ``sample_steps`` steps."""
 
     def note(self, text: str) -> None:
         """Something that the user should know, and find again after the run."""
 
     def stop(self) -> None:
-        """The run is over, well or badly. Called more than once."""
+        """The run is over, finished or failed. Called more than once."""
 
 
 class SilentDisplay:

@@ -1,1 +1,1 @@
-"""What a run tells: metrics, alarms, the terminal, the report."""
+"""Watching a run: metrics, alarms, the terminal, the report."""

@@ -1,4 +1,4 @@
-"""Plain lines, where there is no terminal to draw on."""
+"""Plain lines, where there is no terminal for a live display."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from vf.trainer.run.display import Display, SilentDisplay
-from vf.trainer.watching.display import TerminalDisplay
-from vf.trainer.watching.display.plain import evaluation_line
+from vf.trainer.watching.lines import evaluation_line
+from vf.trainer.watching.terminal import TerminalDisplay
 
 if TYPE_CHECKING:
     from tests.trainer.watching.conftest import Terminal
@@ -22,7 +22,7 @@ RUN = """
 from vf.traces.messages import Message, ToolCall
 from vf.traces.task import Task
 from vf.traces.trace import Score, Trace
-from vf.trainer.watching.display import TerminalDisplay
+from vf.trainer.watching.terminal import TerminalDisplay
 d = TerminalDisplay()
 for _ in range(3):
     d.waiting("the engine starts")
@@ -74,11 +74,10 @@ def test_a_file_gets_lines(environ: dict[str, str]) -> None:
 
 def test_a_dumb_terminal_gets_the_same_lines(terminal: Callable[..., Terminal]) -> None:
     screen = terminal(160, 30)
-    screen.run(sys.executable, "-c", RUN, TERM="dumb")
+    screen.run(RUN, TERM="dumb")
     assert screen.ends() == 0
     assert STEP in screen.text
     assert b"\x1b" not in screen.raw
-    assert screen.modes == screen.mode
 
 
 def test_a_file_that_cannot_hold_every_character_gets_lines_too() -> None:

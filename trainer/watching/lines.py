@@ -1,0 +1,79 @@
+"""A run as plain lines: steps, held-out evaluations, notes and sample conversations."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Group
+from rich.panel import Panel
+from rich.text import Text
+
+from vf.traces.trace import Trace
+from vf.traces.view.plain import visible
+from vf.trainer.run.metrics import Metrics
+
+SHOWN_CHARACTERS = 400  # of a message in a sample
+
+_ROLE_STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
+
+
+def step_line(metrics: Metrics, max_steps: int) -> Text:
+    """Return a finished step as one line.
+
+    Args:
+        metrics: The step's metrics.
+        max_steps: The step after which the run ends.
+    """
+    step = int(metrics["step"])
+    done = min(20, round(20 * step / max(1, max_steps)))
+    parts = [
+        f"{'█' * done}{'░' * (20 - done)} step {step:>4}/{max_steps}",
+        f"reward {metrics.get('reward/mean', math.nan):.3f}",
+    ]
+    if "loss" in metrics:
+        parts.append(f"loss {metrics['loss']:+.4f}")
+    if metrics.get("groups/uniform_fraction"):
+        parts.append(f"{metrics['groups/uniform_fraction']:.0%} of groups without signal")
+    for name, word in (("generate", "tok/s generated"), ("train", "trained")):
+        if f"tokens_per_s/{name}" in metrics:
+            parts.append(f"{metrics[f'tokens_per_s/{name}']:,.0f} {word}")
+    return Text("  ".join(parts))
+
+
+def evaluation_line(step: int, metrics: Metrics) -> Text:
+    """Return a held-out evaluation as one line.
+
+    Args:
+        step: The training steps done before it.
+        metrics: Its metrics.
+    """
+    reward = f"held-out reward after step {step}: {metrics['eval/reward/mean']:.3f}"
+    success = metrics.get("eval/success_rate")
+    return Text.assemble((reward, "bold"), "" if success is None else f" (success {success:.0%})")
+
+
+def note_line(text: str) -> Text:
+    """Return a note in full."""
+    return Text.assemble(("note:", "yellow"), f" {visible(text)}")
+
+
+def sample_panel(trace: Trace) -> Panel:
+    """Return a conversation with its tool calls and reward; long messages are cut."""
+    lines = []
+    for message in trace.messages:
+        if message.role == "system":
+            continue
+        said = message.content
+        for call in message.tool_calls:
+            said += f"{' ' if said else ''}→ {call.name or '?'}({call.arguments})"
+        line = Text(f"{message.role:>9}  ", style="bold")
+        line.append(visible(said[:SHOWN_CHARACTERS]), style=_ROLE_STYLES[message.role])
+        lines.append(line)
+    return Panel(Group(*lines), title=Text(_outcome(trace)), title_align="left")
+
+
+def _outcome(trace: Trace) -> str:
+    unscored = "not scored" if trace.error is None else "failed"
+    reward = unscored if trace.reward is None else f"reward {trace.reward:.2f}"
+    stop = f"  {trace.stop_reason.value}" if trace.stop_reason is not None else ""
+    return f"{visible(trace.task.id)}: {reward}{stop}".replace("\n", " ")
