@@ -24,8 +24,7 @@ from vf.trainer.run.summary import Summary
 from vf.trainer.saving.checkpoint import Progress
 from vf.trainer.saving.checkpoint_keeper import Keeper
 from vf.trainer.settings.overlap import streams
-from vf.trainer.watching.alarms import Alarms
-from vf.trainer.watching.kl_alarm import observe_kl
+from vf.trainer.watching.alarms import Alarms, observe_kl
 from vf.trainer.watching.metrics import step_metrics
 from vf.trainer.watching.notes import baseline_notes, step_notes
 from vf.trainer.watching.report import Report

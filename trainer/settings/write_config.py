@@ -1,13 +1,21 @@
-"""Writing a resolved config back as TOML, so that a run's folder says what it ran."""
+"""A resolved config as TOML, and without its secrets."""
 
 from __future__ import annotations
 
 import json
+import re
 from datetime import date, time
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
+
+from vf.inference.settings import VllmSettings
+from vf.trainer.settings.config import Config
+
+HIDDEN = "(hidden)"
+
+_SECRET = re.compile(r"(^|[_-])(api_?key|key|token|secret|password|authorization)$", re.IGNORECASE)
 
 
 def to_toml(config: BaseModel) -> str:
@@ -15,6 +23,20 @@ def to_toml(config: BaseModel) -> str:
     lines: list[str] = []
     _table(config.model_dump(exclude_none=True), (), lines)
     return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def without_secrets(config: Config) -> Config:
+    """Return the config with possible secrets replaced by :data:`HIDDEN`.
+
+    These are the server's environment variables, and every argument of the environment or the
+    server that is called a key, token, secret or password.
+    """
+    shown = config.model_copy(deep=True)
+    shown.env.args = _hide(shown.env.args)
+    if isinstance(shown.inference, VllmSettings):
+        shown.inference.args = _hide(shown.inference.args)
+        shown.inference.env = dict.fromkeys(shown.inference.env, HIDDEN)
+    return shown
 
 
 def _table(values: dict[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
@@ -50,3 +72,12 @@ def _value(value: Any) -> str:
     if value is None or isinstance(value, int | float):
         return repr(value)
     return _value(to_jsonable_python(value))  # such as a path, in a config made in Python
+
+
+def _hide(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: HIDDEN if isinstance(entry, str) and _SECRET.search(name) else _hide(entry)
+            for name, entry in value.items()
+        }
+    return [_hide(entry) for entry in value] if isinstance(value, list) else value

@@ -1,35 +1,36 @@
-"""Alarms: signs, seen in the rewards themselves, that the reward is being gamed.
+"""Alarms: signs in a step's metrics that its reward or its samples cannot be trusted.
 
-Within a group of rollouts, only differences of reward teach. So each quantity is taken less its
-mean over the group, and what is left is compared over the last rollouts. Groups whose rewards are
-all equal teach nothing and count nowhere.
+An alarm is a reason to read some traces. In a task that needs long answers, *length* rings
+rightly and harmlessly. Within a group of rollouts only differences of reward teach, so *length*
+and *errors* compare what is left of each quantity after subtracting its mean over the group.
+Groups whose rewards are all equal do not count. ρ is Spearman's rank correlation.
 
-- *length*: reward and sampled tokens go together, one way or the other (|ρ| ≥ 0.8).
-- *errors*: reward goes together with failed tool calls (ρ ≥ 0.8). That errors lower the reward
-  is as it should be.
+- *length*: reward and sampled tokens correlate over the last rollouts (|ρ| ≥ 0.8).
+- *errors*: reward correlates with failed tool calls (ρ ≥ 0.8). Errors that lower the reward are
+  as they should be.
 - *outcome*: over the last steps, the mean outcome falls while the mean reward rises, each by more
-  than twice the standard error of its change. Then penalties are what is learnt.
-
-ρ is Spearman's rank correlation. An alarm is a reason to read some traces; in a task that needs
-long answers, length rings rightly and harmlessly.
+  than twice the standard error of its change: the model learns to avoid penalties instead.
+- *kl*: sampler and learner disagree, KL(sampler ‖ learner) being above 0.01 nats.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, variance
 from typing import Any
 
 from vf.traces.trace import Trace
 from vf.trainer.run.group import Group
+from vf.trainer.settings.config import TrainerArgs
 
-ROLLOUTS = 512  # that a correlation looks back on
-MIN_ROLLOUTS = 256  # before it says anything
-STEPS = 20  # that a trend looks back on; its first half is compared with its second
+ROLLOUTS = 512  # the newest, over which correlations are computed
+MIN_ROLLOUTS = 256  # below which there is no correlation
+STEPS = 20  # the newest; a trend compares their first half with their second
 CORRELATION = 0.8
-_QUIET = 0.1  # how far below that an alarm ends, lest it ring at every other step
+KL_THRESHOLD = 0.01  # nats, of any of the three estimates
+_QUIET = 0.1  # how far below its threshold an alarm ends, so that it does not flicker
 
 _ADVICE = {
     "length": (
@@ -70,7 +71,7 @@ class Alarms:
         self._steps = deque(map(tuple, steps), maxlen=STEPS)
 
     def state(self) -> dict[str, Any]:
-        """Return all that is remembered, as JSON takes it: the arguments of another one."""
+        """Return the arguments of an equal instance, as JSON values."""
         return {
             "ringing": sorted(self.ringing),
             "rollouts": list(self._rollouts),
@@ -78,12 +79,12 @@ class Alarms:
         }
 
     def observe(self, groups: Sequence[Group]) -> tuple[dict[str, float], list[str]]:
-        """Look at a step's rollouts.
+        """Add a step's rollouts.
 
         Returns:
             Metrics: ``alarm/length`` and ``alarm/errors`` are the correlations, in [−1, 1] (0
             until there are enough rollouts), ``alarm/outcome`` is 1 while it rings, else 0. And
-            what is to be said aloud: one text for every alarm that begins.
+            a note for every alarm that begins.
         """
         for group in groups:
             if not group.uniform:
@@ -129,6 +130,72 @@ class Alarms:
             return []
         self.ringing.add(name)
         return [_ADVICE[name].format(value=value, count=count)]
+
+
+def observe_kl(
+    ringing: set[str], metrics: Mapping[str, float], args: TrainerArgs
+) -> tuple[dict[str, float], list[str]]:
+    """Check how far a step's learner was from its sampler.
+
+    Args:
+        ringing: The alarms that are on; ``kl`` is added or removed.
+        metrics: The step's, with ``kl_sample_train_v1`` to ``_v3`` if anything was trained.
+        args: ``[trainer.args]``; the note names only checks that apply to it.
+
+    Returns:
+        The metric ``alarm/kl``: 1 while it rings, else 0. And a note when it begins.
+    """
+    worst = max(abs(metrics.get(f"kl_sample_train_v{kind}", 0.0)) for kind in (1, 2, 3))
+    if worst <= KL_THRESHOLD:
+        ringing.discard("kl")
+        return {"alarm/kl": 0.0}, []
+    if "kl" in ringing:
+        return {"alarm/kl": 1.0}, []
+    ringing.add("kl")
+    checks = "; ".join(
+        f"({place}) {check}" for place, check in enumerate(_kl_checks(metrics, args), 1)
+    )
+    return {"alarm/kl": 1.0}, [
+        f"kl_sample_train is {worst:.3g} nats, above the threshold of {KL_THRESHOLD:g}: the tokens "
+        "were sampled from another distribution than the one that is trained. Check in this "
+        f"order: {checks}"
+    ]
+
+
+def _kl_checks(metrics: Mapping[str, float], args: TrainerArgs) -> list[str]:
+    """Return possible reasons for the disagreement, the likeliest first."""
+    checks = []
+    filters = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    used = [name for name, neutral in filters.items() if getattr(args, name) != neutral]
+    if used:
+        checks.append(
+            f"{', '.join(used)} changes what is sampled and not what is trained: set it neutral"
+        )
+    stale = metrics.get("staleness/mean", 0.0)
+    if stale > 0:
+        checks.append(
+            f"tokens were {stale:.2g} versions old on average: max_steps_off_policy = 0 makes "
+            "them new, a lower learning_rate or a clipped loss bears it better"
+        )
+    if args.num_iterations > 1:
+        checks.append(
+            f"num_iterations = {args.num_iterations} trains on a batch again with weights that "
+            "have moved: use a clipped loss, or lower it"
+        )
+    if args.num_substeps > 1:
+        checks.append(
+            f"num_substeps = {args.num_substeps} trains on tokens of older weights: lower it or "
+            "learning_rate, or use a clipped loss"
+        )
+    gap = metrics.get("logprob_gap")
+    if gap is not None:
+        checks.append(
+            f"logprob_gap = {gap:.2g} nats is what engine and trainer differ by with the same "
+            "weights: if it is of this size too, look at the engine's dtype, quantisation, "
+            "adapter and template; if it is far smaller, the sampled weights were old"
+        )
+    checks.append("ratio/p99 and ratio/max: whether few tokens make it, or all")
+    return checks
 
 
 def spearman(xs: Sequence[float], ys: Sequence[float]) -> float:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vf.trainer.run.metrics import Metrics
-from vf.trainer.watching.alarms import CORRELATION
+from vf.trainer.watching.alarms import CORRELATION, KL_THRESHOLD
 from vf.trainer.watching.charts import Axis, percent, short
-from vf.trainer.watching.kl_alarm import THRESHOLD
 
 COMPONENTS = 24  # that are drawn at most
 KINDS = ("penalty/", "gate/", "part/", "metric/", "reward/outcome")
@@ -50,7 +49,7 @@ CURVES = [
     Curve(
         "KL of sampler and learner",
         {"v1": "kl_sample_train_v1"},
-        Axis(short, lines={THRESHOLD: f"alarm at ±{THRESHOLD:g}", -THRESHOLD: ""}),
+        Axis(short, lines={KL_THRESHOLD: f"alarm at ±{KL_THRESHOLD:g}", -KL_THRESHOLD: ""}),
     ),
     Curve("Entropy", {"": "entropy"}, AMOUNT),
     Curve("Clipped tokens", {"": "clip_fraction"}, SMALL_SHARE),

@@ -1,4 +1,4 @@
-"""What a step's numbers mean, said in words: signal, waits, the baseline, where the limit is."""
+"""Notes on a step's metrics: no signal, long waits, the baseline, lack of memory."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _memory(step: int, metrics: Metrics) -> list[str]:
     if not metrics.get("oom_retries"):
         return []
     return [
-        f"step {step} ran out of memory and was begun again with half the tokens in a micro-batch, "
-        "which stays so until the run ends. With a lower trainer.args.micro_batch_tokens the next "
-        "run loses no time to it"
+        f"step {step} ran out of memory and was retried with half the tokens in a micro-batch, "
+        "which holds for the rest of the run. Set a lower trainer.args.micro_batch_tokens to save "
+        "the next run this time"
     ]

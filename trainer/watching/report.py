@@ -19,12 +19,11 @@ from vf.traces.view.write_page import ASSETS
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
-from vf.trainer.settings.write_config import to_toml
+from vf.trainer.settings.write_config import to_toml, without_secrets
 from vf.trainer.watching.charts import Point, Series, escape, figure, short, stacked_bar
 from vf.trainer.watching.conversations import choose, render
 from vf.trainer.watching.curves import CURVES, REWARD, component_curves, ringing
 from vf.trainer.watching.plan_text import describe
-from vf.trainer.watching.secrets import without_secrets
 from vf.trainer.watching.step_clock import PARTS
 from vf.trainer.watching.verdict import verdict
 
@@ -74,7 +73,7 @@ class Report:
             write_report(self._folder, self._plan)
         except (OSError, ConfigError) as error:  # a full disk is no reason to stop training
             if not self._warned:
-                log.warning("the report cannot be written: %s; the run goes on", error)
+                log.warning("the report cannot be written: %s; the run continues", error)
             self._warned = True
             return False
         finally:

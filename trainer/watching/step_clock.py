@@ -1,4 +1,4 @@
-"""Where a step's wall time goes: every second of it is put down to one part."""
+"""Where a step's wall time goes: every second of it belongs to one part."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StepClock:
     without a place, a server that is down, and the trainer's own bookkeeping.
 
     Args:
-        tell: Told the part that begins.
+        tell: Called with the name of each part that begins.
     """
 
     def __init__(self, tell: Callable[[str], None] = lambda part: None) -> None:
@@ -42,7 +42,7 @@ class StepClock:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Put the time until the block ends down to a part."""
+        """Count the time until the block ends for a part."""
         self._tell(name)
         started = time.perf_counter()
         try:
@@ -55,7 +55,7 @@ class StepClock:
         """Share the time until the block ends among what rollouts do; see :meth:`sample`.
 
         Args:
-            look: Returns what the rollouts do that are waited for.
+            look: Returns the activities of the awaited rollouts.
         """
         self._tell("generate")
         self._sampled, self._shares = time.perf_counter(), _shares(look())
@@ -72,7 +72,7 @@ class StepClock:
             self._shares = _shares(activities)
 
     def lap(self) -> dict[str, float]:
-        """Return seconds by part, and their ``total``, since the last lap, and begin anew."""
+        """Return seconds by part and in ``total`` since the last lap, and start the next one."""
         now = time.perf_counter()
         found, self._seconds = self._seconds, dict.fromkeys(PARTS, 0.0)
         found["wait"] += max(0.0, now - self._started - sum(found.values()))

@@ -25,8 +25,7 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.run_folder import RunFolder, write_whole
 from vf.trainer.settings.config import Config
-from vf.trainer.settings.write_config import to_toml
-from vf.trainer.watching.secrets import without_secrets
+from vf.trainer.settings.write_config import to_toml, without_secrets
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +36,8 @@ FINISH_SECONDS = 60.0  # that W&B may go on uploading when a run has ended; the 
 
 _ADVICE = {
     "wandb": "Log in with `wandb login`, or keep it on this machine with WANDB_MODE=offline",
-    "tensorboard": "See that the run's folder can be written to",
-    "trackio": "See that TRACKIO_DIR, or trackio's folder in the Hugging Face cache, can be "
-    "written to",
+    "tensorboard": "Check that the run's folder is writable",
+    "trackio": "Check that TRACKIO_DIR, or trackio's folder in the Hugging Face cache, is writable",
 }
 
 
@@ -56,7 +54,7 @@ class Tracker(Protocol):
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """See that the libraries are installed, without importing them.
+    """Check that the libraries are installed, without importing them.
 
     Raises:
         ConfigError: One is missing; says how to install it.
@@ -75,19 +73,19 @@ def open_trackers(
 ) -> Tracker:
     """Open trackers as one.
 
-    A resumed run goes on in the same run of W&B and trackio: their ids are kept in the run's
-    folder, in ``trackers.json``. Steps that they have from before the run was killed are not
-    sent again.
+    A resumed run continues the same run of W&B and trackio: their ids are kept in the run's
+    folder, in ``trackers.json``. Steps that they received before the run was killed are not sent
+    again.
 
     Open them before a live display starts and close them after it has stopped: W&B and trackio
-    print where they write. What fails later, in :meth:`Tracker.log` or :meth:`Tracker.close`, is
-    told once in the log for each tracker, and never raised.
+    print where they write. Later failures, in :meth:`Tracker.log` or :meth:`Tracker.close`, are
+    never raised; the first of each tracker is logged.
 
     Args:
         names: Which; see :data:`TrackerName`. None is fine.
         folder: The run's folder; it must exist.
         config: The settings, which are shown beside the metrics, without secrets.
-        step: Where the run goes on; 0 for a new one.
+        step: The step to continue after; 0 for a new run.
 
     Raises:
         ConfigError: A library is not installed, or its tracker does not start.
@@ -131,8 +129,8 @@ class _Guarded:
             if name not in self._failed:
                 self._failed.add(name)
                 log.warning(
-                    "%s failed (%s: %s). The run goes on, and metrics.jsonl has every step; "
-                    "further failures of it are not told",
+                    "%s failed (%s: %s). The run continues, and metrics.jsonl has every step; "
+                    "its further failures are not logged",
                     name,
                     type(error).__name__,
                     error,
@@ -238,7 +236,7 @@ class _Link:
 
 
 class _Linked:
-    """A tracker that keeps what it once was given: a step is told only once."""
+    """A tracker that keeps what it received: each step is sent only once."""
 
     def __init__(
         self, link: _Link, send: Callable[..., None], finish: Callable[[bool], None]

@@ -1,4 +1,4 @@
-"""A thread that notices when nothing gets on, and writes down who waits for what."""
+"""A thread that notices when nothing makes progress, and records what waits for what."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LISTED = 8  # rollouts in a message; the file has them all
 
 
 class Watchdog:
-    """Tells of stalls; it ends nothing, for what waits has a deadline of its own.
+    """Reports stalls. It ends nothing: whatever waits has a deadline of its own.
 
     Args:
-        timeout: Seconds without a :meth:`beat` that are a stall.
-        look: Returns what all rollouts do.
-        tell: Told of a stall, once, and again each time that it has lasted as long once more.
-        path: Where the whole picture is appended: every rollout, and the stack of every thread.
+        timeout: Seconds without a :meth:`beat` that count as a stall.
+        look: Returns the activities of all rollouts.
+        tell: Called with a report when a stall begins, and again after each further ``timeout``.
+        path: The file to which every rollout and the stack of every thread are appended.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Watchdog:
         self._thread.start()
 
     def beat(self) -> None:
-        """Note that something got on. For any thread."""
+        """Record progress. Any thread may call it."""
         self._beaten = time.monotonic()
 
     def phase(self, name: str) -> None:
-        """Note what the trainer's thread begins to do."""
+        """Record which phase the trainer begins."""
         self._phase = name
         self.beat()
 
@@ -71,7 +71,7 @@ class Watchdog:
                 try:
                     self._report(still)
                 except Exception:
-                    log.exception("while writing down a stall")
+                    log.exception("while recording a stall")
 
     def _report(self, still: float) -> None:
         activities = self._look()
@@ -86,7 +86,7 @@ class Watchdog:
 
 
 def stacks() -> str:
-    """Return where every thread of Python's is, the main thread first; what stands alike, once."""
+    """Return the stacks of all Python threads, the main thread first and equal stacks once."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     alike: dict[str, list[str]] = {}
     main = threading.main_thread().ident
@@ -97,13 +97,13 @@ def stacks() -> str:
 
 
 def describe(phase: str, still: float, activities: Sequence[Activity], most: int) -> str:
-    """Return who waits for what.
+    """Return what the trainer and its rollouts wait for.
 
     Args:
-        phase: What the trainer's thread does.
+        phase: What the trainer does.
         still: Seconds without progress.
         activities: What the rollouts do.
-        most: How many of these are listed one by one, those first that wait longest.
+        most: How many of these are listed, those that wait longest first.
     """
     counts = Counter(activity.doing for activity in activities)
     lines = [

@@ -17,7 +17,7 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
-from vf.trainer.watching.secrets import without_secrets
+from vf.trainer.settings.write_config import without_secrets
 from vf.trainer.watching.trackers import check_trackers, open_trackers
 
 RAW: dict[str, Any] = {
