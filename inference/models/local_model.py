@@ -9,8 +9,8 @@ from vf.inference.checkpoint import Checkpoint
 from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.inference.rendering.template_probe import check_kind, probe, shows_tools
+from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.inference.tiny_path import resolve_model
 from vf.inference.vllm.vllm_engine import FIXED, VllmEngine
 
