@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import pyte
 import pytest
 
 # A run without a trainer: it executes the lines of Python that come through a named pipe.
@@ -67,6 +66,8 @@ class Terminal:
         self._ends: tuple[int, ...] = (self._master, self._slave)
         size = struct.pack("HHHH", rows, columns, 0, 0)
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+        pyte = pytest.importorskip("pyte")
+
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
