@@ -2,17 +2,17 @@
 
 VfError
 ├── ConfigError            the user can fix it; commands exit with code 2
-├── InvalidToolUse         raised *inside a tool* to tell the model what it did wrong
+├── ToolError              raised *inside a tool* to tell the model what it did wrong
 └── InfrastructureError    a part failed; never a reward (the rollout's reward is None)
     ├── ModelError         the model, its API or its engine did not answer
-    │   └── EngineError    an inference engine that we own died or refused
-    │       └── ServerDown its server went down; what was asked of it can be asked again
-    ├── ToolError          a tool raised something other than InvalidToolUse, or timed out
+    │   └── EngineError    an inference engine that this process owns died or refused
+    │       └── ServerDown its server went down; the request can be repeated
+    ├── ToolFailure        a tool raised something other than ToolError, or timed out
     ├── EnvironmentFailure reset, step or close raised or timed out
     ├── SandboxError       the sandbox was lost
     ├── RubricError        a scoring function raised or returned something out of range
     │   └── ScoringTimeout one ran out of time in its process, and was killed
-    └── TrainingError      the training loop cannot go on
+    └── TrainingError      the training loop cannot continue
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class VfError(Exception):
 
 
 class ConfigError(VfError):
-    """A setting, an argument or a file is wrong, and the message says how to mend it."""
+    """A setting, an argument or a file is wrong, and the message says how to fix it."""
 
 
-class InvalidToolUse(VfError):
+class ToolError(VfError):
     """Raise this inside a tool to answer the model with an error message that it can learn from.
 
-    Anything else that a tool raises is an infrastructure failure of the rollout.
+    Anything else that a tool raises is a :class:`ToolFailure`: the rollout has no reward.
     """
 
 
@@ -40,7 +40,7 @@ class InfrastructureError(VfError):
 
 
 class ModelError(InfrastructureError):
-    """The model, its API or its engine did not give an answer."""
+    """The model, its API or its engine did not answer."""
 
     boundary = "model"
 
@@ -52,13 +52,13 @@ class EngineError(ModelError):
 
 
 class ServerDown(EngineError):
-    """The server went down. What was asked of it is lost, and can be asked again."""
+    """The server went down. The request is lost and can be repeated."""
 
     boundary = "outage"
 
 
-class ToolError(InfrastructureError):
-    """A tool raised an exception other than :class:`InvalidToolUse`, or ran out of time."""
+class ToolFailure(InfrastructureError):
+    """A tool raised an exception other than :class:`ToolError`, or ran out of time."""
 
     boundary = "tool"
 
@@ -86,7 +86,7 @@ class ScoringTimeout(RubricError):
 
 
 class TrainingError(InfrastructureError):
-    """The training loop cannot go on; the message names the cause."""
+    """The training loop cannot continue; the message names the cause."""
 
     boundary = "trainer"
 

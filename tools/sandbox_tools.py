@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vf.runtime.errors import ConfigError, InvalidToolUse
+from vf.runtime.errors import ConfigError, ToolError
 from vf.sandbox.container.source import SandboxSource, given_source
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
 from vf.tools.episode import Episode, Service
@@ -150,7 +150,7 @@ class _Files:
 
         result = await self._box.run(self.episode, run, 10.0)
         if not result.ok:
-            raise InvalidToolUse(result.stderr.strip() or f"cannot list {path}")
+            raise ToolError(result.stderr.strip() or f"cannot list {path}")
         names = result.stdout.splitlines()
         if len(names) > MAX_LISTED:
             names[MAX_LISTED:] = [f"[{len(names) - MAX_LISTED} more]"]
@@ -165,13 +165,13 @@ class _Files:
             lines: How many lines.
         """
         if first_line < 1 or lines < 1:
-            raise InvalidToolUse("first_line and lines must be at least 1")
+            raise ToolError("first_line and lines must be at least 1")
         text = await self._box.use(lambda sandbox: _read(sandbox, path))
         every = text.splitlines(keepends=True)
         if not every:
             return "(the file is empty)"
         if first_line > len(every):
-            raise InvalidToolUse(f"{path} has only {len(every)} lines")
+            raise ToolError(f"{path} has only {len(every)} lines")
         shown = every[first_line - 1 : first_line - 1 + lines]
         part, _ = clip("".join(shown), self.settings.max_output)
         if len(shown) == len(every):
@@ -198,12 +198,12 @@ class _Files:
             new: What to put in its place.
         """
         if not old:
-            raise InvalidToolUse("old is empty; to make a new file, use write_file")
+            raise ToolError("old is empty; to make a new file, use write_file")
 
         async def edit(sandbox: Sandbox) -> None:
             text = await _read(sandbox, path, exact=True)
             if (found := text.count(old)) != 1:
-                raise InvalidToolUse(f"old is in {path} {found} times, and must be there once")
+                raise ToolError(f"old is in {path} {found} times, and must be there once")
             await _write(sandbox, path, text.replace(old, new))
 
         await self._box.use(edit)
@@ -250,20 +250,20 @@ async def _read(sandbox: Sandbox, path: str, *, exact: bool = False) -> str:
         content = await sandbox.read_file(path, max_bytes=MAX_FILE)
         return content.decode("utf-8", "strict" if exact else "replace")
     except UnicodeDecodeError:
-        raise InvalidToolUse(f"{path} is not UTF-8 text") from None
+        raise ToolError(f"{path} is not UTF-8 text") from None
     except (OSError, ValueError) as error:
-        raise InvalidToolUse(_reason(error, path)) from error
+        raise ToolError(_reason(error, path)) from error
 
 
 async def _write(sandbox: Sandbox, path: str, content: str) -> None:
     _checked(path)
     data = content.encode("utf-8", "replace")
     if len(data) > MAX_FILE:
-        raise InvalidToolUse(f"the content is {len(data)} bytes; at most {MAX_FILE} can be written")
+        raise ToolError(f"the content is {len(data)} bytes; at most {MAX_FILE} can be written")
     try:
         await sandbox.write_file(path, data)
     except (OSError, ValueError) as error:
-        raise InvalidToolUse(_reason(error, path)) from error
+        raise ToolError(_reason(error, path)) from error
 
 
 def _reason(error: Exception, path: str) -> str:
@@ -284,7 +284,7 @@ def _reason(error: Exception, path: str) -> str:
 
 def _checked(path: str) -> None:
     if not path.strip() or "\0" in path:
-        raise InvalidToolUse("path must not be empty")
+        raise ToolError("path must not be empty")
 
 
 def _positive(tool: str, name: str, value: float) -> float:

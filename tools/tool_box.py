@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, InfrastructureError, InvalidToolUse, ToolError
+from vf.runtime.errors import ConfigError, InfrastructureError, ToolError, ToolFailure
 from vf.runtime.suggest import did_you_mean
 from vf.traces.messages import Message, ToolCall, writable
 from vf.traces.tools import ArgumentError, Tool, render_result
@@ -71,7 +71,7 @@ class ToolBox:
             timeout: Seconds for each call.
 
         Raises:
-            ToolError: A tool raised, or ran out of time. The other calls are cancelled, which
+            ToolFailure: A tool raised, or ran out of time. The other calls are cancelled, which
                 their events say.
         """
         events = [ToolEvent(turn, call.id, call.name, "ok") for call in calls]
@@ -105,7 +105,7 @@ class ToolBox:
             async with asyncio.timeout(timeout) as deadline:
                 _deadline.set(deadline)
                 result = await call(tool.fn, **arguments)
-        except InvalidToolUse as error:
+        except ToolError as error:
             event.kind, event.detail = "rejected", str(error)
             return f"Error: {error}"
         except InfrastructureError as error:
@@ -121,7 +121,7 @@ class ToolBox:
                 else f"raised {type(error).__name__}: {error}"
             )
             event.kind, event.detail = "error", reason
-            raise ToolError(f"tool {tool.name!r} {reason}") from error
+            raise ToolFailure(f"tool {tool.name!r} {reason}") from error
         finally:
             _deadline.set(None)
             event.detail = writable(event.detail)

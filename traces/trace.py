@@ -30,7 +30,7 @@ class StopReason(StrEnum):
 
 ToolEventKind = Literal[
     "ok",
-    "rejected",  # the tool raised InvalidToolUse
+    "rejected",  # the tool raised ToolError
     "unknown_tool",
     "malformed",  # the call itself could not be parsed
     "invalid_json",

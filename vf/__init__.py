@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from vf.runtime.errors import (
         ConfigError,
         InfrastructureError,
-        InvalidToolUse,
         SandboxError,
+        ToolError,
         VfError,
     )
     from vf.runtime.process_pool import cpu_bound
@@ -63,7 +63,7 @@ _HOME = {
     "GroupReward": "vf.rubrics.group",
     "GymEnvironment": "vf.bridges.gym.from_gym",
     "InfrastructureError": "vf.runtime.errors",
-    "InvalidToolUse": "vf.runtime.errors",
+    "ToolError": "vf.runtime.errors",
     "Judge": "vf.rubrics.judge",
     "Limits": "vf.sandbox.contract",
     "McpTools": "vf.tools.mcp.mcp_tools",
@@ -116,7 +116,6 @@ __all__ = [
     "GroupReward",
     "GymEnvironment",
     "InfrastructureError",
-    "InvalidToolUse",
     "Judge",
     "Limits",
     "McpTools",
@@ -136,6 +135,7 @@ __all__ = [
     "Task",
     "Tool",
     "ToolCall",
+    "ToolError",
     "ToolEvent",
     "Trace",
     "TraceStore",

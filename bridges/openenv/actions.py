@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vf.runtime.errors import ConfigError, InvalidToolUse, ToolError
+from vf.runtime.errors import ConfigError, ToolError, ToolFailure
 from vf.runtime.suggest import did_you_mean
 from vf.traces.tools import render_result
 
@@ -89,15 +89,15 @@ def tell_result(observation: Mapping[str, Any]) -> str:
     """Write down what a tool of an MCP environment gave.
 
     Raises:
-        InvalidToolUse: The tool reports an error, which the model is told.
-        ToolError: The server could not run it.
+        ToolError: The tool reports an error, which the model is told.
+        ToolFailure: The server could not run it.
     """
     error = observation.get("error")
     if isinstance(error, Mapping):
         told = str(error.get("message") or "the tool failed")
         if error.get("error_type") in _BROKEN:
-            raise ToolError(f"openenv: the tool {observation.get('tool_name')!r}: {told}")
-        raise InvalidToolUse(told)
+            raise ToolFailure(f"openenv: the tool {observation.get('tool_name')!r}: {told}")
+        raise ToolError(told)
     result = observation.get("result")
     if not isinstance(result, Mapping) or "content" not in result:
         return tell(observation) if "result" not in observation else render_result(result)
@@ -108,5 +108,5 @@ def tell_result(observation: Mapping[str, Any]) -> str:
     ]
     text = render_result("\n".join(parts) if parts else result.get("data"))
     if result.get("is_error"):
-        raise InvalidToolUse(text)
+        raise ToolError(text)
     return text

@@ -20,7 +20,7 @@ from vf.bridges.openenv.description import describe
 from vf.bridges.openenv.openenv_session import NO_ACTION, Answer, Session
 from vf.environments.environment import Environment, Split, Step
 from vf.rubrics.rubric import Rubric
-from vf.runtime.errors import ConfigError, EnvironmentFailure, InvalidToolUse, RubricError
+from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError, ToolError
 from vf.runtime.extras import check_version, load
 from vf.runtime.seeding import derive_seed
 from vf.tools.json_schema import faults, validator
@@ -207,7 +207,7 @@ class OpenEnvEnvironment(Environment):
             try:
                 answer = await self._sent({self._text_field: reply.content})
                 told: str | list[Message] = self._render(answer.observation) or _NOTHING_SEEN
-            except InvalidToolUse as error:
+            except ToolError as error:
                 told = f"Error: {error}"
         elif reply.tool_calls:
             told = await self.toolbox.run(
@@ -255,13 +255,13 @@ class OpenEnvEnvironment(Environment):
         """Act; the actions of one turn go one after the other.
 
         Raises:
-            InvalidToolUse: The episode is over, or the server says that this is no action.
+            ToolError: The episode is over, or the server says that this is no action.
         """
         with off_the_clock():
             await self._one_by_one.acquire()
         try:
             if self._done:
-                raise InvalidToolUse(_OVER)
+                raise ToolError(_OVER)
             answer = await self._session.step(self._made(fields))
             self._steps += 1
             self._done = answer.done
@@ -276,7 +276,7 @@ class OpenEnvEnvironment(Environment):
         try:
             return self._action(**fields)
         except ValidationError as error:
-            raise InvalidToolUse(NO_ACTION) from error
+            raise ToolError(NO_ACTION) from error
 
     def _recorded(self) -> dict[str, Any]:
         rewards = self._rewards

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vf.runtime.errors import EnvironmentFailure, InvalidToolUse
+from vf.runtime.errors import EnvironmentFailure, ToolError
 
 NO_ACTION = "the environment does not take this as an action"
 _CODE = re.compile(r"\(code: (\w+)\)\s*$")
@@ -95,7 +95,7 @@ class Session:
         """Act.
 
         Raises:
-            InvalidToolUse: The server says that this is no action.
+            ToolError: The server says that this is no action.
             EnvironmentFailure: As :meth:`reset`, or the connection was lost.
         """
         return self._read(await self._asked("step", self._client.step(action)))
@@ -128,7 +128,7 @@ class Session:
             if code is not None and code[1] == _FULL:
                 raise _Full(str(error)) from error
             if code is not None and code[1] == _REFUSED and what == "step":
-                raise InvalidToolUse(NO_ACTION) from error
+                raise ToolError(NO_ACTION) from error
             raise EnvironmentFailure(
                 f"openenv: {self._where}: {what}: {type(error).__name__}: {error}"
             ) from error

@@ -19,7 +19,7 @@ from vf.runtime.errors import (
     EnvironmentFailure,
     InfrastructureError,
     RubricError,
-    ToolError,
+    ToolFailure,
 )
 from vf.runtime.seeding import derive_seed
 from vf.traces.messages import ToolCall
@@ -104,7 +104,7 @@ class Episode:
             raise
         except Exception as error:
             known = isinstance(error, InfrastructureError | ConfigError)
-            self._failure = error if known else ToolError(str(error))  # type: ignore[assignment]
+            self._failure = error if known else ToolFailure(str(error))  # type: ignore[assignment]
             raise
         finally:
             self._running -= 1

@@ -19,7 +19,7 @@ from vf.bridges.verifiers.v0_rubric import (
     weights_of,
 )
 from vf.environments.environment import Environment, Split, Step
-from vf.runtime.errors import ConfigError, EnvironmentFailure, SandboxError, ToolError
+from vf.runtime.errors import ConfigError, EnvironmentFailure, SandboxError, ToolFailure
 from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task
@@ -153,7 +153,7 @@ class V0Environment(Environment):
             return
         import verifiers.legacy as verifiers
 
-        kinds = {verifiers.ToolError: ToolError, verifiers.SandboxError: SandboxError}
+        kinds = {verifiers.ToolError: ToolFailure, verifiers.SandboxError: SandboxError}
         kind = next((ours for cls, ours in kinds.items() if isinstance(error, cls)), None)
         cause = error.__cause__ or error
         raise (kind or EnvironmentFailure)(

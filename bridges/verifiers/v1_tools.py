@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from vf.runtime.errors import ConfigError, EnvironmentFailure, ToolError
+from vf.runtime.errors import ConfigError, EnvironmentFailure, ToolFailure
 from vf.traces.messages import ToolCall
 from vf.traces.tools import Tool
 from vf.traces.trace import ToolEvent
@@ -42,7 +42,7 @@ class Calls:
         """Run one call, and return the text for the model. ``event`` gets what became of it.
 
         Raises:
-            ToolError: The tool found a connection dead.
+            ToolFailure: The tool found a connection dead.
             EnvironmentFailure: It returned something other than text.
         """
         text = self._fault(call, event)
@@ -56,7 +56,7 @@ class Calls:
         finally:
             _current.reset(token)
         if self.lost is not None:
-            raise ToolError(
+            raise ToolFailure(
                 f"tool {call.name!r} raised {type(self.lost).__name__}: {self.lost}"
             ) from self.lost
         text = _text(call.name, result.content)

@@ -117,7 +117,7 @@ def judge_errors(results: Sequence[AgentResult]) -> Finding:
             "errors",
             "fail",
             f"{len(failed)} of {total} rollouts failed; the first: {failed[0]}",
-            "answer whatever a model may say with a message (InvalidToolUse in a tool), and let "
+            "answer whatever a model may say with a message (ToolError in a tool), and let "
             "only broken machinery raise",
         )
     return Finding("errors", "ok", f"none of {total} rollouts failed")

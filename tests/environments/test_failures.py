@@ -68,7 +68,7 @@ class Scene(vf.Environment):
     [
         ZeroDivisionError("by zero"),
         TimeoutError("own"),
-        vf.InvalidToolUse("outside a tool"),
+        vf.ToolError("outside a tool"),
         StopIteration(3),
         SystemExit(3),
         asyncio.CancelledError("nobody asked"),

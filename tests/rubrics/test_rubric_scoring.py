@@ -118,7 +118,7 @@ def test_what_is_not_a_finite_number_is_an_error_naming_the_function(
 @PLACE
 @pytest.mark.parametrize(
     "fn",
-    [raises(KeyError("gold")), raises(vf.InvalidToolUse("x")), raises(StopIteration()), culprit],
+    [raises(KeyError("gold")), raises(vf.ToolError("x")), raises(StopIteration()), culprit],
 )
 def test_a_function_that_raises_is_an_error_naming_it(place: Place, fn: Any) -> None:
     with pytest.raises(RubricError, match="'culprit' raised") as caught:

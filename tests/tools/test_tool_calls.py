@@ -17,7 +17,7 @@ class Kitchen(vf.Environment):
     @vf.tool
     def weigh(self, item: str, grams: int) -> dict[str, int]:
         if grams < 0:
-            raise vf.InvalidToolUse("grams must not be negative")
+            raise vf.ToolError("grams must not be negative")
         return {item: grams}
 
     @vf.tool
@@ -148,7 +148,7 @@ def test_no_calls_give_no_messages() -> None:
     assert asyncio.run(ToolBox([]).run([], turn=0, timeout=1.0)) == []
 
 
-@pytest.mark.parametrize("error", [vf.InvalidToolUse, ValueError])
+@pytest.mark.parametrize("error", [vf.ToolError, ValueError])
 def test_half_a_surrogate_pair_in_a_tools_error_can_be_written(error: type[Exception]) -> None:
     class Torn(Kitchen):
         @vf.tool

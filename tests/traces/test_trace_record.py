@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vf
-from vf.runtime.errors import ToolError
+from vf.runtime.errors import ToolFailure
 from vf.traces.trace import Failure, Fork, Turn
 
 TEXT = st.text(max_size=12)
@@ -113,7 +113,7 @@ def test_limits_truncate_but_ends_and_errors_do_not(reason: vf.StopReason) -> No
 
 
 def test_a_failure_names_the_boundary_and_the_root_cause() -> None:
-    error = ToolError("tool 'add' raised KeyError: 'x'")
+    error = ToolFailure("tool 'add' raised KeyError: 'x'")
     error.__cause__ = KeyError("x")
     failure = Failure.of(error)
     assert (failure.boundary, failure.type) == ("tool", "KeyError")

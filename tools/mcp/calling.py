@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from vf.runtime.errors import ToolError
+from vf.runtime.errors import ToolFailure
 from vf.tools.mcp.connection import Server
 from vf.tools.mcp.mcp_session import Session
 from vf.tools.tool_box import off_the_clock
@@ -37,8 +37,8 @@ class EpisodeSession:
         """Call a tool; see :meth:`Session.call`.
 
         Raises:
-            InvalidToolUse: The server does not accept the arguments.
-            ToolError: The session is lost, or cannot be had.
+            ToolError: The server does not accept the arguments.
+            ToolFailure: The session is lost, or cannot be had.
         """
         with off_the_clock():
             await self._turn.acquire()
@@ -57,7 +57,7 @@ class EpisodeSession:
 
     async def _opened(self) -> Session:
         if self._closed:
-            raise ToolError("the episode has ended, and its MCP session with it")
+            raise ToolFailure("the episode has ended, and its MCP session with it")
         if self._session is None:
             began = time.monotonic()
             session = await Session.open(self._server, self._start_timeout)
@@ -88,8 +88,8 @@ class SharedSession:
         """Call a tool, at once with any others; see :meth:`Session.call`.
 
         Raises:
-            InvalidToolUse: The server does not accept the arguments.
-            ToolError: The server is lost, or cannot be had.
+            ToolError: The server does not accept the arguments.
+            ToolFailure: The server is lost, or cannot be had.
         """
         with off_the_clock():
             async with self._opening:

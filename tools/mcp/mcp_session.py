@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from vf.runtime.errors import InvalidToolUse, ToolError
+from vf.runtime.errors import ToolError, ToolFailure
 from vf.runtime.extras import load
 from vf.tools.mcp.connection import Server
 from vf.tools.mcp.process import GRACE, ServerProcess
@@ -47,7 +47,7 @@ class Session:
             timeout: Seconds that it may take.
 
         Raises:
-            ToolError: It cannot be had; says why, and what the server said on standard error.
+            ToolFailure: It cannot be had; says why, and what the server said on standard error.
         """
         session = cls(server)
         ready = asyncio.create_task(session._ready.wait())
@@ -74,7 +74,7 @@ class Session:
             timeout: Seconds for each page of them.
 
         Raises:
-            ToolError: The server did not answer, or never came to the last page.
+            ToolFailure: The server did not answer, or never came to the last page.
         """
         types: Any = load("mcp.types", "mcp")
         found: list[dict[str, Any]] = []
@@ -99,8 +99,8 @@ class Session:
             timeout: Seconds that it may take.
 
         Raises:
-            InvalidToolUse: The server does not accept the arguments.
-            ToolError: The server died, did not answer in time, or answered nonsense.
+            ToolError: The server does not accept the arguments.
+            ToolFailure: The server died, did not answer in time, or answered nonsense.
         """
         types: Any = load("mcp.types", "mcp")
         params = types.CallToolRequestParams(name=name, arguments=arguments)
@@ -151,16 +151,16 @@ class Session:
             answer: dict[str, Any] = asked.result().model_dump(
                 mode="json", by_alias=True, exclude_none=True
             )
-        except (ToolError, asyncio.CancelledError):
+        except (ToolFailure, asyncio.CancelledError):
             raise
         except Exception as error:
             code = _code(error)
             if code == _INVALID_PARAMS:
-                raise InvalidToolUse(str(error)) from error
+                raise ToolError(str(error)) from error
             failed = f"failed to {what}: {_reason(error)}"
             if code in (None, _CONNECTION_CLOSED):
                 raise await self._lost(failed) from error
-            raise ToolError(f"{self._server.name} {failed}") from error
+            raise ToolFailure(f"{self._server.name} {failed}") from error
         finally:
             asked.cancel()
         return answer
@@ -169,7 +169,7 @@ class Session:
         """Wait for a task, but no longer than its time, or than the session lasts.
 
         Raises:
-            ToolError: The session has ended.
+            ToolFailure: The session has ended.
         """
         first = asyncio.FIRST_COMPLETED
         await asyncio.wait({task, self._owner}, timeout=timeout, return_when=first)
@@ -179,11 +179,11 @@ class Session:
                 "has ended" + (f": {_reason(error)}" if error else "")
             ) from error
 
-    async def _lost(self, how: str) -> ToolError:
+    async def _lost(self, how: str) -> ToolFailure:
         """End the session, and return an error that says what the server said last."""
         await self.close(at_once=True)
         words = self._process.last_words
-        return ToolError(
+        return ToolFailure(
             f"{self._server.name} {how}"
             + (f". On standard error it said:\n{words}" if words else "")
         )

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from vf.runtime.batching import PerLoop
 from vf.runtime.calling import carry_out
-from vf.runtime.errors import ConfigError, InvalidToolUse, ToolError
+from vf.runtime.errors import ConfigError, ToolError, ToolFailure
 from vf.runtime.extras import check_version, load
 from vf.tools.episode import Episode
 from vf.tools.json_schema import faults
@@ -129,7 +129,7 @@ class McpTools:
                 listed = await session.tools(self.start_timeout)
             finally:
                 await session.close()
-        except (ToolError, InvalidToolUse) as error:
+        except (ToolFailure, ToolError) as error:
             raise ConfigError(f"McpTools: {error}") from error
         self._tools = select(
             listed,
@@ -148,7 +148,7 @@ class McpTools:
             result = await calls.call(listed.remote, arguments, self.timeout)
             text, _ = clip(text_of(result), self.max_output)
             if result.get("isError"):
-                raise InvalidToolUse(text)
+                raise ToolError(text)
             if listed.result is not None:
                 _check_result(listed, result)
             return text
@@ -162,16 +162,14 @@ def _check_result(listed: ListedTool, result: dict[str, Any]) -> None:
     """See that a structured result is what the server says that it gives.
 
     Raises:
-        InvalidToolUse: It is not. The model is told: what the result is worth, nobody knows.
+        ToolError: It is not. The model is told: what the result is worth, nobody knows.
     """
     if "structuredContent" not in result:
         fault = "it is not structured"
     else:
         fault = faults(listed.result, result["structuredContent"])
     if fault:
-        raise InvalidToolUse(
-            f"the result of {listed.name} is not what its own schema says: {fault}"
-        )
+        raise ToolError(f"the result of {listed.name} is not what its own schema says: {fault}")
 
 
 def _check_place(

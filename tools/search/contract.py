@@ -55,7 +55,7 @@ class Index(Protocol):
             k: Most documents to return, at least 1.
 
         Raises:
-            ToolError: The index is on another machine, which did not answer.
+            ToolFailure: The index is on another machine, which did not answer.
         """
         ...
 
@@ -63,7 +63,7 @@ class Index(Protocol):
         """Return one document; None if there is none of this id, or the index cannot look it up.
 
         Raises:
-            ToolError: The index is on another machine, which did not answer.
+            ToolFailure: The index is on another machine, which did not answer.
         """
         ...
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from vf.runtime.batching import PerLoop
-from vf.runtime.errors import ConfigError, ToolError
+from vf.runtime.errors import ConfigError, ToolFailure
 from vf.runtime.extras import load
 from vf.tools.search.contract import Document, Hit
 from vf.tools.search.sources import clean
@@ -75,7 +75,7 @@ class ElasticIndex:
         """Return the best documents for a query in plain words.
 
         Raises:
-            ToolError: The server refused or did not answer.
+            ToolFailure: The server refused or did not answer.
         """
         fields = [self._text] if self._title is None else [self._title, self._text]
         body: dict[str, Any] = {
@@ -103,7 +103,7 @@ class ElasticIndex:
         """Return one document, None if there is none of this id.
 
         Raises:
-            ToolError: The server refused or did not answer.
+            ToolFailure: The server refused or did not answer.
         """
         if not doc_id or len(doc_id.encode("utf-8", "replace")) > 512:  # the servers' own limit
             return None
@@ -122,7 +122,7 @@ class ElasticIndex:
         """
         try:
             await self.search("search", 1)
-        except ToolError as error:
+        except ToolFailure as error:
             raise ConfigError(f"cannot search: {error}") from error
 
     async def close(self) -> None:
@@ -139,5 +139,5 @@ class ElasticIndex:
         title = "" if self._title is None else source.get(self._title) or ""
         return Document(str(raw["_id"]), clean(str(title)), clean(str(source[self._text])))
 
-    def _failed(self, error: Exception) -> ToolError:
-        return ToolError(f"{self.fingerprint} did not answer: {type(error).__name__}: {error}")
+    def _failed(self, error: Exception) -> ToolFailure:
+        return ToolFailure(f"{self.fingerprint} did not answer: {type(error).__name__}: {error}")

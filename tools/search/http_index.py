@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from vf.inference.wire import JsonClient
 from vf.runtime.batching import Batcher, PerLoop
-from vf.runtime.errors import ConfigError, ModelError, ToolError
+from vf.runtime.errors import ConfigError, ModelError, ToolFailure
 from vf.tools.search.contract import Document, Hit
 from vf.tools.search.protocol import document_from_json, hits_from_json
 from vf.tools.search.sources import clean
@@ -71,7 +71,7 @@ class HttpIndex:
         """Return the best documents for a query in plain words.
 
         Raises:
-            ToolError: The server refused or did not answer, or not with what the protocol says.
+            ToolFailure: The server refused or did not answer, or not with what the protocol says.
         """
         return await self._batches.ask((query, k))
 
@@ -79,7 +79,7 @@ class HttpIndex:
         """Return one document; None if the server has none of this id or cannot look it up.
 
         Raises:
-            ToolError: The server did not answer.
+            ToolFailure: The server did not answer.
         """
         if not self._known:
             await self.search(_PROBE, 1)
@@ -90,7 +90,7 @@ class HttpIndex:
             [raw] = answer["documents"]
             return None if raw is None else document_from_json(raw)
         except (KeyError, TypeError, ValueError) as error:
-            raise ToolError(f"{self.url}/open answered with {_start(answer)}") from error
+            raise ToolFailure(f"{self.url}/open answered with {_start(answer)}") from error
 
     async def check(self) -> None:
         """Ask the server something.
@@ -100,7 +100,7 @@ class HttpIndex:
         """
         try:
             await self.search(_PROBE, 1)
-        except ToolError as error:
+        except ToolFailure as error:
             raise ConfigError(
                 f"cannot search: {error}. Is it running? `vf-search serve INDEX` starts one"
             ) from error
@@ -123,7 +123,7 @@ class HttpIndex:
             if len(found) != len(asked):
                 raise ValueError(f"{len(found)} results for {len(asked)} queries")
         except (KeyError, TypeError, ValueError) as error:
-            raise ToolError(
+            raise ToolFailure(
                 f"{self.url}/retrieve does not speak Search-R1's protocol ({error}): "
                 f"{_start(answer)}"
             ) from error
@@ -135,7 +135,7 @@ class HttpIndex:
         try:
             return await self._clients.get().post(path, body)
         except ModelError as error:  # the client is the models', the failure is a tool's
-            raise ToolError(f"the retriever did not answer: {error}") from error
+            raise ToolFailure(f"the retriever did not answer: {error}") from error
 
 
 def _base(url: str) -> str:

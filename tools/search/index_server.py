@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from vf.runtime.errors import ToolError
+from vf.runtime.errors import ToolFailure
 from vf.runtime.extras import load
 from vf.tools.search.contract import Index
 from vf.tools.search.protocol import document_to_json
@@ -91,7 +91,7 @@ class _Server:
         topk = body.topk or self.default_topk
         try:
             found = await asyncio.gather(*(self.index.search(q, topk) for q in body.queries))
-        except ToolError as error:
+        except ToolFailure as error:
             return _error(str(error), 502)
         result: list[list[Any]] = [
             [
@@ -110,7 +110,7 @@ class _Server:
             return _error(body, 400)
         try:
             found = await asyncio.gather(*(self.index.open(doc_id) for doc_id in body.ids))
-        except ToolError as error:
+        except ToolFailure as error:
             return _error(str(error), 502)
         documents = [None if document is None else document_to_json(document) for document in found]
         return _json({"documents": documents, "index": self.index.fingerprint})

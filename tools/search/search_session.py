@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
 from vf.runtime.calling import call
-from vf.runtime.errors import InvalidToolUse
+from vf.runtime.errors import ToolError
 from vf.tools.search import markup
 from vf.tools.search.budget import CountTokens, fit
 from vf.tools.search.contract import Document, Hit, Index
@@ -69,17 +69,15 @@ class SearchSession:
         """Answer a search.
 
         Raises:
-            InvalidToolUse: The query is empty or too long, or ``k`` is out of range.
-            ToolError: The index did not answer.
+            ToolError: The query is empty or too long, or ``k`` is out of range.
+            ToolFailure: The index did not answer.
         """
         if not query.strip():
-            raise InvalidToolUse("the query is empty; write the words to look for")
+            raise ToolError("the query is empty; write the words to look for")
         if len(query) > LONGEST_QUERY:
-            raise InvalidToolUse(
-                f"the query has {len(query)} characters; use at most {LONGEST_QUERY}"
-            )
+            raise ToolError(f"the query has {len(query)} characters; use at most {LONGEST_QUERY}")
         if not 1 <= k <= self._max_k:
-            raise InvalidToolUse(f"k must be 1 to {self._max_k}, got {k}")
+            raise ToolError(f"k must be 1 to {self._max_k}, got {k}")
         async with self._turn() as my_turn:
             hits = await self._index.search(query, k)
             await my_turn()
@@ -99,15 +97,15 @@ class SearchSession:
             section: Which section of a long document; the first is 1.
 
         Raises:
-            InvalidToolUse: There is no such document or section.
-            ToolError: The index did not answer.
+            ToolError: There is no such document or section.
+            ToolFailure: The index did not answer.
         """
         async with self._turn() as my_turn:
             await my_turn()
             document = self._shown.get(doc_id) or await self._index.open(doc_id)
             if document is None:
                 quoted = markup.one_line(markup.escape(doc_id[:100]))
-                raise InvalidToolUse(
+                raise ToolError(
                     f"there is no document {quoted!r}; use an id that a search has shown"
                 )
             text = await self._make(len(document.text), self._section, document, section)
@@ -185,7 +183,7 @@ class SearchSession:
         parts = self._parts[1]
         if not 1 <= section <= len(parts):
             many = "1 section" if len(parts) == 1 else f"{len(parts)} sections"
-            raise InvalidToolUse(f"the document has {many}; there is no section {section}")
+            raise ToolError(f"the document has {many}; there is no section {section}")
         return markup.document(
             doc_id,
             title,

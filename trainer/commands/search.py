@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vf.runtime.command import DONE, run_command
-from vf.runtime.errors import ConfigError, InvalidToolUse
+from vf.runtime.errors import ConfigError, ToolError
 
 EXAMPLES = """\
 examples:
@@ -125,7 +125,7 @@ def _query(args: argparse.Namespace) -> int:
 
     try:
         print(asyncio.run(ask()))
-    except InvalidToolUse as error:
+    except ToolError as error:
         raise ConfigError(str(error)) from error
     return DONE
 

@@ -20,7 +20,7 @@ from tests.test_public_surface import fresh
 from vf.bridges.gym.actions import as_action
 from vf.bridges.gym.as_gym import GymnasiumEnv
 from vf.environments.environment import Split
-from vf.runtime.errors import EnvironmentFailure, RubricError, ToolError
+from vf.runtime.errors import EnvironmentFailure, RubricError, ToolFailure
 from vf.traces.tools import tool
 
 Make = Callable[..., GymnasiumEnv]
@@ -109,7 +109,7 @@ def test_what_is_cut_short_is_truncated_and_scored(
     ("environment", "said", "error", "message"),
     [
         (Faulty(), "raise", EnvironmentFailure, "step raised KeyError: 'lost'"),
-        (Failing(), as_action({"fail": {}}), ToolError, "no such disk"),
+        (Failing(), as_action({"fail": {}}), ToolFailure, "no such disk"),
         (Faulty(vf.Rubric(lambda t: None)), "end", RubricError, "without a reward"),
         (Faulty(vf.Rubric(lambda t: float("nan"))), "end", RubricError, "nan"),
         (Faulty(vf.Rubric(lambda t: 2.0)), "end", RubricError, "2.0"),

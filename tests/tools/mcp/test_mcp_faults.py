@@ -10,7 +10,7 @@ import pytest
 
 import vf
 from tests.tools.mcp.servers import COUNT, PLENTY, Desk, odd, play, told, tools
-from vf.runtime.errors import ToolError
+from vf.runtime.errors import ToolFailure
 from vf.tools.mcp.mcp_session import Session
 
 REFUSED = "failed to list its tools"  # mcp 2 reads some of it more closely than mcp 1
@@ -92,7 +92,7 @@ def test_a_server_that_talks_nonsense_is_not_a_server() -> None:
 def test_a_server_that_never_lists_its_tools() -> None:
     async def run() -> None:
         session = await Session.open(tools(odd(hang="tools/list")).server, PLENTY)
-        with pytest.raises(ToolError, match=r"(?s)did not list its tools within 0.2 s.*at your"):
+        with pytest.raises(ToolFailure, match=r"(?s)did not list its tools within 0.2 s.*at your"):
             await session.tools(0.2)
         assert session.lost
 

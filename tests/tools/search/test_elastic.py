@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from tests.tools.search.corpus import TOWNS
-from vf.runtime.errors import ConfigError, ToolError
+from vf.runtime.errors import ConfigError, ToolFailure
 from vf.tools.search.contract import Index
 from vf.tools.search.elastic import ElasticIndex
 
@@ -107,7 +107,7 @@ def test_a_server_that_fails_or_is_gone_is_an_infrastructure_error(client: Clien
     async def search(index: ElasticIndex) -> None:
         await index.search("capital", 2)
 
-    with pytest.raises(ToolError, match="/broken did not answer"):
+    with pytest.raises(ToolFailure, match="/broken did not answer"):
         ask(client, search, "broken")
 
     async def gone() -> None:

@@ -17,7 +17,7 @@ import vf
 from tests.inference.local_server import Handler, error_answer, in_turn, json_answer, serve
 from tests.tools.search.corpus import TOWNS, Quiz, drawn, in_episode, make_index
 from tests.tools.search.serving import served
-from vf.runtime.errors import ConfigError, ToolError
+from vf.runtime.errors import ConfigError, ToolFailure
 from vf.tools.search.contract import Document, Index
 from vf.tools.search.http_index import HttpIndex
 from vf.tools.search.opening import open_index
@@ -143,7 +143,7 @@ def ask(answer: Handler, *queries: str, k: int = 3, **settings: Any) -> tuple[An
             index = HttpIndex(server.base_url, **{"max_retries": 0} | settings)
             try:
                 return await asyncio.gather(*(index.search(q, k) for q in queries)), server.bodies
-            except ToolError as error:
+            except ToolFailure as error:
                 return error, server.bodies
             finally:
                 await index.close()
@@ -275,7 +275,7 @@ def test_what_a_foreign_server_returned_can_be_opened() -> None:
 )
 def test_an_answer_that_is_not_the_protocol_is_an_infrastructure_error(answer: Any) -> None:
     error, _ = ask(lambda body: json_answer(answer), "q")
-    assert isinstance(error, ToolError)
+    assert isinstance(error, ToolFailure)
     assert "does not speak Search-R1's protocol" in str(error)
 
 
@@ -290,7 +290,7 @@ def test_passing_failures_are_tried_again() -> None:
 def test_a_slow_retriever_is_an_infrastructure_error_in_time() -> None:
     started = time.perf_counter()
     error, bodies = ask(echo, "a", "b", delay=5.0, timeout=0.2, max_retries=1)
-    assert isinstance(error, ToolError)
+    assert isinstance(error, ToolFailure)
     assert "did not answer within 0.2 s (after 2 attempts)" in str(error)
     assert time.perf_counter() - started < 4
     assert len(bodies) == 2

@@ -183,7 +183,7 @@ def test_no_answer_is_longer_than_the_budget(tmp_path: Path, counter: str, limit
             while more:
                 try:
                     texts.append(await open_(document.id, section))
-                except vf.InvalidToolUse:
+                except vf.ToolError:
                     more = False
                 section += 1
         return texts
