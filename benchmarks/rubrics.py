@@ -28,10 +28,18 @@ from typing import Any
 from slow_scorers import backtrack, backtrack_elsewhere
 
 import vf
-from vf.rubrics.penalties import extra_tool_calls, repeated_calls, tool_cost, tool_errors
-from vf.rubrics.rules import keeps_policy, safe_content
-from vf.rubrics.text_penalties import bad_format, repetition
-from vf.traces.trace import Turn
+from vf.evaluation.rescore import rescore
+from vf.rubrics.penalties import (
+    bad_format,
+    extra_tool_calls,
+    keeps_policy,
+    repeated_calls,
+    repetition,
+    safe_content,
+    tool_cost,
+    tool_errors,
+)
+from vf.traces.trace import Branch, ToolEvent, Turn
 
 BUDGET_MS = 50.0  # the longest gap that the loop may have
 SCORERS = 64  # at once
@@ -77,9 +85,9 @@ def make_trace(index: int) -> vf.Trace:
         vf.Message("assistant", "Answer: 391", "The tool says 391."),
     ]
     trace.prompt_messages = 2
-    trace.tool_events = [vf.ToolEvent(0, "c", "calculate", "ok", seconds=0.001)]
+    trace.tool_events = [ToolEvent(0, "c", "calculate", "ok", seconds=0.001)]
     trace.turns = [Turn(200, 60, "stop", 0.5), Turn(270, 30, "stop", 0.3)]
-    branch = vf.Branch()
+    branch = Branch()
     branch.add_context(list(range(200)), 0)
     branch.add_sampled(list(range(60)), [-0.25] * 60, [3] * 60, 0)
     branch.add_context(list(range(10)), 1)
@@ -93,7 +101,7 @@ async def scored(source: Path | list[vf.Trace], rubric: vf.Rubric) -> tuple[int,
 
     async def run() -> int:
         count = 0
-        async for trace in vf.rescore(source, rubric):
+        async for trace in rescore(source, rubric):
             assert trace.reward is not None
             count += 1
         return count

@@ -36,7 +36,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.opening import open_engine, open_pool, open_sandbox
+from vf.sandbox.container.opening import open_container, open_engine, open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import find
 from vf.sandbox.container.sandbox import DockerSandbox
@@ -154,7 +154,7 @@ def sdk_container(client: Any) -> Any:
 
 @contextlib.asynccontextmanager
 async def ours() -> AsyncIterator[Contender]:
-    async with open_sandbox() as sandbox:
+    async with open_container() as sandbox:
         assert (await sandbox.exec(MAKE_BIG)).ok
         yield Ours(sandbox)
 

@@ -191,7 +191,7 @@ def _environments() -> Iterator[str]:
     yield ""
     yield 'Where code runs ([more](sandbox.md)). `sandbox = "docker"` is all defaults.'
     yield ""
-    source = sandbox_source("reference", "docker")
+    source = sandbox_source("docker")
     assert isinstance(source, DockerSource)
     profile = [(f.name, f.default) for f in fields(Profile) if f.default is not MISSING]
     limits = [(f.name, f.default) for f in fields(SandboxLimits)]

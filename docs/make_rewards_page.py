@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import vf
 import vf.rubrics
 
 PAGE = Path(__file__).with_name("rewards.md")
@@ -27,14 +28,10 @@ A reward is only as good as its resistance to being gamed, and a group of rollou
 its rewards spread. This page is written from the docstrings: `python docs/make_rewards_page.py`.
 
 ```python no-run
-from vf.rubrics.outcomes import marked, numeric
-from vf.rubrics.penalties import extra_tool_calls, tool_errors
-from vf.rubrics.rules import keeps_policy
-
 rubric = vf.Rubric(
-    outcome=numeric(extract=marked("Answer:")),
-    penalties=[extra_tool_calls(0.2, free=3), tool_errors(0.1)],
-    gates=[keeps_policy({{"bash": "rm -rf"}})],
+    outcome=vf.outcomes.numeric(extract=vf.outcomes.marked("Answer:")),
+    penalties=[vf.penalties.extra_tool_calls(0.2, free=3), vf.penalties.tool_errors(0.1)],
+    gates=[vf.penalties.keeps_policy({{"bash": "rm -rf"}})],
     metrics=[],
 )
 ```
@@ -58,7 +55,7 @@ rubric = vf.Rubric(
    an outcome that the training reward does not contain.
 8. **Try to game it before the model does**: `vf-eval --validate ENV`. Score what you have again
    with a new rubric before you train on it: `vf-eval --rescore TRACES --rubric RUBRIC`, or
-   `vf.rescore` from Python.
+   `vf.evaluation.rescore` from Python.
 
 ## The algebra
 
@@ -183,7 +180,7 @@ def page() -> str:
 def _entry(reward: Reward) -> Iterator[str]:
     yield f"### `{reward.name}`"
     yield ""
-    yield f"`{reward.module}.{reward.name}({reward.signature})`"
+    yield f"`{_home(reward)}.{reward.name}({reward.signature})`"
     yield ""
     for paragraph in reward.summary:
         yield paragraph
@@ -193,6 +190,18 @@ def _entry(reward: Reward) -> Iterator[str]:
             text = reward.labels[label]
             yield f"- *{label}*: {text}"
     yield ""
+
+
+def _home(reward: Reward) -> str:
+    """Return where an author finds a reward: in the public surface, if it is there."""
+    for home, names in (
+        ("vf", vf.__all__),
+        ("vf.outcomes", vf.outcomes.__all__),
+        ("vf.penalties", vf.penalties.__all__),
+    ):
+        if reward.name in names:
+            return home
+    return reward.module
 
 
 def _prose(path: str) -> str:

@@ -61,7 +61,7 @@ def make(id: str, **kwargs: Any) -> Environment:
     Raises:
         ConfigError: No such environment (the nearest names are shown), two of the same name, it
             cannot be imported (with the author's lines of the traceback), or it does not take
-            one of the arguments.
+            one of the arguments. The message names the environment.
     """
     name, colon, first = id.partition(":")
     factory = find(name)
@@ -81,7 +81,12 @@ def make(id: str, **kwargs: Any) -> Environment:
         raise ConfigError(
             f"environment {id!r}: {error}.{did_you_mean(unknown, parameters)} It takes: {takes}"
         ) from None
-    environment = factory(**kwargs)
+    try:
+        environment = factory(**kwargs)
+    except ConfigError as error:
+        if name in str(error):
+            raise
+        raise ConfigError(f"environment {id!r}: {error}") from error
     if not isinstance(environment, Environment):
         raise ConfigError(
             f"environment {id!r} gave a {type(environment).__name__}, not a vf.Environment: "

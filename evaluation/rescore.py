@@ -37,7 +37,7 @@ async def rescore(
 
     Example::
 
-        async for trace in vf.rescore("runs/a/traces/step-000001.jsonl", rubric):
+        async for trace in rescore("runs/a/traces/step-000001.jsonl", rubric):
             print(trace.task.id, trace.reward)
 
     Args:

@@ -52,7 +52,7 @@ class UnsafeLocalSandbox(SessionSandbox):
         if unsafe_local is not True:
             raise ConfigError(
                 "UnsafeLocalSandbox runs code on this machine without any protection. For code "
-                "from a model, use containers: vf.sandbox.container.opening.open_sandbox(), or "
+                "from a model, use containers: vf.open_sandbox(), or "
                 'sandbox = "docker" in an environment. For trusted code, say unsafe_local=True'
             )
         if not sys.platform.startswith("linux"):

@@ -27,7 +27,7 @@ HOUSE = [
     ["inference/models"],
     ["tools", "rubrics/outcomes"],
     ["tools/search", "rubrics"],
-    ["tools/mcp"],
+    ["tools/mcp", "rubrics/penalties"],
     ["environments"],
     ["environments/datasets", "environments/authoring", "environments/bundled/geo"],
     ["environments/bundled/problems", "environments/bundled/repos"],
@@ -61,7 +61,7 @@ def sources(room: str) -> list[Path]:
 
 FILES = [path for room in ROOMS for path in sources(room)]
 EVERY_FILE = FILES + [path for top in ("tests", "benchmarks", "scripts") for path in sources(top)]
-EVERY_FILE.append(ROOT / "vf" / "__init__.py")
+EVERY_FILE += sorted((ROOT / "vf").glob("*.py"))
 
 
 def label(path: Path) -> str:

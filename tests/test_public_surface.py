@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.resources
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import vf
 
 HEAVY = ("torch", "transformers", "openai", "aiohttp", "numpy", "rich", "starlette")
-NEEDS_TORCH = {"RLTrainer"}
 
 
 def fresh(code: str) -> str:
@@ -28,16 +30,40 @@ def loaded_after(code: str) -> str:
 
 @pytest.mark.parametrize("name", vf.__all__)
 def test_every_public_name_is_the_one_in_its_home(name: str) -> None:
-    if name in NEEDS_TORCH:
-        pytest.importorskip("torch")
     home = importlib.import_module(vf._HOME[name])
-    assert getattr(vf, name) is getattr(home, name)
-    assert getattr(vf, name).__module__ == home.__name__
+    value = getattr(vf, name)
+    if isinstance(value, ModuleType):
+        assert value is home
+        assert name in vf._HOME[name]
+    else:
+        assert value is getattr(home, name)
+        assert value.__module__ == home.__name__
 
 
-def test_the_lists_of_names_agree() -> None:
-    assert list(vf.__all__) == sorted(vf._HOME)
-    assert dir(vf) == sorted(vf.__all__)
+def test_type_checkers_see_the_same_names_from_the_same_homes() -> None:
+    tree = ast.parse(Path(vf.__file__).read_text(encoding="utf-8"))
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom)
+        [name] = node.names
+        assert name.asname == name.name, "only `X as X` is exported to type checkers"
+        is_module = isinstance(getattr(vf, name.name), ModuleType)
+        seen[name.name] = f"{node.module}.{name.name}" if is_module else node.module
+    assert seen == vf._HOME
+    assert dir(vf) == vf.__all__ == sorted(seen)
+
+
+def test_the_names_are_few_enough_to_know() -> None:
+    assert len(vf.__all__) <= 45
+
+
+def test_ready_made_rewards_and_search_come_with_vf() -> None:
+    names = ["outcomes", "penalties", "search"]
+    code = (
+        f"import vf\nfor n in {names}: [getattr(getattr(vf, n), m) for m in getattr(vf, n).__all__]"
+    )
+    assert loaded_after(code) == ""
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -47,6 +73,14 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_importing_vf_loads_nothing_heavy() -> None:
     assert loaded_after("import vf") == ""
+
+
+def test_importing_vf_changes_nothing_outside_itself() -> None:
+    code = (
+        "import sys; before = list(sys.meta_path), list(sys.path_hooks), list(sys.path)\n"
+        "import vf\nprint(before == (sys.meta_path, sys.path_hooks, sys.path))"
+    )
+    assert fresh(code) == "True"
 
 
 def test_writing_and_running_an_environment_loads_nothing_heavy() -> None:
@@ -61,9 +95,13 @@ def test_writing_and_running_an_environment_loads_nothing_heavy() -> None:
 
 
 def test_everything_but_the_trainer_works_without_torch() -> None:
-    names = [name for name in vf.__all__ if name not in NEEDS_TORCH]
-    code = f"import sys; sys.modules['torch'] = None\nimport vf\n[getattr(vf, n) for n in {names}]"
-    assert fresh(f"{code}\nprint('fine')") == "fine"
+    code = (
+        "import sys; sys.modules['torch'] = None\nimport vf\n"
+        "[getattr(vf, name) for name in vf.__all__]\n"
+        "try:\n    vf.train('configs/quickstart.toml')\n"
+        "except vf.ConfigError as error:\n    print(error)"
+    )
+    assert fresh(code) == "training needs the package 'torch': pip install 'vf-rl[train]'"
 
 
 def test_the_package_is_typed() -> None:

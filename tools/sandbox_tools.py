@@ -2,7 +2,7 @@
 
     class Sums(vf.Environment):
         def __init__(self) -> None:
-            source = sandbox_source("sums", "docker")
+            source = sandbox_source("docker")
             self.tools = [PythonTool(source), FileTools(source)]
 
 An episode has one sandbox for all of its tools from the same source. It is opened at the first

@@ -1,7 +1,7 @@
 """vf-rl: multi-turn, tool-using environments for language models, and their trainer.
 
-What is imported here is the public surface. Names are loaded on first use, so ``import vf``
-loads neither torch nor any network client.
+These are the names that most users need; the rest is imported from the module it is in. A name is
+loaded on first use, so ``import vf`` loads neither torch nor any network client.
 """
 
 from __future__ import annotations
@@ -9,161 +9,96 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from vf.bridges.gym.registration import register_with_gymnasium
+if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
+    from vf import search as search
+    from vf.bridges.gym.from_gym import GymEnvironment as GymEnvironment
+    from vf.bridges.trl.adapter import to_trl as to_trl
+    from vf.bridges.verifiers.to_verifiers import to_verifiers as to_verifiers
+    from vf.environments.datasets.tasks import tasks_from as tasks_from
+    from vf.environments.environment import Environment as Environment
+    from vf.environments.environment import Step as Step
+    from vf.environments.registry import make as make
+    from vf.environments.registry import register as register
+    from vf.environments.runner import rollout as rollout
+    from vf.evaluation.evaluate import evaluate as evaluate
+    from vf.evaluation.validation.validate import validate as validate
+    from vf.inference.model import Sampling as Sampling
+    from vf.inference.models.chat_model import ChatModel as ChatModel
+    from vf.inference.models.scripted import ScriptedModel as ScriptedModel
+    from vf.rubrics import outcomes as outcomes
+    from vf.rubrics import penalties as penalties
+    from vf.rubrics.group import GroupReward as GroupReward
+    from vf.rubrics.judge import Judge as Judge
+    from vf.rubrics.judge_prompt import Criterion as Criterion
+    from vf.rubrics.rubric import Penalty as Penalty
+    from vf.rubrics.rubric import Rubric as Rubric
+    from vf.rubrics.weighted_sum import WeightedSum as WeightedSum
+    from vf.runtime.errors import ConfigError as ConfigError
+    from vf.runtime.errors import ToolError as ToolError
+    from vf.runtime.errors import VfError as VfError
+    from vf.runtime.process_pool import cpu_bound as cpu_bound
+    from vf.sandbox.container.source import open_sandbox as open_sandbox
+    from vf.sandbox.container.source import sandbox_source as sandbox_source
+    from vf.sandbox.contract import Sandbox as Sandbox
+    from vf.sandbox.scripted import ScriptedSandbox as ScriptedSandbox
+    from vf.tools.mcp.mcp_tools import McpTools as McpTools
+    from vf.tools.sandbox_tools import BashTool as BashTool
+    from vf.tools.sandbox_tools import FileTools as FileTools
+    from vf.tools.sandbox_tools import PythonTool as PythonTool
+    from vf.traces.messages import Message as Message
+    from vf.traces.messages import ToolCall as ToolCall
+    from vf.traces.store import TraceStore as TraceStore
+    from vf.traces.task import Task as Task
+    from vf.traces.tools import tool as tool
+    from vf.traces.trace import StopReason as StopReason
+    from vf.traces.trace import Trace as Trace
+    from vf.trainer.train import train as train
 
-if TYPE_CHECKING:
-    from vf.bridges.gym.from_gym import GymEnvironment
-    from vf.bridges.trl.adapter import to_trl
-    from vf.bridges.verifiers.to_verifiers import to_verifiers
-    from vf.environments.datasets.tasks import tasks_from
-    from vf.environments.environment import Environment, Step
-    from vf.environments.registry import make, register, registered
-    from vf.environments.runner import rollout
-    from vf.evaluation.evaluate import Evaluation, evaluate
-    from vf.evaluation.rescore import rescore
-    from vf.evaluation.validation.validate import validate
-    from vf.inference.model import Sampling
-    from vf.inference.models.chat_model import ChatModel
-    from vf.inference.models.scripted import ScriptedModel
-    from vf.rubrics.group import GroupReward
-    from vf.rubrics.judge import Judge
-    from vf.rubrics.judge_prompt import Criterion
-    from vf.rubrics.rubric import Penalty, Rubric
-    from vf.rubrics.weighted_sum import WeightedSum
-    from vf.runtime.errors import (
-        ConfigError,
-        InfrastructureError,
-        SandboxError,
-        ToolError,
-        VfError,
-    )
-    from vf.runtime.process_pool import cpu_bound
-    from vf.sandbox.container.source import sandbox_source
-    from vf.sandbox.contract import ExecResult, Limits, Sandbox
-    from vf.sandbox.scripted import ScriptedSandbox
-    from vf.tools.mcp.mcp_tools import McpTools
-    from vf.tools.sandbox_tools import BashTool, FileTools, PythonTool
-    from vf.traces.messages import Message, ToolCall
-    from vf.traces.store import TraceStore
-    from vf.traces.task import Task
-    from vf.traces.tools import Tool, tool
-    from vf.traces.trace import Branch, Score, StopReason, ToolEvent, Trace
-    from vf.trainer.rl_trainer import RLTrainer
-
-_HOME = {
-    "BashTool": "vf.tools.sandbox_tools",
-    "Branch": "vf.traces.trace",
-    "ChatModel": "vf.inference.models.chat_model",
-    "ConfigError": "vf.runtime.errors",
-    "Criterion": "vf.rubrics.judge_prompt",
-    "Environment": "vf.environments.environment",
-    "Evaluation": "vf.evaluation.evaluate",
-    "ExecResult": "vf.sandbox.contract",
-    "FileTools": "vf.tools.sandbox_tools",
-    "GroupReward": "vf.rubrics.group",
-    "GymEnvironment": "vf.bridges.gym.from_gym",
-    "InfrastructureError": "vf.runtime.errors",
-    "ToolError": "vf.runtime.errors",
-    "Judge": "vf.rubrics.judge",
-    "Limits": "vf.sandbox.contract",
-    "McpTools": "vf.tools.mcp.mcp_tools",
-    "Message": "vf.traces.messages",
-    "Penalty": "vf.rubrics.rubric",
-    "PythonTool": "vf.tools.sandbox_tools",
-    "RLTrainer": "vf.trainer.rl_trainer",
-    "Rubric": "vf.rubrics.rubric",
-    "Sampling": "vf.inference.model",
-    "Sandbox": "vf.sandbox.contract",
-    "SandboxError": "vf.runtime.errors",
-    "Score": "vf.traces.trace",
-    "ScriptedModel": "vf.inference.models.scripted",
-    "ScriptedSandbox": "vf.sandbox.scripted",
-    "Step": "vf.environments.environment",
-    "StopReason": "vf.traces.trace",
-    "Task": "vf.traces.task",
-    "Tool": "vf.traces.tools",
-    "ToolCall": "vf.traces.messages",
-    "ToolEvent": "vf.traces.trace",
-    "Trace": "vf.traces.trace",
-    "TraceStore": "vf.traces.store",
-    "VfError": "vf.runtime.errors",
-    "WeightedSum": "vf.rubrics.weighted_sum",
-    "cpu_bound": "vf.runtime.process_pool",
-    "evaluate": "vf.evaluation.evaluate",
-    "make": "vf.environments.registry",
-    "register": "vf.environments.registry",
-    "registered": "vf.environments.registry",
-    "rescore": "vf.evaluation.rescore",
-    "rollout": "vf.environments.runner",
-    "sandbox_source": "vf.sandbox.container.source",
-    "tasks_from": "vf.environments.datasets.tasks",
-    "to_trl": "vf.bridges.trl.adapter",
-    "to_verifiers": "vf.bridges.verifiers.to_verifiers",
-    "tool": "vf.traces.tools",
-    "validate": "vf.evaluation.validation.validate",
+_NAMES = {
+    "vf.bridges.gym.from_gym": "GymEnvironment",
+    "vf.bridges.trl.adapter": "to_trl",
+    "vf.bridges.verifiers.to_verifiers": "to_verifiers",
+    "vf.environments.datasets.tasks": "tasks_from",
+    "vf.environments.environment": "Environment Step",
+    "vf.environments.registry": "make register",
+    "vf.environments.runner": "rollout",
+    "vf.evaluation.evaluate": "evaluate",
+    "vf.evaluation.validation.validate": "validate",
+    "vf.inference.model": "Sampling",
+    "vf.inference.models.chat_model": "ChatModel",
+    "vf.inference.models.scripted": "ScriptedModel",
+    "vf.rubrics.group": "GroupReward",
+    "vf.rubrics.judge": "Judge",
+    "vf.rubrics.judge_prompt": "Criterion",
+    "vf.rubrics.outcomes": "outcomes",  # the module itself
+    "vf.rubrics.penalties": "penalties",  # the module itself
+    "vf.rubrics.rubric": "Penalty Rubric",
+    "vf.rubrics.weighted_sum": "WeightedSum",
+    "vf.runtime.errors": "ConfigError ToolError VfError",
+    "vf.runtime.process_pool": "cpu_bound",
+    "vf.sandbox.container.source": "open_sandbox sandbox_source",
+    "vf.sandbox.contract": "Sandbox",
+    "vf.sandbox.scripted": "ScriptedSandbox",
+    "vf.search": "search",  # the module itself
+    "vf.tools.mcp.mcp_tools": "McpTools",
+    "vf.tools.sandbox_tools": "BashTool FileTools PythonTool",
+    "vf.traces.messages": "Message ToolCall",
+    "vf.traces.store": "TraceStore",
+    "vf.traces.task": "Task",
+    "vf.traces.tools": "tool",
+    "vf.traces.trace": "StopReason Trace",
+    "vf.trainer.train": "train",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = [
-    "BashTool",
-    "Branch",
-    "ChatModel",
-    "ConfigError",
-    "Criterion",
-    "Environment",
-    "Evaluation",
-    "ExecResult",
-    "FileTools",
-    "GroupReward",
-    "GymEnvironment",
-    "InfrastructureError",
-    "Judge",
-    "Limits",
-    "McpTools",
-    "Message",
-    "Penalty",
-    "PythonTool",
-    "RLTrainer",
-    "Rubric",
-    "Sampling",
-    "Sandbox",
-    "SandboxError",
-    "Score",
-    "ScriptedModel",
-    "ScriptedSandbox",
-    "Step",
-    "StopReason",
-    "Task",
-    "Tool",
-    "ToolCall",
-    "ToolError",
-    "ToolEvent",
-    "Trace",
-    "TraceStore",
-    "VfError",
-    "WeightedSum",
-    "cpu_bound",
-    "evaluate",
-    "make",
-    "register",
-    "registered",
-    "rescore",
-    "rollout",
-    "sandbox_source",
-    "tasks_from",
-    "to_trl",
-    "to_verifiers",
-    "tool",
-    "validate",
-]
-
-
-register_with_gymnasium()  # lines in its registry, once it is imported: nothing is loaded here
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'vf' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    module = importlib.import_module(_HOME[name])
+    value = getattr(module, name, module)
     globals()[name] = value
     return value
 

@@ -30,7 +30,7 @@ _OPTIONS = ("task", "split")
 class GymnasiumEnv(gymnasium.Env[str, str]):
     """An environment of ours in Gymnasium's form.
 
-    ``gymnasium.make("vf/GuessNumber-v0")`` returns one. The episode is the same rollout that
+    ``gymnasium.make("vf.gym:vf/GuessNumber-v0")`` returns one. The episode is the same rollout that
     evaluation and training run, so limits, tools and rubric are the same.
 
     *Action*: what the model says. In an environment with tools, a JSON object in OpenAI's form of

@@ -89,7 +89,7 @@ class CodeContest(Environment):
             raise ConfigError(
                 f"code-contest: python_timeout must be above 0 and at most 15, got {python_timeout}"
             )
-        self.source = sandbox_source("code-contest", sandbox)
+        self.source = sandbox_source(sandbox)
         self.visible, self.hidden = visible, hidden
         self.tools = [PythonTool(self.source, timeout=python_timeout)]
         self.rubric = Rubric(

@@ -16,7 +16,7 @@ from vf.environments.bundled.geo.passages import documents
 from vf.environments.bundled.geo.questions import Question
 from vf.environments.environment import Environment, Split, Step
 from vf.inference.models.scripted import Line, Script
-from vf.rubrics.search_rubric import Outcome, search_rubric
+from vf.rubrics.penalties.search import Outcome, search_rubric
 from vf.runtime.errors import ConfigError
 from vf.runtime.seeding import derive_seed
 from vf.tools.search.contract import Index

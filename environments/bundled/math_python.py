@@ -76,7 +76,7 @@ class MathPython(Environment):
             raise ConfigError(
                 f"math-python: python_timeout must be above 0 and at most 15, got {python_timeout}"
             )
-        self.source = sandbox_source("math-python", sandbox)
+        self.source = sandbox_source(sandbox)
         self.templates = list(templates or TEMPLATES)
         self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
         self.seed = seed

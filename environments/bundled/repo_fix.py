@@ -97,7 +97,7 @@ class RepoFix(Environment):
             raise ConfigError(
                 f"repo-fix: bash_timeout must be above 0 and at most 20, got {bash_timeout}"
             )
-        self.source = sandbox_source("repo-fix", sandbox)
+        self.source = sandbox_source(sandbox)
         self.bugs = bugs
         self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
         self.seed = seed

@@ -12,7 +12,7 @@ from vf.environments.bundled.qa_file import Item, read_questions
 from vf.environments.environment import Environment, Split, Step
 from vf.inference.models.scripted import Line, Script
 from vf.rubrics.outcomes.text import normalize_answer
-from vf.rubrics.search_rubric import Outcome, search_rubric
+from vf.rubrics.penalties.search import Outcome, search_rubric
 from vf.runtime.errors import ConfigError
 from vf.tools.search.contract import Index
 from vf.tools.search.log import recorded

@@ -41,7 +41,7 @@ def code_tests(
 
     Args:
         open_sandbox: Returns a context that opens a fresh sandbox and destroys it: a pool's
-            ``acquire``, or ``vf.sandbox_source("my-env", "docker").open``.
+            ``acquire``, or ``vf.sandbox_source("docker").open``.
         partial: Whether passing some of the tests earns a part.
         above_constant: Whether only what a constant answer does not pass counts.
 
@@ -53,7 +53,7 @@ def code_tests(
     if not callable(open_sandbox):
         raise ConfigError(
             "code_tests: open_sandbox must be a function that returns a sandbox's context, such "
-            f"as vf.sandbox_source('my-env', 'docker').open; got {open_sandbox!r}"
+            f"as vf.sandbox_source('docker').open; got {open_sandbox!r}"
         )
 
     async def code_tests(trace: Trace) -> float:

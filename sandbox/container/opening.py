@@ -42,7 +42,7 @@ async def open_engine(profile: Profile) -> AsyncIterator[tuple[Engine, Profile]]
 
 
 @contextlib.asynccontextmanager
-async def open_sandbox(profile: Profile | None = None) -> AsyncIterator[DockerSandbox]:
+async def open_container(profile: Profile | None = None) -> AsyncIterator[DockerSandbox]:
     """Make one sandbox; it is destroyed on the way out.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Where an environment's sandboxes come from, as its argument ``sandbox`` says."""
+"""Where sandboxes come from: the settings of an environment's argument ``sandbox``."""
 
 from __future__ import annotations
 
@@ -26,63 +26,63 @@ _LOCAL = ["backend", "unsafe_local"]
 
 @runtime_checkable
 class SandboxSource(Protocol):
-    """Gives out fresh sandboxes."""
+    """Creates sandboxes, one per episode."""
 
     def __hash__(self) -> int: ...
 
     def open(self) -> AbstractAsyncContextManager[Sandbox]:
-        """Return a context that opens a sandbox which nobody has used, and destroys it.
+        """Return a context that opens a new sandbox and destroys it at the end.
 
         Raises:
-            SandboxError: None can be had (from entering it).
+            SandboxError: None can be created (raised on entering).
         """
         ...
 
     async def check(self) -> None:
-        """Look whether sandboxes can be had.
+        """Check that sandboxes can be created.
 
         Raises:
-            ConfigError: They cannot; says how to mend it.
+            ConfigError: They cannot; says how to fix it.
         """
         ...
 
     async def start(self) -> None:
-        """Begin to make sandboxes ready in this event loop, without waiting for them."""
+        """Start to prepare sandboxes in this event loop, without waiting for them."""
         ...
 
 
-# A backend's name, a table of settings with the key `backend`, a source, or what opens sandboxes.
+# A backend's name, a table of settings, a source, or a function that opens a sandbox.
 Sandboxes: TypeAlias = str | Mapping[str, Any] | SandboxSource | OpenSandbox
 
 
-def sandbox_source(environment: str, sandbox: Sandboxes) -> SandboxSource:
-    """Return the source that an environment's argument ``sandbox`` asks for.
+def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
+    """Return a source of sandboxes from settings, as an environment's argument ``sandbox`` gives.
 
     Args:
-        environment: Its name, for the errors.
         sandbox: ``"docker"``; or a table with ``backend = "docker"`` and any of ``image``,
             ``network``, ``runtime``, ``packages`` (a list, from PyPI), ``pool`` (how many
-            sandboxes to keep ready), ``concurrency`` (how many to make at a time) and the names of
-            :class:`~vf.sandbox.contract.Limits`; or ``{backend = "local", unsafe_local = true}``,
-            which runs code on this machine, unprotected; or a function that returns a context
-            that opens one; or a source, which is returned.
+            sandboxes to keep ready), ``concurrency`` (how many to create in parallel) and the
+            fields of :class:`~vf.sandbox.contract.Limits`; or
+            ``{backend = "local", unsafe_local = true}``, which runs code on this machine,
+            unprotected; or a function that returns a context that opens one; or a source, which
+            is returned unchanged.
 
     Raises:
-        ConfigError: It is none of these; names the setting.
+        ConfigError: It is none of these, or a setting is wrong; names the setting.
     """
     if not isinstance(sandbox, str | Mapping):
         try:
             return given_source(sandbox)
         except TypeError:
             raise ConfigError(
-                f'{environment}: sandbox must be "docker" or a table of settings, got {sandbox!r}'
+                f'sandbox must be "docker" or a table of settings, got {sandbox!r}'
             ) from None
     settings = {"backend": sandbox} if isinstance(sandbox, str) else sandbox
     backend = settings.get("backend", "docker")
     if backend not in ("docker", "local"):
         hint = did_you_mean(str(backend), ["docker", "local"])
         raise ConfigError(
-            f'{environment}: there is no sandbox {backend!r}.{hint} It must be "docker", or '
+            f'there is no sandbox {backend!r}.{hint} It must be "docker", or '
             '{backend = "local", unsafe_local = true}'
         )
     known = _DOCKER if backend == "docker" else _LOCAL
@@ -90,21 +90,48 @@ def sandbox_source(environment: str, sandbox: Sandboxes) -> SandboxSource:
         if name not in known:
             hint = did_you_mean(name, known)
             raise ConfigError(
-                f"{environment}: the {backend} sandbox has no setting {name!r}.{hint} "
-                f"It takes: {', '.join(known)}"
+                f"the {backend} sandbox has no setting {name!r}.{hint} It takes: {', '.join(known)}"
             )
     if backend == "docker":
-        return _docker(environment, settings)
+        return _docker(settings)
     if settings.get("unsafe_local") is not True:
         raise ConfigError(
-            f"{environment}: a local sandbox runs the model's code on this machine, unprotected. "
+            "a local sandbox runs the model's code on this machine, unprotected. "
             'For trusted tests only: sandbox = {backend = "local", unsafe_local = true}'
         )
     return _Local()
 
 
+@contextlib.asynccontextmanager
+async def open_sandbox(sandbox: Sandboxes = "docker") -> AsyncIterator[Sandbox]:
+    """Open one sandbox, and destroy it on the way out.
+
+    Example::
+
+        async with vf.open_sandbox("docker") as box:
+            result = await box.python("1 + 1")
+
+    Args:
+        sandbox: The settings that :func:`sandbox_source` takes. ``pool`` and ``concurrency`` have
+            no effect on a single sandbox.
+
+    Raises:
+        ConfigError: A setting is wrong, or the container engine is missing something.
+        SandboxError: The engine failed.
+    """
+    source = sandbox_source(sandbox)
+    if isinstance(source, DockerSource):
+        from vf.sandbox.container.opening import open_container
+
+        opened: AbstractAsyncContextManager[Sandbox] = open_container(source.profile)
+    else:
+        opened = source.open()
+    async with opened as box:
+        yield box
+
+
 def given_source(sandbox: SandboxSource | OpenSandbox) -> SandboxSource:
-    """Return a source, or make one of what opens sandboxes; equal ones of the same function.
+    """Return a source, or make one from a function; the same function gives equal sources.
 
     Raises:
         TypeError: It is neither.
@@ -127,10 +154,10 @@ class _Given:
         return self.function()
 
     async def check(self) -> None:
-        """Whoever made the function has seen to it."""
+        """Nothing to check: the function belongs to the caller."""
 
     async def start(self) -> None:
-        """There is nothing to make ready."""
+        """Nothing to prepare."""
 
 
 class _Local:
@@ -143,21 +170,21 @@ class _Local:
         return UnsafeLocalSandbox(unsafe_local=True)
 
     async def check(self) -> None:
-        """There is nothing that could be missing."""
+        """Nothing can be missing."""
 
     async def start(self) -> None:
-        """There is nothing to make ready."""
+        """Nothing to prepare."""
 
 
 class DockerSource:
     """Containers from a pool, which is opened at the first use in an event loop.
 
-    The loop's end closes it: asyncio cancels what still runs then, and waits for it.
+    The loop's end closes it: asyncio then cancels what still runs, and waits for it.
 
     Args:
         profile: How containers are made.
         size: How many to keep ready.
-        concurrency: How many to make at a time.
+        concurrency: How many to create in parallel.
     """
 
     def __init__(self, profile: Profile, size: int, concurrency: int) -> None:
@@ -172,18 +199,18 @@ class DockerSource:
         """Take a sandbox from the pool; it is destroyed on the way out.
 
         Raises:
-            SandboxError: None could be made, or none in time.
-            ConfigError: None can ever be made; says how to mend it.
+            SandboxError: None could be created in time.
+            ConfigError: None can be created; says how to fix it.
         """
         pool = await asyncio.shield(self._pool())
         async with pool.acquire() as sandbox:
             yield sandbox
 
     async def check(self) -> None:
-        """Ask the engine.
+        """Check the container engine.
 
         Raises:
-            ConfigError: There is none, or it lacks something; says how to mend it.
+            ConfigError: It is missing, or lacks something; says how to fix it.
         """
         from vf.sandbox.container.doctor import check_engine
 
@@ -193,14 +220,14 @@ class DockerSource:
             raise ConfigError(f"the container engine does not work: {error}") from error
 
     async def start(self) -> None:
-        """Open the pool: it fills while the model thinks."""
+        """Open the pool: it fills while the model samples."""
         self._pool()
 
     def _pool(self) -> asyncio.Future[SandboxPool[DockerSandbox]]:
         loop = asyncio.get_running_loop()
         if loop not in self._pools:
             ready: asyncio.Future[SandboxPool[DockerSandbox]] = loop.create_future()
-            # Somebody may be there to see it fail, or not: either is fine.
+            # A failure may go unobserved: retrieve it, so that asyncio does not log it.
             ready.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._pools[loop] = loop.create_task(self._keep(ready)), ready
         return self._pools[loop][1]
@@ -224,33 +251,29 @@ class DockerSource:
             ready.cancel()
 
 
-def _docker(environment: str, settings: Mapping[str, Any]) -> DockerSource:
+def _docker(settings: Mapping[str, Any]) -> DockerSource:
     from vf.sandbox.container.profile import Profile
 
     counts = {name: settings.get(name, 4) for name in ("pool", "concurrency")}
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigError(
-                f"{environment}: sandbox.{name} must be a whole number, at least 1, got {count!r}"
-            )
-    for name in settings.keys() & set(_LIMITS):
-        limit = settings[name]
-        if isinstance(limit, bool) or not isinstance(limit, int | float):
-            raise ConfigError(f"{environment}: sandbox.{name} must be a number, got {limit!r}")
-    for name in settings.keys() & {"image", "network", "runtime"}:
-        if not isinstance(settings[name], str) or not settings[name]:
-            raise ConfigError(
-                f"{environment}: sandbox.{name} must be a name, got {settings[name]!r}"
-            )
     packages = settings.get("packages", [])
-    if not isinstance(packages, list) or not all(isinstance(p, str) for p in packages):
-        raise ConfigError(
-            f"{environment}: sandbox.packages must be a list of names, got {packages!r}"
-        )
+
+    def require(name: str, ok: bool, what: str) -> None:
+        if not ok:
+            value = counts.get(name, settings.get(name))
+            raise ConfigError(f"sandbox.{name} must be {what}, got {value!r}")
+
+    for name, count in counts.items():
+        require(name, type(count) is int and count >= 1, "a whole number, at least 1")
+    for name in settings.keys() & set(_LIMITS):
+        require(name, type(settings[name]) in (int, float), "a number")
+    for name in settings.keys() & {"image", "network", "runtime"}:
+        require(name, isinstance(settings[name], str) and settings[name] != "", "a name")
+    names = isinstance(packages, list) and all(isinstance(each, str) for each in packages)
+    require("packages", names, "a list of names")
     try:
         limits = Limits(**{name: settings[name] for name in _LIMITS if name in settings})
         options = {name: settings[name] for name in _PROFILE if name in settings}
         profile = Profile(limits=limits, **options)
     except ValueError as error:
-        raise ConfigError(f"{environment}: sandbox: {error}") from error
+        raise ConfigError(f"sandbox: {error}") from error
     return DockerSource(profile, counts["pool"], counts["concurrency"])

@@ -79,7 +79,7 @@ def test_the_toml_of_a_page_is_valid(block: Block) -> None:
     config, notes = parse_config(raw)
     assert notes == [], "say it by our names"
     if isinstance(sandbox := config.env.args.get("sandbox"), Mapping):
-        assert sandbox_source(config.env.id, sandbox)
+        assert sandbox_source(sandbox)
 
 
 @pytest.mark.parametrize("block", of_kind("json"), ids=str)

@@ -15,7 +15,7 @@ from vf.environments.bundled.problems.catalogue import problems
 from vf.environments.bundled.problems.problem import Problem
 from vf.rubrics.outcomes.grading import Grade, grade
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.opening import open_sandbox
+from vf.sandbox.container.opening import open_container
 from vf.sandbox.contract import OpenSandbox, Sandbox
 
 EVERY = problems("train") + problems("eval")
@@ -80,7 +80,7 @@ def test_every_reference_solution_passes_every_test(in_sandbox: Callable[..., An
 
 def test_reference_solutions_pass_in_a_container(engine: Engine) -> None:
     async def run() -> dict[str, Grade]:
-        async with open_sandbox() as sandbox:
+        async with open_container() as sandbox:
             return await _grades(sandbox, EVERY[::6])
 
     grades = asyncio.run(run())

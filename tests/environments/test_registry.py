@@ -13,6 +13,7 @@ import pytest
 
 import vf
 from vf.environments import registry
+from vf.environments.registry import registered
 
 # Environments that are one of many, by the argument that says which.
 FIRST = {
@@ -51,7 +52,7 @@ def test_a_registered_class_is_made_with_its_arguments_and_its_id() -> None:
     made = vf.make("shop", size=3)
     assert isinstance(made, Shop)
     assert (made.size, made.colour, made.id) == (3, "red", "shop")
-    assert "shop" in vf.registered()
+    assert "shop" in registered()
 
 
 def test_a_function_can_be_a_factory() -> None:
@@ -77,7 +78,7 @@ def test_an_unknown_name_shows_the_nearest_and_all() -> None:
         vf.make("calculater")
     assert "no environment 'calculater'" in str(caught.value)
     assert "Did you mean 'calculator'?" in str(caught.value)
-    for name in vf.registered():
+    for name in registered():
         assert name in str(caught.value)
 
 
@@ -139,7 +140,7 @@ def test_a_registered_name_has_no_colon() -> None:
 
 def test_a_module_is_imported_when_its_environment_is_first_made(module: str) -> None:
     vf.register("shop", f"{module}:Shop")
-    assert "shop" in vf.registered()
+    assert "shop" in registered()
     assert module not in sys.modules
     assert type(vf.make("shop")).__name__ == "Shop"
     assert module in sys.modules
@@ -172,7 +173,7 @@ def test_a_factory_must_give_an_environment() -> None:
 
 
 def test_installed_environments_are_found_by_their_entry_points() -> None:
-    assert vf.registered() == [
+    assert registered() == [
         "calculator",
         "code-contest",
         "geo-qa",
@@ -187,7 +188,7 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
         "verifiers",
         "wiki-qa",
     ]
-    for name in vf.registered():
+    for name in registered():
         if name == "wiki-qa":  # asks about files that the user has
             with pytest.raises(vf.ConfigError, match="wiki-qa"):
                 vf.make(name)

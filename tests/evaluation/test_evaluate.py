@@ -11,7 +11,7 @@ import pytest
 
 import vf
 from vf.environments.environment import Split
-from vf.evaluation.evaluate import take_tasks
+from vf.evaluation.evaluate import Evaluation, take_tasks
 from vf.runtime.seeding import derive_seed
 
 
@@ -44,7 +44,7 @@ class Echo(vf.Environment):
 ECHO = vf.ScriptedModel(lambda messages: messages[-1].content)
 
 
-def evaluate(environment: vf.Environment | None = None, **kwargs: Any) -> vf.Evaluation:
+def evaluate(environment: vf.Environment | None = None, **kwargs: Any) -> Evaluation:
     return asyncio.run(vf.evaluate(environment or Echo(), ECHO, **kwargs))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import vf
 from tests.rubrics.traces import make_trace
+from vf.evaluation.rescore import rescore
 from vf.traces.trace import Failure
 
 
@@ -22,7 +23,7 @@ def rescored(
     traces: Iterable[vf.Trace] | Path, rubric: vf.Rubric | vf.WeightedSum, **kwargs: Any
 ) -> list[vf.Trace]:
     async def run() -> list[vf.Trace]:
-        return [trace async for trace in vf.rescore(traces, rubric, **kwargs)]
+        return [trace async for trace in rescore(traces, rubric, **kwargs)]
 
     return asyncio.run(run())
 
@@ -63,7 +64,7 @@ def test_no_more_is_read_than_is_in_hand() -> None:
             yield make_trace("abc")
 
     async def first() -> vf.Trace:
-        async for trace in vf.rescore(many(), vf.Rubric(length), max_concurrent=4):
+        async for trace in rescore(many(), vf.Rubric(length), max_concurrent=4):
             return trace
         raise AssertionError
 

@@ -17,7 +17,7 @@ from vf.rubrics.outcomes.code_tests import credit, final_code
 from vf.rubrics.outcomes.grading import Case
 from vf.runtime.errors import ConfigError, RubricError, SandboxError
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.opening import open_sandbox
+from vf.sandbox.container.opening import open_container
 from vf.sandbox.contract import OpenSandbox, Sandbox
 
 TESTS = [[f"double({n})", 2 * n] for n in (3, 5, 8, 8)]  # a constant passes two of them
@@ -153,7 +153,7 @@ def test_in_real_containers(engine: Engine) -> None:
         fenced("import os\nos._exit(0)"): 0.0,
         f"{fenced(RIGHT)}or rather\n{fenced('def double(n): return n')}": 0.0,
     }
-    outcome = code_tests(open_sandbox)
+    outcome = code_tests(open_container)
 
     async def run() -> list[Any]:
         # One after another: tests that share this machine with others must not hurry.

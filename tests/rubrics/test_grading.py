@@ -12,7 +12,7 @@ from vf.rubrics.outcomes import grading
 from vf.rubrics.outcomes.grading import Case, Grade, grade, same
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.opening import open_sandbox
+from vf.sandbox.container.opening import open_container
 from vf.sandbox.contract import Sandbox
 
 Graded = Callable[..., Grade]
@@ -117,7 +117,7 @@ def test_no_hack_passes_anything(engine: Engine, monkeypatch: pytest.MonkeyPatch
     cases = [*CASES, Case("double(1212121)", 2424242)]
 
     async def run(names: Sequence[str]) -> dict[str, list[bool]]:
-        async with open_sandbox() as sandbox:
+        async with open_container() as sandbox:
             found = {name: (await grade(sandbox, HACKS[name], cases)).passed for name in names}
             assert (await grade(sandbox, RIGHT, cases)).all_passed
             return found

@@ -16,7 +16,7 @@ from tests.rubrics.traces import make_trace
 from vf.rubrics.group import score_group
 from vf.rubrics.group_rewards import best_of, diversity, pairwise, shorter
 from vf.runtime.errors import RubricError
-from vf.traces.trace import Failure, StopReason
+from vf.traces.trace import Failure, Score, StopReason
 
 SETTINGS = settings(deadline=None, max_examples=60)
 
@@ -112,11 +112,11 @@ def test_only_those_with_a_reward_are_in_the_group() -> None:
     rubric = vf.Rubric(lambda trace: 1.0, group_rewards=[vf.GroupReward(numbered, 0.5)])
     failed, unscored = make_trace("x"), make_trace("x")
     failed.error = Failure("model", "ModelError", "gone", "")
-    unscored.score = vf.Score(None, None)
+    unscored.score = Score(None, None)
     traces = [failed, make_trace("x", outcome=1.0), unscored, make_trace("x", outcome=1.0)]
     asyncio.run(score_group(rubric, traces, 10.0))
     assert [trace.reward for trace in traces] == [None, 0.5, None, pytest.approx(0.55)]
-    assert unscored.score == vf.Score(None, None)
+    assert unscored.score == Score(None, None)
 
 
 def test_alone_there_is_nothing_to_compare_with() -> None:

@@ -17,6 +17,7 @@ from tests.rubrics.scripted_judge import chat, judge_at, nonce_of, saying, verdi
 from vf.rubrics.judge import Judge
 from vf.rubrics.judge_prompt import Criterion
 from vf.runtime.errors import ConfigError, RubricError
+from vf.traces.trace import Score
 
 CLEAR = Criterion("Is it clear?", {"no": 0.0, "somewhat": 0.4, "yes": 1.0}, name="clear")
 RUDE = Criterion("Is it rude?", {"polite": 0.0, "rude": 1.0}, name="rude", weight=3.0)
@@ -88,7 +89,7 @@ def test_votes_are_drawn_with_different_seeds_and_nonces() -> None:
 
 
 def test_what_it_cost_is_in_the_record_and_not_in_the_reward() -> None:
-    async def run() -> tuple[vf.Score, vf.Trace, Judge]:
+    async def run() -> tuple[Score, vf.Trace, Judge]:
         async with serve(saying("Hm.", *verdicts("partly right"))) as server:
             judge = judge_at(server.base_url)
             trace = answered("4", "4")
@@ -108,7 +109,7 @@ def test_what_it_cost_is_in_the_record_and_not_in_the_reward() -> None:
 
 
 def test_it_serves_as_penalty_and_metric_too() -> None:
-    async def run() -> vf.Score:
+    async def run() -> Score:
         async with serve(saying(*verdicts("rude", name="rude"))) as server:
             penalty = judge_at(server.base_url, criteria=RUDE, name="rude")
             metric = judge_at(server.base_url, criteria=RUDE, name="rudeness")

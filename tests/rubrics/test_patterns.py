@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 import vf
-from vf.rubrics.patterns import Pattern, compiled
+from vf.rubrics.penalties.patterns import Pattern, compiled
 from vf.runtime.errors import RubricError
 
 ORDINARY = [

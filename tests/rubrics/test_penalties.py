@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import vf
 from vf.rubrics.penalties import extra_tool_calls, tool_errors, verbosity
 from vf.runtime.errors import RubricError
-from vf.traces.trace import ToolEventKind, Turn
+from vf.traces.trace import ToolEvent, ToolEventKind, Turn
 
 KINDS = st.lists(st.sampled_from(get_args(ToolEventKind)), max_size=12)
 SETTINGS = settings(deadline=None, max_examples=60)
@@ -26,7 +26,7 @@ def make_trace(
         environment="e",
         task=vf.Task("t", "p", info=info),
         seed=0,
-        tool_events=[vf.ToolEvent(0, str(i), "add", kind) for i, kind in enumerate(kinds)],
+        tool_events=[ToolEvent(0, str(i), "add", kind) for i, kind in enumerate(kinds)],
         turns=[Turn(9, count, "stop", 0.1) for count in tokens or ()],
     )
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import vf
 from tests.rubrics.traces import Call, make_trace, penalty_of
-from vf.rubrics.penalties import extra_turns, repeated_calls, tool_cost
-from vf.rubrics.text_penalties import bad_format, repetition
+from vf.rubrics.penalties import bad_format, extra_turns, repeated_calls, repetition, tool_cost
 from vf.runtime.errors import RubricError
 
 SETTINGS = settings(deadline=None, max_examples=60)
@@ -99,7 +98,7 @@ def test_format_looks_at_the_last_message_or_at_all() -> None:
 def test_a_format_that_takes_too_long_on_a_text_is_an_error_not_a_penalty(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("vf.rubrics.patterns.TIMEOUT", 0.05)
+    monkeypatch.setattr("vf.rubrics.penalties.patterns.TIMEOUT", 0.05)
     penalty = bad_format(r".*.*.*.*\d")
     assert penalty_of(penalty, make_trace("short")) == 1.0
     with pytest.raises(RubricError, match=r"'bad_format': the pattern .* took longer than 0\.05 s"):

@@ -12,13 +12,14 @@ import pytest
 import vf
 from vf.rubrics.rubric import episode_return
 from vf.runtime.errors import RubricError, SandboxError
+from vf.traces.trace import Score
 
 
 def make_trace(**fields: Any) -> vf.Trace:
     return vf.Trace(environment="e", task=vf.Task("t", "p", answer="4"), seed=0, **fields)
 
 
-def score(rubric: vf.Rubric | vf.WeightedSum) -> vf.Score:
+def score(rubric: vf.Rubric | vf.WeightedSum) -> Score:
     return asyncio.run(rubric.score(make_trace()))
 
 
@@ -240,7 +241,7 @@ def test_scores_survive_json_with_their_nones() -> None:
 
 
 def test_an_old_traces_file_without_gates_can_be_read() -> None:
-    trace = make_trace(score=vf.Score(0.5, 1.0))
+    trace = make_trace(score=Score(0.5, 1.0))
     old = trace.to_json().replace(b',"gates":{},"parts":{}', b"")
     assert b"gates" not in old
     assert vf.Trace.from_json(old).score == trace.score

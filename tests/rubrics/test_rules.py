@@ -10,7 +10,7 @@ import pytest
 
 import vf
 from tests.rubrics.traces import Call, gate_of, make_trace, penalty_of
-from vf.rubrics.rules import forbidden_calls, keeps_policy, safe_content, unsafe_content
+from vf.rubrics.penalties import forbidden_calls, keeps_policy, safe_content, unsafe_content
 from vf.runtime.errors import RubricError
 
 RULES = {"delete_*": None, "bash": r"rm\s+-rf|curl"}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import vf
 from vf.inference.model import Conversation, LimitReached, Reply
-from vf.rubrics.search_penalties import opened_nothing, repeated_queries, without_evidence
-from vf.rubrics.search_rubric import search_rubric
+from vf.rubrics.penalties import opened_nothing, repeated_queries, without_evidence
+from vf.rubrics.penalties.search import search_rubric
 from vf.runtime.errors import RubricError
 from vf.traces.trace import StopReason
 

@@ -8,7 +8,8 @@ import pytest
 
 import vf
 from tests.rubrics.one_answer import answered
-from vf.rubrics.search_rubric import documents_opened, one_answer, search_rubric, searches
+from vf.rubrics.penalties.search import search_rubric
+from vf.traces.trace import ToolEvent
 
 
 def trace_of(queries: list[str], found: list[list[str]], opened: list[str]) -> vf.Trace:
@@ -17,9 +18,13 @@ def trace_of(queries: list[str], found: list[list[str]], opened: list[str]) -> v
     return vf.Trace("e", task, 0, info={"search": record})
 
 
+def metric(name: str, trace: vf.Trace) -> object:
+    return search_rubric().metrics[name](trace)
+
+
 def test_metrics_count_queries_and_different_documents() -> None:
     trace = trace_of(["x", "x"], [[], ["a"]], ["a", "b", "a"])
-    assert (searches(trace), documents_opened(trace)) == (2.0, 2.0)
+    assert (metric("searches", trace), metric("opened", trace)) == (2.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -39,13 +44,13 @@ def test_metrics_count_queries_and_different_documents() -> None:
     ],
 )
 def test_the_form_is_one_answer_on_one_line(text: str, stated: bool) -> None:
-    assert one_answer(answered(text, "x")) == float(stated)
+    assert metric("format", answered(text, "x")) == float(stated)
 
 
 def test_the_rubric_of_a_search_takes_at_most_half() -> None:
     trace = trace_of(["q"] * 9, [[]] * 9, [])
     trace.messages = [vf.Message("assistant", "Answer: x")]
-    trace.tool_events = [vf.ToolEvent(0, str(n), "search", "rejected") for n in range(9)]
+    trace.tool_events = [ToolEvent(0, str(n), "search", "rejected") for n in range(9)]
     score = asyncio.run(search_rubric("em").score(trace))
     assert (score.outcome, score.reward) == (1.0, 0.5)
     assert set(score.penalties) == {

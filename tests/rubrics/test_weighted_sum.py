@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import vf
 from vf.runtime.errors import RubricError
+from vf.traces.trace import Score
 
 TERMS = st.lists(st.tuples(st.floats(-3, 3), st.floats(0, 1)), min_size=1, max_size=5)
 SETTINGS = settings(deadline=None, max_examples=100)
@@ -24,7 +25,7 @@ def constant(value: float | None) -> Callable[[vf.Trace], float | None]:
     return lambda trace: value
 
 
-def score(terms: list[tuple[float, float | None]]) -> vf.Score:
+def score(terms: list[tuple[float, float | None]]) -> Score:
     functions = {f"f{i}": constant(value) for i, (_, value) in enumerate(terms)}
     rubric = vf.WeightedSum(functions, [weight for weight, _ in terms])
     return asyncio.run(rubric.score(make_trace()))

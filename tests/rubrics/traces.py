@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import vf
-from vf.traces.trace import ToolEventKind, Turn
+from vf.traces.trace import Score, ToolEvent, ToolEventKind, Turn
 
 Call = tuple[str, dict[str, Any] | str]
 
@@ -43,11 +43,11 @@ def make_trace(
             kind = kinds[number] if number < len(kinds) else "ok"
             broken = "broken" if kind == "malformed" else None
             message.tool_calls.append(vf.ToolCall(str(number), name, text, broken))
-            trace.tool_events.append(vf.ToolEvent(turn, str(number), name, kind))
+            trace.tool_events.append(ToolEvent(turn, str(number), name, kind))
             trace.messages.append(vf.Message("tool", "forbidden", tool_call_id=str(number)))
     trace.turns = [Turn(9, count, "stop", 0.1) for count in tokens or [1] * len(said)]
     if outcome is not None:
-        trace.score = vf.Score(outcome, outcome)
+        trace.score = Score(outcome, outcome)
     return trace
 
 

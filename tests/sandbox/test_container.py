@@ -17,7 +17,7 @@ import pytest
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.errors import ImageMissing, ImageUnfit, RuntimeUnknown
-from vf.sandbox.container.opening import open_pool, open_sandbox
+from vf.sandbox.container.opening import open_container, open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, UID, Profile
 from vf.sandbox.container.reaper import find
 from vf.sandbox.container.sandbox import DockerSandbox
@@ -337,7 +337,7 @@ def test_the_pool_hands_out_real_ones_that_share_nothing(engine: Engine, profile
 
 def test_open_sandbox_is_all_that_one_needs(engine: Engine) -> None:
     async def run() -> str:
-        async with open_sandbox() as sandbox:
+        async with open_container() as sandbox:
             return (await sandbox.python("'hello ' + 'there'")).stdout
 
     assert asyncio.run(run()) == "'hello there'\n"

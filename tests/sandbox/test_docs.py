@@ -23,7 +23,7 @@ def test_the_python_runs(engine: Engine) -> None:
 
 def test_the_settings_are_taken() -> None:
     settings = tomllib.loads(block("toml"))["env"]["args"]["sandbox"]
-    source = sandbox_source("math-python", settings)
+    source = sandbox_source(settings)
     assert isinstance(source, DockerSource)
     assert source.size == settings["pool"]
     assert source.profile.packages == ("sympy",)

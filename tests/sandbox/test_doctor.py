@@ -28,7 +28,7 @@ from vf.sandbox.container.errors import (
     LimitNotEnforced,
     RuntimeUnknown,
 )
-from vf.sandbox.container.opening import open_pool, open_sandbox
+from vf.sandbox.container.opening import open_container, open_pool
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits
 
@@ -79,7 +79,7 @@ def test_without_an_engine_everything_says_so_at_once(
     assert isinstance(finding.problem, why)
 
     async def open_one() -> None:
-        async with open_sandbox():
+        async with open_container():
             pass
 
     async def open_many() -> None:

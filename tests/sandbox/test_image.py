@@ -19,7 +19,7 @@ from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.doctor import check_engine
 from vf.sandbox.container.errors import ImageMissing, ImageUnfit
 from vf.sandbox.container.image import LABEL, build, debootstrap, image_exists, with_packages
-from vf.sandbox.container.opening import open_sandbox
+from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import DEFAULT_IMAGE, UID, Profile
 from vf.sandbox.container.sandbox import DockerSandbox
 
@@ -62,7 +62,7 @@ def test_packages_are_there_and_cannot_be_changed(
     scratch: Engine, profile: Profile, wheel: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
-        async with open_sandbox(replace(profile, packages=[wheel])) as sandbox:
+        async with open_container(replace(profile, packages=[wheel])) as sandbox:
             told = await sandbox.python("import vf_test_wheel as w; w.ANSWER, w.__file__")
             assert told.stdout.startswith("(42, "), told
             changed = await sandbox.exec(
@@ -70,7 +70,7 @@ def test_packages_are_there_and_cannot_be_changed(
             )
             assert not changed.ok
             assert "Read-only file system" in changed.stderr or "denied" in changed.stderr
-        async with open_sandbox(profile) as sandbox:
+        async with open_container(profile) as sandbox:
             assert not (await sandbox.python("import vf_test_wheel")).ok
 
     asyncio.run(run())
@@ -109,7 +109,7 @@ def test_build_starts_from_any_image_and_is_done_once(scratch: Engine, wheel: st
     assert scratch.call_now("inspect_image", TAG)["Id"] != born
 
     async def run() -> str:
-        async with open_sandbox(Profile(image=TAG)) as sandbox:
+        async with open_container(Profile(image=TAG)) as sandbox:
             return (await sandbox.exec("id -u; id -un")).stdout
 
     assert asyncio.run(run()) == f"{UID}\nsandbox\n"

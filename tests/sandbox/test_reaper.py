@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.opening import open_sandbox
+from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.owner import GRACE, MARK, PREFIX, Owner, start_of, this_host
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import find, reap, remove_own
@@ -113,7 +113,7 @@ def test_a_client_killed_while_it_creates_leaves_nothing_that_lasts(
 
 def test_two_runs_whose_reapers_leave_each_other_alone(engine: Engine, profile: Profile) -> None:
     async def mine() -> str:
-        async with open_sandbox(profile) as sandbox:
+        async with open_container(profile) as sandbox:
             await reap(engine)
             return (await sandbox.python("6 * 7")).stdout
 

@@ -60,34 +60,33 @@ def ours(engine: Engine) -> set[str]:
 )
 def test_a_wrong_setting_is_named_at_once(setting: Any, said: str) -> None:
     with pytest.raises(vf.ConfigError) as raised:
-        sandbox_source("code-contest", setting)
+        sandbox_source(setting)
     assert said in str(raised.value)
-    assert str(raised.value).startswith("code-contest: ")
-    with pytest.raises(vf.ConfigError):
-        CodeContest(sandbox=setting)
+    with pytest.raises(vf.ConfigError, match="environment 'code-contest': "):
+        vf.make("code-contest", sandbox=setting)
 
 
 def test_settings_reach_the_profile() -> None:
-    source = sandbox_source("x", {**SMALL, "memory": 2**29, "cpus": 0.5, "pids": 40, "image": "i"})
+    source = sandbox_source({**SMALL, "memory": 2**29, "cpus": 0.5, "pids": 40, "image": "i"})
     assert isinstance(source, DockerSource)
     assert (source.size, source.concurrency, source.profile.image) == (2, 2, "i")
     limits = source.profile.limits
     assert (limits.memory, limits.cpus, limits.pids, limits.lifetime) == (2**29, 0.5, 40, 300)
-    default = sandbox_source("x", "docker")
+    default = sandbox_source("docker")
     assert isinstance(default, DockerSource)
     assert default.profile.network == "none"
 
 
 def test_a_function_or_a_source_is_taken_as_it_is() -> None:
-    source = sandbox_source("x", ScriptedSandbox)
+    source = sandbox_source(ScriptedSandbox)
     assert isinstance(source.open(), ScriptedSandbox)
-    assert source == sandbox_source("x", ScriptedSandbox)
-    assert sandbox_source("x", source) is source
+    assert source == sandbox_source(ScriptedSandbox)
+    assert sandbox_source(source) is source
     asyncio.run(source.check())
 
 
 def test_the_local_one_has_to_be_asked_for_by_its_name() -> None:
-    source = sandbox_source("x", LOCAL)
+    source = sandbox_source(LOCAL)
 
     async def run() -> ExecResult:
         await source.check()
@@ -97,6 +96,27 @@ def test_the_local_one_has_to_be_asked_for_by_its_name() -> None:
             return await sandbox.exec("echo hi")
 
     assert asyncio.run(run()).stdout == "hi\n"
+
+
+def test_one_sandbox_takes_the_same_settings() -> None:
+    async def echo(sandbox: Any) -> str:
+        async with vf.open_sandbox(sandbox) as box:
+            return (await box.exec("echo hi")).stdout
+
+    assert asyncio.run(echo(LOCAL)) == "hi\n"
+    assert asyncio.run(echo(lambda: ScriptedSandbox(exec=["scripted"]))) == "scripted"
+    with pytest.raises(vf.ConfigError, match="no setting 'memroy'"):
+        asyncio.run(echo({"memroy": 1}))
+
+
+def test_one_docker_sandbox_needs_no_pool(engine: Engine) -> None:
+    async def run() -> set[str]:
+        async with vf.open_sandbox({**SMALL, "pids": 60}) as box:
+            assert (await box.python("1 + 1")).stdout == "2\n"
+            return {item.name for item in await find(engine) if item.mine}
+
+    assert len(asyncio.run(run())) == 1
+    assert ours(engine) == set()
 
 
 @pytest.mark.parametrize("address", ["unix:///no/such/docker.sock", "tcp://127.0.0.1:9"])
@@ -149,7 +169,7 @@ def test_an_environment_asks_what_its_tools_need_once_each() -> None:
 
 
 def test_the_pool_fills_ahead_and_is_gone_with_its_loop(engine: Engine) -> None:
-    source = sandbox_source("x", SMALL)
+    source = sandbox_source(SMALL)
     assert isinstance(source, DockerSource)
 
     async def run() -> set[str]:
@@ -225,7 +245,7 @@ def test_sixteen_episodes_at_once_of_the_others(engine: Engine, name: str) -> No
 
 def test_no_episode_sees_another_ones_sandbox(engine: Engine) -> None:
     env = vf.Environment()
-    env.tools = [vf.BashTool(sandbox_source("x", SMALL))]
+    env.tools = [vf.BashTool(sandbox_source(SMALL))]
     look = {"bash": {"command": "ls /workspace /tmp; echo mine > /workspace/a; echo b > /tmp/b"}}
     tasks = [vf.Task(str(n), "Go.") for n in range(6)]
     model = vf.ScriptedModel([look, "Done."])

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import pytest
 
 import vf
+from vf.runtime.errors import SandboxError
+from vf.sandbox.contract import ExecResult
 from vf.sandbox.scripted import SandboxCall
 
 T = TypeVar("T")
@@ -19,9 +21,9 @@ def wait(call: Coroutine[Any, Any, T]) -> T:
 
 
 def test_a_list_answers_in_its_order() -> None:
-    late = vf.ExecResult(137, "part", timed_out=True)
+    late = ExecResult(137, "part", timed_out=True)
     box = vf.ScriptedSandbox(python=["1\n", late], bash=iter(["b"]))
-    assert wait(box.python("a")) == vf.ExecResult(0, "1\n")
+    assert wait(box.python("a")) == ExecResult(0, "1\n")
     assert wait(box.bash("x")).stdout == "b"
     assert wait(box.python("b")) is late
     with pytest.raises(LookupError, match=r"no answer to call 3 of python: '1 \+ 1'"):
@@ -89,26 +91,26 @@ def test_files_behave_like_files() -> None:
 
 
 def test_an_exception_is_raised_and_a_sandbox_error_lasts() -> None:
-    box = vf.ScriptedSandbox(python=[ValueError("odd"), "fine", vf.SandboxError("gone"), "no"])
+    box = vf.ScriptedSandbox(python=[ValueError("odd"), "fine", SandboxError("gone"), "no"])
     with pytest.raises(ValueError, match="odd"):
         wait(box.python("1"))
     assert wait(box.python("2")).stdout == "fine"
-    with pytest.raises(vf.SandboxError, match="gone"):
+    with pytest.raises(SandboxError, match="gone"):
         wait(box.python("3"))
     assert not box.alive
-    with pytest.raises(vf.SandboxError, match="is lost: gone"):
+    with pytest.raises(SandboxError, match="is lost: gone"):
         wait(box.read_file("f"))
 
 
 def test_it_can_be_lost_after_some_calls_or_at_any_time() -> None:
     box = vf.ScriptedSandbox(bash=["1", "2", "3"], lost_after=2)
     assert [wait(box.bash("a")).stdout, wait(box.bash("b")).stdout] == ["1", "2"]
-    with pytest.raises(vf.SandboxError, match="lost: it answers 2 calls"):
+    with pytest.raises(SandboxError, match="lost: it answers 2 calls"):
         wait(box.bash("c"))
     other = vf.ScriptedSandbox(files={"f": ""})
     assert wait(other.read_file("f")) == b""
     other.lose("the engine burned down")
-    with pytest.raises(vf.SandboxError, match="the engine burned down"):
+    with pytest.raises(SandboxError, match="the engine burned down"):
         wait(other.read_file("f"))
 
 
@@ -116,7 +118,7 @@ def test_a_closed_one_answers_nothing() -> None:
     async def run() -> vf.ScriptedSandbox:
         async with vf.ScriptedSandbox(bash=["1"]) as box:
             assert box.alive
-        with pytest.raises(vf.SandboxError, match="closed"):
+        with pytest.raises(SandboxError, match="closed"):
             await box.bash("x")
         await box.close()
         return box

@@ -23,7 +23,7 @@ class Bench(vf.Environment):
     """All the tools, on one source."""
 
     def __init__(self, open_sandbox: OpenSandbox, **settings: Any) -> None:
-        source = sandbox_source("bench", open_sandbox)
+        source = sandbox_source(open_sandbox)
         self.tools = [
             vf.PythonTool(source, **settings),
             vf.BashTool(source, **settings),

@@ -13,6 +13,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 import vf
+from vf.traces.tools import Tool
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -34,7 +35,7 @@ class Opaque:
 
 
 def properties(fn: Callable[..., Any]) -> dict[str, Any]:
-    found = vf.Tool.from_function(fn).parameters["properties"]
+    found = Tool.from_function(fn).parameters["properties"]
     assert isinstance(found, dict)
     return found
 
@@ -57,21 +58,21 @@ def test_an_async_generator_is_no_tool() -> None:
         yield to
 
     with pytest.raises(vf.ConfigError, match=r"tool 'count'.*async generator has no result"):
-        vf.Tool.from_function(count)
+        Tool.from_function(count)
 
 
 def test_a_default_that_json_cannot_hold_is_not_in_the_schema() -> None:
     def find(most: float = math.inf, between: tuple[float, float] = (-math.inf, 0.0)) -> str:
         return f"{between[0]} {most}"
 
-    tool = vf.Tool.from_function(find)
+    tool = Tool.from_function(find)
     json.dumps(tool.schema(), allow_nan=False)
     assert tool.parameters["properties"]["most"] == {"type": "number"}
     assert tool.fn(**tool.validate("{}")) == "-inf inf"
 
 
 def test_docstring_and_signature_become_the_openai_schema() -> None:
-    assert vf.Tool.from_function(search).schema() == {
+    assert Tool.from_function(search).schema() == {
         "type": "function",
         "function": {
             "name": "search",
@@ -92,7 +93,7 @@ def test_a_tool_without_parameters_or_docstring() -> None:
     def now() -> str:
         return "noon"
 
-    built = vf.Tool.from_function(now)
+    built = Tool.from_function(now)
     assert built.description == ""
     assert built.parameters == {"type": "object", "properties": {}}
     assert built.validate("{}") == {}
@@ -116,7 +117,7 @@ def test_optional_literal_and_containers() -> None:
 def test_models_and_dataclasses_are_described_and_arrive_as_objects() -> None:
     def move(to: Address, at: Point) -> None: ...
 
-    built = vf.Tool.from_function(move)
+    built = Tool.from_function(move)
     address = built.parameters["$defs"]["Address"]
     assert address["properties"] == {"title": {"type": "string"}, "zip": {"type": "integer"}}
     assert built.validate('{"to": {"title": "x", "zip": 1}, "at": {"x": 2}}') == {
@@ -153,7 +154,7 @@ def test_a_description_in_annotated_is_kept_where_the_docstring_has_none() -> No
 def test_any_parameter_name_works() -> None:
     def odd(schema: int, _x: int, model_config: int, copy: int = 4, json: int = 5) -> None: ...
 
-    built = vf.Tool.from_function(odd)
+    built = Tool.from_function(odd)
     assert list(built.parameters["properties"]) == ["schema", "_x", "model_config", "copy", "json"]
     assert built.validate('{"schema": 1, "_x": 2, "model_config": 3}') == {
         "schema": 1,
@@ -167,7 +168,7 @@ def test_any_parameter_name_works() -> None:
 def test_a_mutable_default_is_not_shared_between_calls() -> None:
     def collect(into: list[int] = []) -> None: ...  # noqa: B006
 
-    built = vf.Tool.from_function(collect)
+    built = Tool.from_function(collect)
     built.validate("{}")["into"].append(1)
     assert built.validate("{}") == {"into": []}
 
@@ -232,6 +233,6 @@ def test_a_function_that_cannot_be_a_tool_is_a_config_error(
     fn: Callable[..., Any], words: list[str]
 ) -> None:
     with pytest.raises(vf.ConfigError) as caught:
-        vf.Tool.from_function(fn)
+        Tool.from_function(fn)
     for word in words:
         assert word in str(caught.value)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import vf
 from vf.runtime.errors import ToolFailure
-from vf.traces.trace import Failure, Fork, Turn
+from vf.traces.trace import Branch, Failure, Fork, Score, ToolEvent, Turn
 
 TEXT = st.text(max_size=12)
 INTS = st.integers(-(2**40), 2**40)
@@ -32,14 +32,14 @@ MESSAGES = st.builds(
 
 
 @st.composite
-def branches(draw: st.DrawFn) -> vf.Branch:
+def branches(draw: st.DrawFn) -> Branch:
     size = draw(st.integers(0, 4))
 
     def integers() -> list[int]:
         return draw(st.lists(INTS, min_size=size, max_size=size))
 
     logprobs = draw(st.lists(REAL, min_size=size, max_size=size))
-    return vf.Branch(integers(), integers(), logprobs, integers(), integers())
+    return Branch(integers(), integers(), logprobs, integers(), integers())
 
 
 TRACES = st.builds(
@@ -60,11 +60,11 @@ TRACES = st.builds(
         st.builds(Turn, INTS, INTS, st.sampled_from(["stop", "length"]), REAL), max_size=2
     ),
     tool_events=st.lists(
-        st.builds(vf.ToolEvent, INTS, TEXT, TEXT, st.sampled_from(["ok", "rejected"]), TEXT, REAL),
+        st.builds(ToolEvent, INTS, TEXT, TEXT, st.sampled_from(["ok", "rejected"]), TEXT, REAL),
         max_size=2,
     ),
     step_rewards=st.lists(REAL, max_size=2),
-    score=st.none() | st.builds(vf.Score, REAL, REAL, st.dictionaries(TEXT, REAL, max_size=2)),
+    score=st.none() | st.builds(Score, REAL, REAL, st.dictionaries(TEXT, REAL, max_size=2)),
     stop_reason=st.none() | st.sampled_from(vf.StopReason),
     error=st.none() | st.builds(Failure, TEXT, TEXT, TEXT, TEXT),
     timing=st.dictionaries(TEXT, REAL, max_size=2),
@@ -81,7 +81,7 @@ def test_a_trace_is_one_json_line_and_reads_back_equal(trace: vf.Trace) -> None:
 
 
 def test_a_logprob_of_nan_can_be_read_back() -> None:
-    trace = make_trace(branches=[vf.Branch([7], [1], [math.nan], [0], [0])])
+    trace = make_trace(branches=[Branch([7], [1], [math.nan], [0], [0])])
     assert math.isnan(vf.Trace.from_json(trace.to_json()).branches[0].logprobs[0])
 
 
@@ -93,7 +93,7 @@ def test_what_is_not_a_trace_is_a_value_error(line: str) -> None:
 
 def test_an_unscored_trace_has_no_reward_rather_than_zero() -> None:
     assert make_trace().reward is None
-    assert make_trace(score=vf.Score(reward=0.0, outcome=0.0)).reward == 0.0
+    assert make_trace(score=Score(reward=0.0, outcome=0.0)).reward == 0.0
     assert json.loads(make_trace().to_json())["score"] is None
 
 
@@ -128,7 +128,7 @@ SAMPLED = st.lists(st.tuples(INTS, REAL, INTS), max_size=4)
 def test_branch_lists_stay_parallel_and_only_sampled_tokens_carry_loss(
     pieces: list[list[Any]],
 ) -> None:
-    branch, expected = vf.Branch(), []
+    branch, expected = Branch(), []
     for turn, piece in enumerate(pieces):
         if piece and isinstance(piece[0], tuple):
             ids, logprobs, versions = (list(column) for column in zip(*piece, strict=True))
@@ -153,10 +153,10 @@ def test_branch_lists_stay_parallel_and_only_sampled_tokens_carry_loss(
 def test_unequal_lists_are_refused_and_leave_the_branch_untouched(
     logprobs: list[float], versions: list[int]
 ) -> None:
-    branch = vf.Branch()
+    branch = Branch()
     with pytest.raises(ValueError, match="2 sampled tokens"):
         branch.add_sampled([1, 2], logprobs, versions, 0)
-    assert branch == vf.Branch()
+    assert branch == Branch()
 
 
 def make_trace(**fields: Any) -> vf.Trace:

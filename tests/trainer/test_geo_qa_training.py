@@ -14,6 +14,7 @@ from vf.environments.bundled.geo_qa import GeoQA
 from vf.environments.bundled.wiki_qa import WikiQA
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.tiny_path import resolve_model
+from vf.traces.trace import Branch
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.settings.load_config import load_config
 
@@ -62,7 +63,7 @@ def test_the_config_that_ships_fits_its_environment(name: str, factory: Any) -> 
     assert points["vf.environments"][name] == f"{factory.__module__}:{factory.__name__}"
 
 
-def check_masks(renderer: Renderer, trace: vf.Trace, branch: vf.Branch) -> None:
+def check_masks(renderer: Renderer, trace: vf.Trace, branch: Branch) -> None:
     """Turn by turn: what we said carries no loss; what the model said does, all of it."""
     said = [i for i, m in enumerate(trace.messages) if m.role == "assistant"]
     heard = 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import vf
+from vf.environments import registry
 from vf.trainer.rl_trainer import RLTrainer
 
 ENVIRONMENT = """
@@ -30,7 +31,7 @@ def load_environment(count: int = 8) -> vf.Environment:
 def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vft_digits.py").write_text(ENVIRONMENT)
     monkeypatch.syspath_prepend(tmp_path)
-    if "verifiers" not in vf.registered():  # an older installation of ours
+    if "verifiers" not in registry.registered():  # an older installation of ours
         vf.register("verifiers", "vf.bridges.verifiers.from_verifiers:from_verifiers")
 
 

@@ -22,16 +22,16 @@ LEAST_RESULT_TOKENS = 128
 class SearchTools:
     """A tool set: ``search(query, k)`` and ``open(doc_id, section)`` over one index.
 
-    Give it to an environment and let ``step`` record what became of it::
+    Give it to an environment, and record in ``step`` what was searched::
 
         class Quiz(vf.Environment):
             def __init__(self, index: str) -> None:
-                self.tools = [SearchTools(index)]
+                self.tools = [vf.search.SearchTools(index)]
 
             async def step(self, reply: vf.Message) -> vf.Step:
-                return recorded(await self.run_tools(reply), self)
+                return vf.search.recorded(await self.run_tools(reply), self)
 
-    Each episode has its own memory of what it has been shown. What it did stands in its
+    Each episode remembers what it has been shown, in its
     :class:`~vf.tools.search.log.SearchLog`.
 
     Args:
@@ -88,7 +88,7 @@ class SearchTools:
         return [MethodType(self._search, session), session.open]
 
     async def check(self) -> None:
-        """Look whether the index can be searched: asked before a run begins.
+        """Check that the index can be searched, before a run begins.
 
         Raises:
             ConfigError: It cannot.

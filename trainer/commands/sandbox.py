@@ -13,7 +13,7 @@ from vf.runtime.command import BAD_USAGE, DONE, FAILED, run_command
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.doctor import diagnose
 from vf.sandbox.container.image import SUITE, build
-from vf.sandbox.container.opening import open_sandbox
+from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import Found, find, reap
 from vf.sandbox.contract import Limits
@@ -167,7 +167,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 async def _try_out(profile: Profile) -> str:
-    async with open_sandbox(profile) as sandbox:
+    async with open_container(profile) as sandbox:
         return (await sandbox.python("6 * 7")).stdout.strip()
 
 

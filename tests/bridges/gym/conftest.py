@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import vf
+import vf.gym  # registers the ids
 from tests.bridges.gym.bundled import BUNDLED, arguments
 
 if TYPE_CHECKING:  # without Gymnasium these tests are skipped, file by file

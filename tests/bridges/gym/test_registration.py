@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
+import re
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import gymnasium
 import pytest
@@ -10,48 +12,41 @@ from gymnasium.error import NameNotFound
 
 import vf
 from tests.test_public_surface import fresh, loaded_after
-from vf.bridges.gym import registration
 from vf.bridges.gym.registration import gymnasium_id, register_all, register_gymnasium
 
-LIGHT = {"vf.environments", "vf.bridges.gym", "vf.bridges.gym.registration"}
+PAGE = (Path(__file__).parents[3] / "docs" / "gymnasium.md").read_text(encoding="utf-8")
+HEAVY = {"vf.bridges.gym.as_gym", "vf.environments.bundled"}  # an id needs none of them
 
 
-@pytest.mark.parametrize(
-    "imports",
-    ["import vf, gymnasium", "import gymnasium, vf", "import vf, gymnasium.spaces, gymnasium"],
-)
-def test_the_order_of_the_imports_does_not_matter(imports: str) -> None:
+@pytest.mark.parametrize("imports", ["import gymnasium, vf.gym", "import vf.gym, gymnasium"])
+def test_importing_vf_gym_registers_the_environments_and_loads_none(imports: str) -> None:
     code = (
         f"{imports}\nimport sys\nassert 'vf/GuessNumber-v0' in gymnasium.registry\n"
-        "assert not any('_Watcher' in repr(finder) for finder in sys.meta_path)\n"
-        "assert '_Watcher' not in repr(gymnasium.__spec__.loader)\n"
         "print(*[m for m in sys.modules if m.startswith('vf.')])"
     )
-    loaded = set(fresh(code).split())
-    assert {m for m in loaded if not m.startswith("vf.traces")} == LIGHT
+    assert HEAVY & set(fresh(code).split()) == set()
 
 
-def test_an_id_names_the_module_that_brings_it() -> None:
-    code = "import gymnasium\nprint(gymnasium.make('vf:vf/GuessNumber-v0').reset(seed=0)[0])"
+def test_the_documented_id_names_the_module_that_registers_it() -> None:
+    [id] = set(re.findall(r'gymnasium\.make\("(.*GuessNumber-v0)", high=100\)', PAGE))
+    assert id == "vf.gym:vf/GuessNumber-v0"
+    code = f"import gymnasium\nprint(gymnasium.make({id!r}).reset(seed=0)[0])"
     assert fresh(code).startswith("I think of a whole number")
 
 
-def test_looking_for_gymnasium_is_not_loading_it() -> None:
-    code = (
-        "import vf, sys, importlib.util\nassert importlib.util.find_spec('gymnasium')\n"
-        "assert 'gymnasium' not in sys.modules\nimport gymnasium\n"
-        "print('vf/Calculator-v0' in gymnasium.registry)"
-    )
-    assert fresh(code) == "True"
+def test_without_vf_gym_nothing_is_registered() -> None:
+    code = "import gymnasium, vf\nprint('vf/Calculator-v0' in gymnasium.registry)"
+    assert fresh(code) == "False"
 
 
 def test_vf_works_without_gymnasium_and_names_the_extra_where_it_is_needed() -> None:
     code = (
         "import sys; sys.modules['gymnasium'] = None\nimport vf\nenv = vf.make('guess-number')\n"
         "try:\n    vf.make('gym', gymnasium_id='Taxi-v3')\n"
-        "except vf.ConfigError as error:\n    print(error)"
+        "except vf.ConfigError as error:\n    print(error)\n"
+        "try:\n    import vf.gym\nexcept vf.ConfigError as error:\n    print(error)"
     )
-    assert "pip install 'vf-rl[gym]'" in fresh(code)
+    assert fresh(code).count("pip install 'vf-rl[gym]'") == 2
     assert loaded_after("import vf; vf.GymEnvironment") == ""
     assert "gymnasium" not in fresh("import sys, vf; vf.GymEnvironment; print(*sys.modules)")
 
@@ -98,13 +93,8 @@ def test_ones_own_environment_gets_an_id() -> None:
 
 def test_a_name_that_gymnasium_cannot_have_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = [EntryPoint(name, "nowhere:Odd", "vf.environments") for name in ("---", "odd one")]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: odd)
+    monkeypatch.setattr("vf.bridges.gym.registration.entry_points", lambda **_: odd)
     register_all()
     assert gymnasium.registry.pop("vf/OddOne-v0").kwargs == {"environment": "odd one"}
     with pytest.raises(vf.ConfigError, match="letters and digits"):
         gymnasium_id("---")
-
-
-def test_gymnasium_before_1_0_finds_its_plugin() -> None:
-    [point] = [p for p in entry_points(group="gymnasium.envs") if p.name == "vf"]
-    assert point.load() is registration.register_all

@@ -13,6 +13,7 @@ from tests.bridges.scripted_api import scripted_api
 from vf.bridges.verifiers.from_verifiers import from_verifiers
 from vf.bridges.verifiers.rewards import RewardRange, reward_range
 from vf.bridges.verifiers.v0 import V0Environment
+from vf.evaluation.rescore import rescore
 from vf.inference.models.scripted import Line
 from vf.runtime.errors import RubricError
 from vf.traces.trace import Trace
@@ -140,7 +141,7 @@ def test_saved_traces_are_scored_again_where_the_messages_say_all(tmp_path: Path
     saved.score = None
 
     async def again(rubric: Any, trace: Trace) -> Trace:
-        return await anext(vf.rescore([trace], rubric))
+        return await anext(rescore([trace], rubric))
 
     rescored = asyncio.run(again(environment.rubric, saved))
     assert rescored.score == trace.score

@@ -13,6 +13,7 @@ from tests.bridges.scripted_api import scripted_api
 from vf.bridges.verifiers.from_verifiers import from_verifiers
 from vf.bridges.verifiers.v1 import TasksetEnvironment
 from vf.inference.models.scripted import Line
+from vf.runtime.errors import InfrastructureError
 from vf.traces.trace import StopReason, Trace
 
 pytestmark = [
@@ -191,7 +192,7 @@ def test_saved_traces_are_scored_again_where_the_messages_say_all() -> None:
     saved = Trace.from_json(trace.to_json())
     assert asyncio.run(environment.rubric.score(saved)) == trace.score
     tally = load()
-    with pytest.raises(vf.InfrastructureError, match="the state of the live rollout"):
+    with pytest.raises(InfrastructureError, match="the state of the live rollout"):
         asyncio.run(tally.rubric.score(play(tally, ["42"])))
 
 

@@ -12,6 +12,7 @@ from tests.inference.local_server import Handler, error_answer, in_turn, json_an
 from vf.bridges.verifiers.recording import metrics, reward
 from vf.environments import registry
 from vf.environments.bundled.calculator import Calculator
+from vf.runtime.errors import SandboxError
 
 pytest.importorskip("verifiers.v1")
 
@@ -117,7 +118,7 @@ class Failing(vf.Environment):
 
     def step(self, reply: vf.Message) -> vf.Step:
         if self.part == "step":
-            raise vf.SandboxError("the sandbox is gone")
+            raise SandboxError("the sandbox is gone")
         return vf.Step(terminated=True)
 
     def outcome(self, trace: vf.Trace) -> float | None:

@@ -14,7 +14,7 @@ from vf.evaluation.validation.findings import Report
 from vf.evaluation.validation.validate import CHECKS, validate
 from vf.inference.models.scripted import Script
 from vf.runtime.errors import ConfigError
-from vf.sandbox.container.opening import open_sandbox
+from vf.sandbox.container.opening import open_container
 
 
 def validated(environment: vf.Environment, **settings: Any) -> Report:
@@ -166,7 +166,7 @@ def test_tests_that_the_model_cannot_reach() -> None:
 @pytest.mark.parametrize("here", [False, True])
 def test_tests_that_run_where_the_code_can_end_them(here: bool, tmp_path: Path) -> None:
     async def run() -> Report:
-        async with open_sandbox() as container:
+        async with open_container() as container:
             return await validate(faulty.RunsTheAnswer(container, here), tasks=2)
 
     report = asyncio.run(run())

@@ -15,7 +15,7 @@ from vf.evaluation.validation.agents import Notes, Situation
 from vf.evaluation.validation.hackers import hackers
 from vf.evaluation.validation.trap import Trap, set_trap
 from vf.inference.models.scripted import Line
-from vf.sandbox.container.opening import open_sandbox
+from vf.sandbox.container.opening import open_container
 from vf.sandbox.contract import ExecResult, Sandbox
 from vf.traces.messages import Message
 from vf.traces.task import Task
@@ -77,7 +77,7 @@ def in_box(containers: None) -> InBox:
 
     def run(work: Callable[[Box], Coroutine[Any, Any, None]]) -> None:
         async def inside() -> None:
-            async with open_sandbox() as sandbox:
+            async with open_container() as sandbox:
                 await sandbox.write_file("tests/test_all.py", TEST)
                 await work(Box(sandbox))
 

@@ -18,7 +18,7 @@ import pytest
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.opening import open_sandbox
+from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import DEFAULT_IMAGE
 from vf.sandbox.container.reaper import find, reap
 from vf.sandbox.container.sandbox import DockerSandbox
@@ -27,9 +27,9 @@ from .conftest import PROFILE, probe, processes_of
 
 CLIENT = """
 import asyncio, sys
-from vf.sandbox.container.opening import open_sandbox
+from vf.sandbox.container.opening import open_container
 async def main():
-    async with open_sandbox() as sandbox:
+    async with open_container() as sandbox:
         print(sandbox.name, flush=True)
         running = asyncio.create_task(sandbox.exec("setsid sleep 1250 & sleep 1251", timeout=300))
         while True:
@@ -142,7 +142,7 @@ def test_the_reapers_of_two_runs_leave_each_other_alone(
     one, other = start_client(), start_client()
 
     async def run() -> None:
-        async with open_sandbox(PROFILE) as mine:  # its reaper ran when it was opened
+        async with open_container(PROFILE) as mine:  # its reaper ran when it was opened
             for _ in range(3):
                 removed = await reap(engine)
                 assert not {item.name for item in removed} & {one.name, other.name, mine.name}

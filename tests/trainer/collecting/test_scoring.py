@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 import vf
 from vf.environments.environment import Split
 from vf.runtime.errors import TrainingError
+from vf.traces.trace import ToolEvent
 from vf.trainer.rl_trainer import RLTrainer
 
 
@@ -55,7 +56,7 @@ class Scored(vf.Environment):
 
     def step(self, reply: vf.Message) -> vf.Step:
         for number in range(self.rng.randrange(3)):
-            self.tool_events.append(vf.ToolEvent(0, str(number), "tool", "rejected"))
+            self.tool_events.append(ToolEvent(0, str(number), "tool", "rejected"))
         return vf.Step(terminated=True)
 
 

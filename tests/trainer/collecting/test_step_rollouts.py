@@ -15,6 +15,7 @@ from vf.environments.environment import Split
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.serving import Serving
 from vf.traces.messages import Message
+from vf.traces.trace import Branch, Score
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
@@ -174,7 +175,7 @@ def test_a_small_group_does_not_teach() -> None:
 
 def scored(reward: float) -> vf.Trace:
     trace = vf.Trace(environment="e", task=vf.Task("t", "?"), seed=0)
-    trace.score = vf.Score(reward=reward, outcome=reward)
+    trace.score = Score(reward=reward, outcome=reward)
     return trace
 
 
@@ -201,7 +202,7 @@ def test_what_is_too_old_is_done_over_with_its_task(during: str) -> None:
             await asyncio.sleep(0.001)
         for trace in queue.traces:
             version = 0 if trace.info["group"] == 0 and trace.info["rollout"] == 2 else 1
-            trace.branches.append(vf.Branch([7], [1], [-0.5], [0], [version]))
+            trace.branches.append(Branch([7], [1], [-0.5], [0], [version]))
         if during == "restoring":
             again = build(mixed, ahead=1, max_steps=3)
             await again.restore(queue)

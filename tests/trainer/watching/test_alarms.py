@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 import vf
-from vf.traces.trace import Turn
+from vf.traces.trace import Score, ToolEvent, Turn
 from vf.trainer.run.group import Group
 from vf.trainer.watching.alarms import MIN_ROLLOUTS, STEPS, Alarms, spearman
 
@@ -25,9 +25,9 @@ def make_group(rollouts: list[Rollout], outcome: float | None = None) -> Group:
     group = Group(vf.Task("t", "p"))
     for reward, tokens, errors in rollouts:
         trace = vf.Trace(environment="e", task=group.task, seed=0)
-        trace.score = vf.Score(reward, reward if outcome is None else outcome)
+        trace.score = Score(reward, reward if outcome is None else outcome)
         trace.turns = [Turn(1, tokens, "stop", 0.1)]
-        trace.tool_events = [vf.ToolEvent(0, "c", "t", "rejected") for _ in range(errors)]
+        trace.tool_events = [ToolEvent(0, "c", "t", "rejected") for _ in range(errors)]
         group.traces.append(trace)
     return group
 

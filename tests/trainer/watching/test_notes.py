@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import vf
+from vf.traces.trace import Score
 from vf.trainer.run.group import Group
 from vf.trainer.watching.notes import baseline_notes, step_notes
 
@@ -15,7 +16,7 @@ def group(*rewards: float | None, min_size: int = 2) -> Group:
     for reward in rewards:
         traces.append(vf.Trace(environment="e", task=made.task, seed=0))
         if reward is not None:
-            traces[-1].score = vf.Score(reward=reward, outcome=reward)
+            traces[-1].score = Score(reward=reward, outcome=reward)
     made.take(traces)
     return made
 

@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from vf.rubrics.patterns import Pattern, compiled
-from vf.rubrics.reading import argument_texts, sampled_calls, sampled_text
+from vf.rubrics.penalties.patterns import Pattern, compiled
+from vf.rubrics.penalties.reading import argument_texts, sampled_calls, sampled_text
 from vf.rubrics.rubric import Penalty
 from vf.rubrics.scorers import Part, Scorer, checked, name_of
 from vf.runtime.calling import call as run

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from vf.rubrics.patterns import Pattern
-from vf.rubrics.reading import sampled_messages
+from vf.rubrics.penalties.patterns import Pattern
+from vf.rubrics.penalties.reading import sampled_messages
 from vf.rubrics.rubric import Penalty
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace

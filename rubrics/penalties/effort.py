@@ -1,7 +1,6 @@
-"""Process penalties on what a rollout spent: tool calls, turns, tokens.
+"""Process penalties on what a rollout spent: tool calls, turns, tokens, time.
 
-Each is a factory that returns a :class:`~vf.rubrics.rubric.Penalty` in [0, 1], computed from typed
-events and token counts, never from text that a model can imitate.
+All are computed from typed events and token counts, never from text that a model can imitate.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from vf.rubrics.reading import same_call, sampled_calls
+from vf.rubrics.penalties.reading import same_call, sampled_calls
 from vf.rubrics.rubric import Penalty
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace

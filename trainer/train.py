@@ -1,0 +1,68 @@
+"""A training run from Python, as ``vf-rl CONFIG.toml`` runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vf.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vf.trainer.run.summary import Summary
+
+
+def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = False) -> Summary:
+    """Train a model as a TOML says.
+
+    Example::
+
+        summary = vf.train("run.toml", ["max_steps=50"])
+        print(summary.eval_before, summary.eval_after, summary.checkpoint)
+
+    Args:
+        config: The TOML file.
+        overrides: ``key=value`` pairs, as for ``vf-rl --set``: a bare name means
+            ``[trainer.args]``.
+        quiet: Show no progress.
+
+    Returns:
+        How the run ended. Its traces, metrics and checkpoints are in a new folder,
+        ``runs/<name>/``.
+
+    Raises:
+        ConfigError: The file or a setting is wrong, a package is missing, or the run needs several
+            processes, which only ``vf-rl`` starts.
+        TrainingError: Too many rollouts failed, the loss is not finite, or the last checkpoint
+            could not be written.
+        EngineError: The engine did not start, or died.
+    """
+    from vf.trainer.processes.launch import narrow_devices, processes_to_launch
+    from vf.trainer.run.run_folder import RunFolder, choose_folder
+    from vf.trainer.settings.load_config import load_config
+    from vf.trainer.settings.write_config import to_toml
+
+    path = Path(config)
+    settings, _ = load_config(path, overrides)
+    folder = RunFolder(choose_folder(settings, path.stem))
+    narrow_devices(settings)  # before torch is imported
+    try:
+        from rich.console import Console
+
+        from vf.trainer.preflight import preflight
+        from vf.trainer.rl_trainer import RLTrainer
+        from vf.trainer.watching.display import TerminalDisplay
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"training needs the package {error.name!r}: pip install 'vf-rl[train]'"
+        ) from error
+    if (count := processes_to_launch(settings)) > 1:
+        raise ConfigError(f"this run needs {count} processes: start it with `vf-rl {path}`")
+    with ThreadPoolExecutor(1) as pool:  # it runs an event loop; a notebook's thread has one
+        plan = pool.submit(preflight, settings).result()
+    folder.create()
+    folder.write_config(to_toml(plan.config))
+    display = None if quiet else TerminalDisplay(Console(highlight=False))
+    with RLTrainer(plan, folder, display) as trainer:
+        return trainer.train()
