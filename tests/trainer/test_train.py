@@ -1,0 +1,71 @@
+"""`vf.train`: a run from Python."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import vf
+from vf.trainer.processes.launch import OUTER_DEVICES
+
+TOML = """
+model = "tiny"
+[env]
+id = "calculator"
+[trainer.args]
+max_steps = 5
+batch_size = 8
+rollouts_per_example = 4
+max_tokens = 32
+max_prompt_len = 256
+max_seq_len = 384
+eval_examples = 4
+output_dir = {output!r}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML.format(output=str(tmp_path / "runs")))
+    return path
+
+
+def test_a_run_from_a_notebook_returns_its_summary(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def cell() -> object:  # notebooks run their cells in an event loop
+        return vf.train(str(config), ["max_steps=1"], quiet=True)
+
+    summary = asyncio.run(cell())
+    run = config.parent / "runs" / "mine-1"
+    assert capsys.readouterr().out == ""
+    assert getattr(summary, "steps", None) == 1
+    assert getattr(summary, "eval_after", None) is not None
+    assert getattr(summary, "checkpoint", None) == run / "checkpoints" / "step-1"
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+    assert "max_steps = 1" in (run / "config.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["max_stepz=3"], "max_stepz"),
+        (["env.id=calculater"], "Did you mean 'calculator'"),
+        (["trainer.gpus=2"], "this run needs 2 processes: start it with `vf-rl"),
+    ],
+)
+def test_what_is_wrong_is_raised_before_anything_is_made(
+    config: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], said: str
+) -> None:
+    monkeypatch.setenv(OUTER_DEVICES, "")  # devices are narrowed already
+    with pytest.raises(vf.ConfigError, match=said):
+        vf.train(config, overrides)
+    assert not (config.parent / "runs").exists()
+
+
+def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(vf.ConfigError, match="there is no config file"):
+        vf.train(tmp_path / "none.toml")
