@@ -70,7 +70,7 @@ rubric = vf.Rubric(
 A plain function runs in a thread, a coroutine function in the event loop. Mark one that computes
 for more than some milliseconds, or may hang, with `@vf.cpu_bound(timeout=5)`: it runs in a process
 of its own, which is killed at the deadline. Regular expressions given to what is below have a time
-limit, and those that backtrack for ever are refused when the rubric is made.
+limit, and those that backtrack forever are refused when the rubric is made.
 
 ## Alarms
 

@@ -1,4 +1,4 @@
-"""Group rewards: functions that see all the rollouts of one task at once.
+"""Group rewards: functions that see all the rollouts of one task together.
 
 They run after the group's rollouts have been scored one by one, on the traces alone: the
 environments are closed by then.
@@ -94,7 +94,7 @@ async def apply_group_rewards(
     traces: Sequence[Trace],
     combine: Callable[[Score], float | None],
 ) -> None:
-    """Record what the group rewards say in each trace's ``score.parts``, and combine anew.
+    """Record what the group rewards say in each trace's ``score.parts``, and combine again.
 
     In a group of fewer than two there is nothing to compare, so every value is None.
 

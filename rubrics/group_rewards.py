@@ -68,13 +68,13 @@ def pairwise(compare: Compare, weight: float = 0.1, *, both_orders: bool = True)
 
     Args:
         compare: Says in [0, 1] how much better the first trace is than the second: 1 better, 0
-            worse, 0.5 even. Sync or async; all comparisons run at once.
+            worse, 0.5 even. Sync or async; all comparisons run concurrently.
         weight: Its share in the rubric.
         both_orders: Compare each pair in both orders, against a preference for the first.
 
     Raises:
         ConfigError: ``compare`` is not a function.
-        RubricError: (when scoring) ``compare`` failed, or said something out of range.
+        RubricError: (when scoring) ``compare`` failed, or returned something out of range.
     """
     if not callable(compare):
         raise ConfigError(f"pairwise: {compare!r} is not a function of two traces")

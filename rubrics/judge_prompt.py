@@ -1,7 +1,7 @@
 """What a judge is asked, and how its verdict is read.
 
 What is judged was written by somebody who would like a good verdict. It stands between two marks
-that carry a nonce, drawn anew for every request, and the verdict has to carry the same nonce. So
+that carry a nonce, drawn for every request, and the verdict has to carry the same nonce. So
 no text can close its own fence, and no verdict that it contains can be taken for the judge's.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from vf.runtime.errors import ConfigError
 
-MAX_CHARACTERS = 40_000  # of one fenced text; the rest is cut off, and the judge told so
+MAX_CHARACTERS = 40_000  # of one fenced text; the rest is cut off, and the prompt says so
 
 # What chat templates put between messages. A server that finds it inside a message may take it
 # for its own, and what follows for a message of the system.

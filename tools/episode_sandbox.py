@@ -56,10 +56,10 @@ class EpisodeSandbox:
         return self._sandbox is not None
 
     async def use(self, action: Callable[[Sandbox], Awaitable[Result]]) -> Result:
-        """Do something in the sandbox, after whatever was asked for before.
+        """Run an action in the sandbox, after those that were requested before.
 
-        The calls of one turn come at once, and a shell or a file has only one state: so they
-        run one after the other, in the order in which the model wrote them.
+        The calls of one turn arrive together and share the sandbox's state, so they run one after
+        the other, in the order in which the model wrote them.
 
         Raises:
             SandboxError: The sandbox is lost, or the episode has ended.
@@ -99,7 +99,7 @@ class EpisodeSandbox:
         """Close the episode's sandbox, for good, and open one that nobody has used.
 
         Raises:
-            SandboxError: None can be had.
+            SandboxError: None can be opened.
         """
         await self.close()
         async with AsyncExitStack() as stack:

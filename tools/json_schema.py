@@ -11,7 +11,7 @@ from vf.runtime.extras import load
 
 _VALUES = ("default", "const", "enum", "examples")  # of a schema: not schemas themselves
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_MOST_FAULTS = 3  # that the model is told of at once
+_MOST_FAULTS = 3  # that the model is told of in one message
 _LONGEST_FAULT = 300  # characters
 
 
@@ -53,7 +53,7 @@ def validator(schema: Mapping[str, Any], extra: str, said: str) -> Any:
         reason = str(getattr(error, "message", error)).partition("\n")[0]
         raise ConfigError(
             f"{said} is not a JSON schema that can be used: {_short(reason)}. Exclude the tool, or "
-            "mend the server"
+            "fix the server"
         ) from error
     return kind(schema, registry=referencing.Registry())
 

@@ -2,12 +2,12 @@
 
     class Sums(vf.Environment):
         def __init__(self) -> None:
-            source = sandbox_source("docker")
-            self.tools = [PythonTool(source), FileTools(source)]
+            source = vf.sandbox_source("docker")
+            self.tools = [vf.PythonTool(source), vf.FileTools(source)]
 
-An episode has one sandbox for all of its tools from the same source. It is opened at the first
-call, and closed however the episode ends. A lost sandbox ends the rollout without a reward; a
-failing command, a timeout or a missing file is told to the model.
+The tools of an episode that have the same source share one sandbox. It is opened at the first call
+and closed however the episode ends. A lost sandbox ends the rollout without a reward; a failing
+command, a timeout or a missing file is reported to the model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_LISTED = 200  # names in a listing
 
 
 class _CodeTool:
-    """What the tools that run code share: limits, and what the model is told of a result."""
+    """Shared by the tools that run code: limits, and the text of a result."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class PythonTool(_CodeTool):
     Args:
         source: Where the episode's sandbox comes from, or a function that opens one.
         timeout: Seconds for one call.
-        max_output: Characters of output that the model gets to see.
+        max_output: Characters of output that the model sees.
 
     Raises:
         ConfigError: A limit is not positive.
@@ -61,12 +61,29 @@ class PythonTool(_CodeTool):
 
     def bind(self, episode: Episode) -> Sequence[Callable[..., Any]]:
         """Return the tool for one episode."""
-        return [_Python(self, episode).python]
+        return [_Code(self, episode).python]
+
+
+class BashTool(_CodeTool):
+    """The tool ``bash``: a shell whose directory and variables live as long as the episode.
+
+    Args:
+        source: Where the episode's sandbox comes from, or a function that opens one.
+        timeout: Seconds for one call.
+        max_output: Characters of output that the model sees.
+
+    Raises:
+        ConfigError: A limit is not positive.
+    """
+
+    def bind(self, episode: Episode) -> Sequence[Callable[..., Any]]:
+        """Return the tool for one episode."""
+        return [_Code(self, episode).bash]
 
 
 @dataclass(frozen=True, slots=True)
-class _Python:
-    tool: PythonTool
+class _Code:
+    tool: _CodeTool
     episode: Episode
 
     async def python(self, code: str) -> str:
@@ -76,29 +93,6 @@ class _Python:
             code: The code.
         """
         return await self.tool.run(self.episode, lambda box, limit: box.python(code, timeout=limit))
-
-
-class BashTool(_CodeTool):
-    """The tool ``bash``: a shell whose directory and variables live as long as the episode.
-
-    Args:
-        source: Where the episode's sandbox comes from, or a function that opens one.
-        timeout: Seconds for one call.
-        max_output: Characters of output that the model gets to see.
-
-    Raises:
-        ConfigError: A limit is not positive.
-    """
-
-    def bind(self, episode: Episode) -> Sequence[Callable[..., Any]]:
-        """Return the tool for one episode."""
-        return [_Bash(self, episode).bash]
-
-
-@dataclass(frozen=True, slots=True)
-class _Bash:
-    tool: BashTool
-    episode: Episode
 
     async def bash(self, command: str) -> str:
         """Run a shell command. The directory and variables stay between calls.
@@ -116,7 +110,7 @@ class FileTools:
 
     Args:
         source: Where the episode's sandbox comes from, or a function that opens one.
-        max_output: Characters of a file that the model gets to see at once.
+        max_output: Characters of a file that the model sees in one call.
 
     Raises:
         ConfigError: A limit is not positive.

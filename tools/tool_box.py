@@ -1,4 +1,4 @@
-"""Running a model's tool calls: checked against the schema, at once, each with a deadline."""
+"""Running a model's tool calls: checked against the schema, concurrently, each with a deadline."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ToolBox:
         return [tool.schema() for tool in self.tools.values()]
 
     async def run(self, calls: Sequence[ToolCall], *, turn: int, timeout: float) -> list[Message]:
-        """Run the calls of one turn at once; return their tool messages in the calls' order.
+        """Run the calls of one turn concurrently; return their tool messages in the calls' order.
 
         A call that is malformed, unknown, ill-typed or rejected by its tool gets a message that
         tells the model so, and a typed event.
@@ -130,7 +130,7 @@ class ToolBox:
 
 
 async def _all(runs: list[Coroutine[Any, Any, str]]) -> list[str]:
-    """Run them at once; if one raises, cancel the others."""
+    """Run them concurrently; if one raises, cancel the others."""
     if len(runs) == 1:  # as a rule, and then a task would only cost
         return [await runs[0]]
     tasks = [asyncio.create_task(run) for run in runs]

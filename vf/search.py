@@ -12,9 +12,8 @@ class Quiz(vf.Environment):
 
 from vf.rubrics.penalties.search import search_record, search_rubric
 from vf.tools.search.contract import Document, Hit, Index
-from vf.tools.search.log import recorded
-from vf.tools.search.opening import open_index
-from vf.tools.search.search_tools import SearchTools
+from vf.tools.search.search_session import recorded
+from vf.tools.search.search_tools import SearchTools, open_index
 
 __all__ = [
     "Document",

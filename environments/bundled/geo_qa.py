@@ -20,8 +20,8 @@ from vf.rubrics.penalties.search import Outcome, search_rubric
 from vf.runtime.errors import ConfigError
 from vf.runtime.seeding import derive_seed
 from vf.tools.search.contract import Index
-from vf.tools.search.log import recorded
 from vf.tools.search.meta import Fingerprint
+from vf.tools.search.search_session import recorded
 from vf.tools.search.search_tools import SearchTools
 from vf.traces.messages import Message
 from vf.traces.task import Task

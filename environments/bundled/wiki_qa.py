@@ -15,9 +15,8 @@ from vf.rubrics.outcomes.text import normalize_answer
 from vf.rubrics.penalties.search import Outcome, search_rubric
 from vf.runtime.errors import ConfigError
 from vf.tools.search.contract import Index
-from vf.tools.search.log import recorded
 from vf.tools.search.markup import result_ids
-from vf.tools.search.search_session import LONGEST_QUERY
+from vf.tools.search.search_session import LONGEST_QUERY, recorded
 from vf.tools.search.search_tools import SearchTools
 from vf.traces.messages import Message
 from vf.traces.task import Task

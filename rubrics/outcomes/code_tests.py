@@ -48,7 +48,7 @@ def code_tests(
     Raises:
         ConfigError: ``open_sandbox`` is not a function.
         RubricError: (when scoring) ``task.answer`` is no list of tests.
-        SandboxError: (when scoring) The sandbox is lost, or none can be had.
+        SandboxError: (when scoring) The sandbox is lost, or none can be opened.
     """
     if not callable(open_sandbox):
         raise ConfigError(

@@ -32,8 +32,8 @@ def math_equal(
     r"""1 if the answer is mathematically equal to ``task.answer``, 0 otherwise.
 
     ``task.answer`` is LaTeX or a plain expression (``\frac{1}{2}``, ``0.5``, ``(x-1)(x+1)``), or
-    a number. Compared by Math-Verify in another process, for some expressions would take for
-    ever (``9^{9^{9^9}}``): an answer that is not settled in time is worth 0.
+    a number. Compared by Math-Verify in another process, for some expressions would take
+    forever (``9^{9^{9^9}}``): an answer that is not settled in time is worth 0.
 
     Range: 0 or 1.
 

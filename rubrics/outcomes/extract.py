@@ -21,7 +21,7 @@ _BOX = "\\boxed"
 
 
 def whole_message(text: str) -> list[str]:
-    """Return the whole text, without surrounding blanks, as the one answer; none if empty."""
+    """Return the whole text, without surrounding whitespace, as the one answer; none if empty."""
     return [text.strip()] if text.strip() else []
 
 
@@ -161,7 +161,7 @@ def every_one(answers: Sequence[str], right: Callable[[str], bool]) -> float:
 
 
 def _places(text: str, marker: str) -> list[int]:
-    """Return where the text goes on after each marker."""
+    """Return where the text continues after each marker."""
     places, at = [], text.find(marker)
     while at != -1:
         places.append(at + len(marker))

@@ -1,7 +1,7 @@
 """The program that evaluates calls inside a sandbox. It stands alone: only its text goes there.
 
-It is told what to evaluate and never what should come out. So whatever the code under test does
-to this program, it cannot know what to say: the values are compared outside.
+It receives what to evaluate and never the expected values. So whatever the code under test does to
+this program, it cannot know the right output: the values are compared outside.
 """
 
 from __future__ import annotations

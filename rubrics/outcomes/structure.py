@@ -28,7 +28,7 @@ def json_schema(
     """1 if the answer is JSON that fits a schema (and, with ``compare``, equals ``task.answer``).
 
     A schema with regular expressions is checked in another process: some expressions would take
-    for ever on an answer made for that, and such an answer is worth 0. References to other
+    forever on an answer made for that, and such an answer is worth 0. References to other
     documents are never fetched.
 
     Range: 0 or 1.

@@ -53,7 +53,7 @@ def exact(
         ignore_case: Compare case-folded.
         ignore_punctuation: Drop ASCII punctuation.
         ignore_articles: Drop the words a, an and the, unless nothing else is left.
-        ignore_spaces: Count any run of blanks and newlines as one blank.
+        ignore_spaces: Count any run of spaces and newlines as one space.
         extract: Finds the stated answers in the last message; the whole message by default.
 
     Raises:
@@ -131,10 +131,10 @@ def normalize_answer(
     ignore_articles: bool = True,
     ignore_spaces: bool = True,
 ) -> str:
-    """Return a text as answers are compared: composed (NFC), and without surrounding blanks.
+    """Return a text as answers are compared: composed (NFC), and without surrounding whitespace.
 
     By default as SQuAD's evaluation script does it (which lowers the case where this folds it):
-    case, then ASCII punctuation, then the words a, an, the, then blanks. Accents stay. An article
+    case, then ASCII punctuation, then the words a, an, the, then spaces. Accents stay. An article
     that is all there is stays too.
     """
     text = unicodedata.normalize("NFC", text).strip()

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from vf.rubrics.penalties.reading import same_call, sampled_calls
+from vf.rubrics.penalties.text import same_call, sampled_calls
 from vf.rubrics.rubric import Penalty
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
@@ -142,11 +142,11 @@ def repeated_calls(weight: float = 0.1, scale: int = 4, ignore: Collection[str] 
     Range: [0, 1].
 
     Formula: min(1, repeats / scale), a repeat being a call with the name and the arguments of an
-    earlier call; the order of the arguments and blanks between them do not matter.
+    earlier call; the order of the arguments and spaces between them do not matter.
 
     Source: our own; loops of the same call are the commonest failure of agents that are stuck.
 
-    Known ways to game it: vary an argument that does not matter (a blank inside a text, an
+    Known ways to game it: vary an argument that does not matter (a space inside a text, an
     unused option); :func:`extra_tool_calls` still counts such a call.
 
     Args:

@@ -30,7 +30,7 @@ class Pattern:
         ignore_case: Match letters of either case.
 
     Raises:
-        ConfigError: It is no regular expression, or it backtracks for ever.
+        ConfigError: It is no regular expression, or it backtracks forever.
     """
 
     def __init__(self, pattern: str, owner: str, *, ignore_case: bool = False) -> None:
@@ -99,7 +99,7 @@ def compiled(patterns: Iterable[str] | str, owner: str, *, ignore_case: bool) ->
     """Return patterns with a time limit; a single one may be given as it is.
 
     Raises:
-        ConfigError: One is no regular expression, or backtracks for ever; or there is none.
+        ConfigError: One is no regular expression, or backtracks forever; or there is none.
     """
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     if not patterns:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from vf.rubrics.penalties.patterns import Pattern, compiled
-from vf.rubrics.penalties.reading import argument_texts, sampled_calls, sampled_text
+from vf.rubrics.penalties.text import argument_texts, sampled_calls, sampled_text
 from vf.rubrics.rubric import Penalty
 from vf.rubrics.scorers import Part, Scorer, checked, name_of
 from vf.runtime.calling import call as run
@@ -43,8 +43,8 @@ def forbidden_calls(
         scale: How many forbidden calls make the penalty 1.
 
     Raises:
-        ConfigError: Nothing is forbidden, a pattern is no regular expression or backtracks for
-            ever, or ``scale`` is below 1.
+        ConfigError: Nothing is forbidden, a pattern is no regular expression or backtracks
+            forever, or ``scale`` is below 1.
         RubricError: (when scoring) A pattern took too long.
     """
     rules = _Rules(forbidden, "forbidden_calls")
@@ -73,7 +73,7 @@ def keeps_policy(forbidden: Mapping[str, str | None]) -> Scorer:
 
     Raises:
         ConfigError: Nothing is forbidden, or a pattern is no regular expression or backtracks
-            for ever.
+            forever.
         RubricError: (when scoring) A pattern took too long.
     """
     rules = _Rules(forbidden, "keeps_policy")
@@ -102,7 +102,7 @@ def unsafe_content(unsafe: Classifier | Sequence[str] | str, weight: float = 0.1
         weight: Share of the outcome that a penalty of 1 costs.
 
     Raises:
-        ConfigError: There is no pattern, or one is no regular expression or backtracks for ever.
+        ConfigError: There is no pattern, or one is no regular expression or backtracks forever.
         RubricError: (when scoring) The classifier failed, or a pattern took too long.
     """
     judge = _classifier(unsafe, "unsafe_content")
@@ -131,7 +131,7 @@ def safe_content(unsafe: Classifier | Sequence[str] | str, threshold: float = 0.
 
     Raises:
         ConfigError: The threshold is out of range, there is no pattern, or one is no regular
-            expression or backtracks for ever.
+            expression or backtracks forever.
         RubricError: (when scoring) The classifier failed, or a pattern took too long.
     """
     if not 0.0 < threshold <= 1.0:

@@ -1,21 +1,58 @@
-"""Process penalties on what a rollout wrote: repetition and format."""
+"""What the model itself wrote and called, read from a trace, and penalties on its text."""
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from vf.rubrics.penalties.patterns import Pattern
-from vf.rubrics.penalties.reading import sampled_messages
 from vf.rubrics.rubric import Penalty
 from vf.runtime.errors import ConfigError
+from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import Trace
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
+def sampled_messages(trace: Trace) -> list[Message]:
+    """Return the model's messages: the assistant's, except those of the prompt."""
+    return [m for m in trace.messages[trace.prompt_messages :] if m.role == "assistant"]
+
+
+def sampled_calls(trace: Trace) -> list[ToolCall]:
+    """Return every tool call of the model, malformed ones included, in order."""
+    return [call for message in sampled_messages(trace) for call in message.tool_calls]
+
+
+def sampled_text(trace: Trace) -> str:
+    """Return all that the model wrote: reasoning, text and the arguments of its calls."""
+    parts: list[str] = []
+    for message in sampled_messages(trace):
+        parts += [message.reasoning or "", message.content]
+        parts += [text for call in message.tool_calls for text in argument_texts(call)]
+    return "\n".join(part for part in parts if part)
+
+
+def argument_texts(call: ToolCall) -> list[str]:
+    """Return a call's arguments as written, and every text in them with its escapes undone."""
+    return [call.arguments, *_texts(_decoded(call))]
+
+
+def same_call(call: ToolCall) -> tuple[str, str]:
+    """Return a key that two calls share if they are the same.
+
+    The order of the arguments and the spaces between them do not matter.
+    """
+    decoded = _decoded(call)
+    if decoded is None:
+        return call.name, call.arguments
+    return call.name, json.dumps(decoded, sort_keys=True)
+
+
 def repetition(weight: float = 0.1, n: int = 4, free: float = 0.2) -> Penalty:
-    """Word n-grams that occur again, in all that the model said and thought.
+    """Word n-grams that occur again, in the model's text and reasoning.
 
     Range: [0, 1]; 0 for a text of fewer than n words.
 
@@ -25,8 +62,8 @@ def repetition(weight: float = 0.1, n: int = 4, free: float = 0.2) -> Penalty:
     Source: seq-rep-n of Welleck et al. (arXiv:1908.04319); as a penalty in training, Yeo et al.
     (arXiv:2502.03373).
 
-    Known ways to game it: paraphrase; vary a number. In writing without blanks a sentence is one
-    word, so little is seen. A text that has to repeat (a table, code) is punished too: raise
+    Known ways to game it: paraphrase; vary a number. In a script without spaces a sentence is one
+    word, so little is found. A text that has to repeat (a table, code) is punished too: raise
     ``free`` there.
 
     Args:
@@ -59,7 +96,7 @@ def repetition(weight: float = 0.1, n: int = 4, free: float = 0.2) -> Penalty:
 def bad_format(
     pattern: str, weight: float = 0.1, messages: Literal["last", "all"] = "last"
 ) -> Penalty:
-    """Messages of the model that do not have the form asked for.
+    """Messages of the model that do not have the required form.
 
     Range: [0, 1]; 0 or 1 for the last message alone. 1 where the model never answered.
 
@@ -73,12 +110,12 @@ def bad_format(
 
     Args:
         pattern: A regular expression in the syntax of the `regex` package. It is given a second
-            per message; one that backtracks for ever is refused.
+            per message; one that backtracks forever is refused.
         weight: Share of the outcome that a penalty of 1 costs.
         messages: Whether the last message counts, or all of them.
 
     Raises:
-        ConfigError: The pattern is no regular expression or backtracks for ever, or ``messages``
+        ConfigError: The pattern is no regular expression or backtracks forever, or ``messages``
             is neither.
         RubricError: (when scoring) The pattern took too long.
     """
@@ -94,3 +131,22 @@ def bad_format(
         return sum(not compiled.matches(text) for text in texts) / len(texts)
 
     return Penalty(bad_format, weight)
+
+
+def _decoded(call: ToolCall) -> Any:
+    try:
+        return json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield name
+            yield from _texts(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)

@@ -58,7 +58,7 @@ def select(
         where: The server, for the errors.
 
     Raises:
-        ConfigError: A name that is asked for is not there or there twice, no tool is left, or one
+        ConfigError: A requested name is missing or listed twice, no tool is left, or one
             has a name or a schema that cannot be used.
     """
     names = [tool["name"] for tool in listed]
@@ -79,7 +79,7 @@ def select(
     for tool in tools:
         if sum(other.remote == tool.remote for other in tools) > 1:
             raise ConfigError(
-                f"{where} lists two tools {tool.remote!r}; exclude it, or mend the server"
+                f"{where} lists two tools {tool.remote!r}; exclude it, or fix the server"
             )
     return tools
 
@@ -96,7 +96,7 @@ def _checked(tool: dict[str, Any], prefix: str, where: str) -> ListedTool:
     if schema.get("type") != "object":
         raise ConfigError(
             f"{said}: its inputSchema must be of type 'object', and is of {schema.get('type')!r}; "
-            "exclude it, or mend the server"
+            "exclude it, or fix the server"
         )
     output = tool.get("outputSchema")
     return ListedTool(
@@ -110,7 +110,7 @@ def _checked(tool: dict[str, Any], prefix: str, where: str) -> ListedTool:
 
 
 def text_of(result: dict[str, Any]) -> str:
-    """Return a tool's result as text: what is not text is told of in brackets.
+    """Return a tool's result as text: what is not text is described in brackets.
 
     Args:
         result: The result, as it stands in the protocol.

@@ -1,15 +1,16 @@
-"""A session with an MCP server: one task owns it from beginning to end."""
+"""Sessions with an MCP server: one connection, one per episode, one for all episodes."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from typing import Any
 
 from vf.runtime.errors import ToolError, ToolFailure
 from vf.runtime.extras import load
-from vf.tools.mcp.connection import Server
-from vf.tools.mcp.process import GRACE, ServerProcess
+from vf.tools.mcp.connection import GRACE, Server, ServerProcess
+from vf.tools.tool_box import off_the_clock
 
 CLOSE_TIMEOUT = GRACE + 3.0  # seconds that a session gets to end before it is cut off
 MAX_PAGES = 1000  # of a server's list of tools
@@ -20,8 +21,8 @@ _CONNECTION_CLOSED = -32000  # the client's own
 class Session:
     """A connection to a server, and the server's process where it was started by a command.
 
-    The client's contexts must be left by the task that entered them, so a task of its own does
-    both. What is asked of the server waits for the answer, the deadline or the end of that task,
+    The client's contexts must be left by the task that entered them, so one task does both and
+    owns the session. A request waits for the answer, the deadline or the end of that task,
     whichever comes first.
 
     Args:
@@ -35,7 +36,7 @@ class Session:
         self._ready = asyncio.Event()
         self._leave = asyncio.Event()
         self._owner = asyncio.create_task(self._own())
-        # Whoever asks next is told of its error; there may be nobody.
+        # The next request reports its error; there may be none, so it is retrieved here.
         self._owner.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     @classmethod
@@ -47,7 +48,7 @@ class Session:
             timeout: Seconds that it may take.
 
         Raises:
-            ToolFailure: It cannot be had; says why, and what the server said on standard error.
+            ToolFailure: It cannot be opened; gives the reason and the server's standard error.
         """
         session = cls(server)
         ready = asyncio.create_task(session._ready.wait())
@@ -64,7 +65,7 @@ class Session:
 
     @property
     def lost(self) -> bool:
-        """Whether it can be asked nothing more."""
+        """Whether it has ended and takes no more requests."""
         return self._owner.done() or self._leave.is_set()
 
     async def tools(self, timeout: float) -> list[dict[str, Any]]:
@@ -74,7 +75,7 @@ class Session:
             timeout: Seconds for each page of them.
 
         Raises:
-            ToolFailure: The server did not answer, or never came to the last page.
+            ToolFailure: The server did not answer, or its list has too many pages.
         """
         types: Any = load("mcp.types", "mcp")
         found: list[dict[str, Any]] = []
@@ -180,13 +181,100 @@ class Session:
             ) from error
 
     async def _lost(self, how: str) -> ToolFailure:
-        """End the session, and return an error that says what the server said last."""
+        """End the session, and return an error with the server's last output."""
         await self.close(at_once=True)
         words = self._process.last_words
         return ToolFailure(
             f"{self._server.name} {how}"
             + (f". On standard error it said:\n{words}" if words else "")
         )
+
+
+class EpisodeSession:
+    """The session of one episode, opened when it is first needed.
+
+    A server's state belongs to the episode, so a lost session is not opened again. The calls of
+    one turn arrive together and share that state, so they run one after the other, in the order
+    in which the model wrote them.
+
+    Args:
+        server: Where it is.
+        start_timeout: Seconds for it to start.
+        timing: The episode's ``timing``: its ``"mcp"`` becomes the seconds spent starting.
+    """
+
+    def __init__(self, server: Server, start_timeout: float, timing: dict[str, float]) -> None:
+        self._server = server
+        self._start_timeout = start_timeout
+        self._timing = timing
+        self._turn = asyncio.Lock()
+        self._session: Session | None = None
+        self._closed = False
+
+    async def call(self, name: str, arguments: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Call a tool; see :meth:`Session.call`.
+
+        Raises:
+            ToolError: The server does not accept the arguments.
+            ToolFailure: The session is lost, or cannot be opened.
+        """
+        with off_the_clock():
+            await self._turn.acquire()
+        try:
+            with off_the_clock():
+                session = await self._opened()
+            return await session.call(name, arguments, timeout)
+        finally:
+            self._turn.release()
+
+    async def close(self) -> None:
+        """Close the session, if it was opened."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    async def _opened(self) -> Session:
+        if self._closed:
+            raise ToolFailure("the episode has ended, and its MCP session with it")
+        if self._session is None:
+            began = time.monotonic()
+            session = await Session.open(self._server, self._start_timeout)
+            self._timing["mcp"] = self._timing.get("mcp", 0.0) + time.monotonic() - began
+            if self._closed:  # the episode ended meanwhile, without this session
+                await session.close(at_once=True)
+            self._session = session
+        return self._session
+
+
+class SharedSession:
+    """The one session of an event loop, opened when it is first needed, and again if it is lost.
+
+    The loop's end closes it: asyncio then cancels what still runs, and waits for it.
+
+    Args:
+        server: Where it is.
+        start_timeout: Seconds for it to start.
+    """
+
+    def __init__(self, server: Server, start_timeout: float) -> None:
+        self._server = server
+        self._start_timeout = start_timeout
+        self._opening = asyncio.Lock()
+        self._session: Session | None = None
+
+    async def call(self, name: str, arguments: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Call a tool, concurrently with other calls; see :meth:`Session.call`.
+
+        Raises:
+            ToolError: The server does not accept the arguments.
+            ToolFailure: The server is lost, or does not start.
+        """
+        with off_the_clock():
+            async with self._opening:
+                if self._session is None or self._session.lost:
+                    self._session = await Session.open(self._server, self._start_timeout)
+                session = self._session
+        return await session.call(name, arguments, timeout)
 
 
 def _code(error: Exception) -> int | None:

@@ -5,7 +5,7 @@
 
 The tools are listed once, before a run begins, and their schemas are checked. Each episode has a
 session of its own, which is opened at its first call and closed however the episode ends. What a
-tool reports as its error is told to the model; a server that dies, hangs or talks nonsense ends
+tool reports as its error goes to the model; a server that dies, hangs or breaks the protocol ends
 the rollout without a reward.
 """
 
@@ -21,10 +21,9 @@ from vf.runtime.errors import ConfigError, ToolError, ToolFailure
 from vf.runtime.extras import check_version, load
 from vf.tools.episode import Episode
 from vf.tools.json_schema import faults
-from vf.tools.mcp.calling import EpisodeSession, SharedSession
 from vf.tools.mcp.connection import Server, Transport
 from vf.tools.mcp.listing import ListedTool, select, text_of
-from vf.tools.mcp.mcp_session import Session
+from vf.tools.mcp.mcp_session import EpisodeSession, Session, SharedSession
 from vf.tools.sandbox_tools import clip
 from vf.traces.tools import Tool
 
@@ -45,7 +44,7 @@ class McpTools:
         cwd: The command's working directory.
         session: ``"episode"`` gives each episode a session of its own, in which calls run one
             after the other: right for any server. ``"shared"`` has one session for all episodes,
-            in which calls run at once: for servers that keep no state.
+            in which calls run concurrently: for servers without state.
         include: Names of the server's tools to take; None takes all.
         exclude: Names of the server's tools to leave out.
         prefix: Put before every tool's name, to tell two servers' tools apart.
@@ -99,7 +98,7 @@ class McpTools:
     def bind(self, episode: Episode) -> Sequence[Tool]:
         """Return the tools of one episode.
 
-        Whoever has not called :meth:`check` waits here, once, for the server to list its tools.
+        Without an earlier :meth:`check`, waits here, once, for the server to list its tools.
 
         Raises:
             ConfigError: As :meth:`check`.
@@ -115,10 +114,10 @@ class McpTools:
         return [self._tool(listed, session) for listed in self._tools]
 
     async def check(self) -> None:
-        """List the server's tools, and look whether they can be used: before a run begins.
+        """List the server's tools and check that they can be used, before a run begins.
 
         Raises:
-            ConfigError: The server cannot be had (with what it said on standard error), a tool's
+            ConfigError: The server cannot be reached (with its standard error), a tool's
                 name or schema cannot be used, or the package is missing.
         """
         load("mcp", "mcp")
@@ -162,7 +161,7 @@ def _check_result(listed: ListedTool, result: dict[str, Any]) -> None:
     """See that a structured result is what the server says that it gives.
 
     Raises:
-        ToolError: It is not. The model is told: what the result is worth, nobody knows.
+        ToolError: It is not. The model is told, since the result cannot be trusted.
     """
     if "structuredContent" not in result:
         fault = "it is not structured"

@@ -1,4 +1,4 @@
-"""What can be searched: the small contract between the search tools and whoever keeps documents."""
+"""What can be searched: the small contract between the search tools and an index."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ class Index(Protocol):
         ...
 
     async def check(self) -> None:
-        """Look whether the index can be searched.
+        """Check that the index can be searched.
 
         Raises:
-            ConfigError: It cannot; says how to mend it.
+            ConfigError: It cannot; says how to fix it.
         """
         ...
 

@@ -68,7 +68,7 @@ class ElasticIndex:
 
     @property
     def fingerprint(self) -> str:
-        """The address: such a server tells no hash of its content."""
+        """The address: such a server has no hash of its content."""
         return f"{self.url}/{self.index}"
 
     async def search(self, query: str, k: int) -> list[Hit]:

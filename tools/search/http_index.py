@@ -31,7 +31,7 @@ class HttpIndex:
         timeout: Seconds for one attempt.
         max_retries: Attempts after the first.
         batch_size: Most queries in one request.
-        max_requests: Most requests at once.
+        max_requests: Most concurrent requests.
 
     Raises:
         ConfigError: The URL is not one, or a number is out of range.
@@ -64,7 +64,7 @@ class HttpIndex:
 
     @property
     def fingerprint(self) -> str:
-        """What the server tells of its content; its URL if it tells nothing, or has not yet."""
+        """The server's hash of its content; its URL if there is none, or none yet."""
         return self._fingerprint or self.url
 
     async def search(self, query: str, k: int) -> list[Hit]:

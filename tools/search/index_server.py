@@ -61,12 +61,12 @@ def build_app(index: Index, *, default_topk: int = 3) -> Starlette:
 
 
 def serve(index: Index, *, host: str = "127.0.0.1", port: int = 8000) -> None:
-    """Serve an index until the process is told to end.
+    """Serve an index until the process is stopped.
 
     Args:
         index: What to serve.
-        host: Where to listen. The server has no passwords: other than on 127.0.0.1, whoever
-            reaches the port can read the documents.
+        host: Where to listen. The server has no passwords: other than on 127.0.0.1, anyone
+            who reaches the port can read the documents.
         port: Where to listen; 0 takes a free one, which is printed.
 
     Raises:

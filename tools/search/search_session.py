@@ -1,39 +1,95 @@
-"""One episode's searching: what it asks, what it has been shown, what is written down."""
+"""Search in one episode: its calls, what it has been shown, and the record of both."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import ParamSpec, TypeVar
+from dataclasses import asdict, dataclass, field
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-from vf.runtime.calling import call
+from vf.runtime.calling import call, instant
 from vf.runtime.errors import ToolError
+from vf.tools.episode import Episode
 from vf.tools.search import markup
 from vf.tools.search.budget import CountTokens, fit
 from vf.tools.search.contract import Document, Hit, Index
-from vf.tools.search.log import SearchLog
 from vf.tools.search.snippets import sections, snippet
 from vf.tools.search.sources import clean
 
+
+class _Step(Protocol):
+    info: dict[str, Any]
+
+
 P = ParamSpec("P")
 T = TypeVar("T")
+S = TypeVar("S", bound=_Step)
+
+INFO_KEY = "search"  # in Step.info and Trace.info
 
 NOTHING_FOUND = "No results. Try other or fewer words."
 LONGEST_QUERY = 1000  # characters
 _LEAST_RESULT = 64  # tokens; where the budget has less for each, fewer results are shown
-_INLINE = 20_000  # characters that are made ready in the event loop itself; more, in a thread
+_INLINE = 20_000  # characters that are prepared in the event loop itself; more, in a thread
+
+
+@dataclass(slots=True)
+class SearchLog:
+    """What one episode searched for, found and opened, in the order of its calls.
+
+    Rejected calls (an empty query, an unknown id) are not here but among the tool events.
+
+    Attributes:
+        queries: The queries, as the model wrote them.
+        found: For each query, the ids of the documents that the model was shown, best first.
+        opened: The ids of the documents that it opened, once for each section opened.
+        index: The index's fingerprint; the address of a server without one.
+    """
+
+    queries: list[str] = field(default_factory=list)
+    found: list[list[str]] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+    index: str = ""
+
+    def to_info(self) -> dict[str, Any]:
+        """Return a copy as a plain dict, fit for ``Step.info``."""
+        return asdict(self)
+
+    @instant
+    def close(self) -> None:
+        """Nothing to release: an episode holds the log."""
+
+
+def search_log(episode: Episode) -> SearchLog:
+    """Return the log of an episode, which is empty if nothing was searched yet.
+
+    It lasts until the episode is closed; :func:`recorded` copies it to ``Step.info`` for scoring.
+    """
+    return episode.hold(SearchLog, SearchLog)
+
+
+def recorded(step: S, episode: Episode) -> S:
+    """Put the episode's log into a step's ``info["search"]``, and so into the trace; return it.
+
+    Example::
+
+        async def step(self, reply: vf.Message) -> vf.Step:
+            return recorded(await self.run_tools(reply), self)
+    """
+    step.info[INFO_KEY] = search_log(episode).to_info()
+    return step
 
 
 class SearchSession:
     """The tools of one episode, and what it has been shown so far.
 
-    Calls of one turn run at once, but what they answer and what is written down is as if they
-    had run one after the other.
+    Calls of one turn run concurrently, but their answers and their record are as if they had run
+    one after the other.
 
     Args:
         index: What is searched.
-        log: Where it is written down.
+        log: The record.
         max_k: The most results that may be asked for.
         max_result_tokens: The most tokens of one answer.
         count_tokens: Counts them.

@@ -12,9 +12,7 @@ from vf.runtime.errors import ConfigError
 from vf.tools.episode import Episode
 from vf.tools.search.budget import CountTokens, estimate_tokens
 from vf.tools.search.contract import Index
-from vf.tools.search.log import search_log
-from vf.tools.search.opening import open_index
-from vf.tools.search.search_session import SearchSession
+from vf.tools.search.search_session import SearchSession, search_log
 
 LEAST_RESULT_TOKENS = 128
 
@@ -32,12 +30,12 @@ class SearchTools:
                 return vf.search.recorded(await self.run_tools(reply), self)
 
     Each episode remembers what it has been shown, in its
-    :class:`~vf.tools.search.log.SearchLog`.
+    :class:`~vf.tools.search.search_session.SearchLog`.
 
     Args:
         index: An index, or the path or URL of one.
         k: How many results a search gives if the model does not say.
-        max_k: The most it may ask for.
+        max_k: The most that the model may ask for.
         max_result_tokens: The most tokens of one tool result, markup included.
         count_tokens: Counts a text's tokens. By default an estimate that needs no tokenizer, see
             :func:`~vf.tools.search.budget.estimate_tokens`; with
@@ -109,8 +107,27 @@ class SearchTools:
             await self.index.close()
 
 
+def open_index(path: str | Path) -> Index:
+    """Open an index: a folder that ``vf-search build`` made, or the URL of a retriever.
+
+    Args:
+        path: The folder, or ``http://host:port`` of a server that speaks Search-R1's protocol.
+
+    Raises:
+        ConfigError: There is no index, it cannot be read, the URL is not one, or a package is
+            missing.
+    """
+    if str(path).startswith(("http://", "https://")):
+        from vf.tools.search.http_index import HttpIndex
+
+        return HttpIndex(str(path))
+    from vf.tools.search.tantivy_index import TantivyIndex
+
+    return TantivyIndex(path)
+
+
 def _search_tool(default: int, most: int) -> Callable[..., Coroutine[Any, Any, str]]:
-    """Return the tool, whose schema tells the model the numbers of this tool set."""
+    """Return the tool, whose schema shows the model the numbers of this tool set."""
 
     async def search(session: SearchSession, query: str, k: int = default) -> str:
         return await session.search(query, k)

@@ -111,7 +111,7 @@ def sections(text: str, limit: int, count: CountTokens) -> list[str]:
     """
     parts, at = [], 0
     while at < len(text):
-        # Escaped bit by bit: escaping a large text at once would hold up every other thread.
+        # Escaped bit by bit: escaping a large text in one go would hold up every other thread.
         ahead = escape(text[at : at + MOST_CHARS_PER_TOKEN * limit + 1])
         end = max(1, longest_prefix(ahead, limit, count))
         if at + end < len(text):

@@ -91,7 +91,7 @@ def _build(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     from vf.tools.search.index_server import serve
-    from vf.tools.search.opening import open_index
+    from vf.tools.search.search_tools import open_index
 
     serve(open_index(args.index), host=args.host, port=args.port)
     return DONE
@@ -99,9 +99,8 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _query(args: argparse.Namespace) -> int:
     from vf.tools.search.budget import estimate_tokens
-    from vf.tools.search.log import SearchLog
-    from vf.tools.search.opening import open_index
-    from vf.tools.search.search_session import SearchSession
+    from vf.tools.search.search_session import SearchLog, SearchSession
+    from vf.tools.search.search_tools import open_index
 
     index = open_index(args.index)
 

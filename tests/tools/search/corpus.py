@@ -12,7 +12,7 @@ from typing import Any
 import vf
 from vf.tools.search.build import build_index
 from vf.tools.search.contract import Document, Index
-from vf.tools.search.log import SearchLog, recorded
+from vf.tools.search.search_session import SearchLog, recorded
 from vf.tools.search.search_tools import SearchTools
 from vf.tools.search.tantivy_index import TantivyIndex
 
@@ -58,7 +58,7 @@ def in_episode(
     **settings: Any,
 ) -> tuple[Any, SearchLog]:
     """Run ``use(search, open)`` in an episode; return what it returns, and the episode's log."""
-    from vf.tools.search.log import search_log
+    from vf.tools.search.search_session import search_log
 
     async def run() -> tuple[Any, SearchLog]:
         episode = Quiz(index, **settings).episode(0)

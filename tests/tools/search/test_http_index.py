@@ -20,8 +20,7 @@ from tests.tools.search.serving import served
 from vf.runtime.errors import ConfigError, ToolFailure
 from vf.tools.search.contract import Document, Index
 from vf.tools.search.http_index import HttpIndex
-from vf.tools.search.opening import open_index
-from vf.tools.search.search_tools import SearchTools
+from vf.tools.search.search_tools import SearchTools, open_index
 from vf.tools.search.tantivy_index import TantivyIndex
 
 

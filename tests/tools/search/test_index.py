@@ -24,7 +24,7 @@ from tests.tools.search.corpus import TOWNS, drawn, make_index
 from vf.runtime.errors import ConfigError
 from vf.tools.search.build import build_index
 from vf.tools.search.contract import Document, Index
-from vf.tools.search.opening import open_index
+from vf.tools.search.search_tools import open_index
 from vf.tools.search.tantivy_index import TantivyIndex
 
 
