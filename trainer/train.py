@@ -48,12 +48,12 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
     folder = RunFolder(choose_folder(settings, path.stem))
     narrow_devices(settings)  # before torch is imported
     try:
-        from rich.console import Console
-
         from vf.trainer.preflight import preflight
         from vf.trainer.rl_trainer import RLTrainer
-        from vf.trainer.watching.display import TerminalDisplay
+        from vf.trainer.watching.terminal import TerminalDisplay
     except ModuleNotFoundError as error:
+        if (error.name or "vf").partition(".")[0] == "vf":
+            raise
         raise ConfigError(
             f"training needs the package {error.name!r}: pip install 'vf-rl[train]'"
         ) from error
@@ -63,6 +63,6 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
         plan = pool.submit(preflight, settings).result()
     folder.create()
     folder.write_config(to_toml(plan.config))
-    display = None if quiet else TerminalDisplay(Console(highlight=False))
+    display = None if quiet else TerminalDisplay()
     with RLTrainer(plan, folder, display) as trainer:
         return trainer.train()
