@@ -1,14 +1,13 @@
-"""Reading a model's answer: its reasoning, its text and its tool calls.
+"""Reads a model's answer: its reasoning, its text and its tool calls.
 
-Every model family writes them in a form of its own, the one that its chat template renders;
-:func:`parser_for` finds the form in the template. All forms share one promise: a parser never
-raises and never drops a call. What cannot be read becomes a
+Every model family writes them in its own form, the one that its chat template renders;
+:func:`parser_for` finds the form in the template. All parsers keep one promise: they never raise
+and never drop a call. A call that cannot be read becomes a
 :class:`~vf.traces.messages.ToolCall` with ``malformed`` set, which the environment reports back to
 the model. Reasoning that was never closed takes the whole text.
 """
 
 from vf.inference.parsing.families import PARSERS, parser_for
-from vf.inference.parsing.hermes import parse_hermes
 from vf.inference.parsing.parser import Parser
 
-__all__ = ["PARSERS", "Parser", "parse_hermes", "parser_for"]
+__all__ = ["PARSERS", "Parser", "parser_for"]

@@ -1,4 +1,4 @@
-"""Building tool calls from what a model wrote, and the reasons why one cannot be built."""
+"""Builds tool calls from what a model wrote, or gives the reason why it cannot."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def call_from_object(
     called, given = value.get(name), value.get(arguments, {})
     if not isinstance(called, str) or not called:
         raise Unreadable(f"it has no {name!r}")
-    # Some templates have the arguments as a JSON string; both forms mean the same.
+    # Some templates write the arguments as a JSON string; both forms mean the same.
     return _call(called, given if isinstance(given, str) else _encode(given))
 
 
@@ -72,7 +72,7 @@ def calls_from_json(
 ) -> list[ToolCall]:
     """Build the calls of a JSON list of objects, or of one object.
 
-    An entry of a list that cannot be read becomes a malformed call and leaves the others alone.
+    A list entry that cannot be read becomes a malformed call; the others are not affected.
 
     Raises:
         Unreadable: The text is not JSON, its one object cannot be read, or an entry can neither be
@@ -86,7 +86,7 @@ def calls_from_json(
         try:
             calls.append(call_from_object(entry, name=name, arguments=arguments))
         except Unreadable as problem:
-            # Of the entry alone: a long list of these would else be kept as often as it is long.
+            # Keep the entry alone: the whole list in each would take quadratic space.
             calls.append(malformed(_encode(entry), str(problem)))
     return calls
 

@@ -1,13 +1,38 @@
-"""Answers that are a row of messages, each with a header that says whom it is for.
+"""Forms whose answers are a row of messages, each with a header that names its recipient.
 
-<|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...
+gpt-oss's form, harmony. The recipient may also stand before the channel; ``<|call|>`` and
+``<|return|>`` are stop tokens, so a call is complete if its JSON is.
+
+    <|channel|>analysis<|message|>reasoning<|end|>
+    <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>
+    {...}<|call|>
+    <|start|>assistant<|channel|>final<|message|>text<|return|>
+
+Muse Glimmer's form. Text and scalars stand as they are, lists and objects as JSON.
+
+     to=self<|message|>reasoning<|eom|>
+    <|start|>assistant to=NAME<|message|><atem:function_calls>
+    <atem:invoke name="NAME">
+    <atem:parameter name="KEY">value</atem:parameter>
+    </atem:invoke>
+    </atem:function_calls><|eom|>
+    <|start|>assistant to=user<|message|>text<|eot|>
+
+Sources: OpenAI's guide to the harmony response format; the chat templates of gpt-oss and Muse
+Glimmer.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+from vf.inference.parsing.calls import Unreadable, call_from_text, malformed
+from vf.inference.parsing.parser import MarkedParser, Tools, numbered
+from vf.inference.parsing.tagged import invoke_tags
+from vf.inference.parsing.values import Schemas, parameter_schemas
+from vf.traces.messages import Message, ToolCall
 
 _START, _BODY = "<|start|>", "<|message|>"
 _RECIPIENT = re.compile(r"(?:^|[\s>])to=(?P<name>[^\s<]+)")
@@ -27,32 +52,124 @@ class Part:
 
     @property
     def recipient(self) -> str | None:
-        """Whom the message is for, if the header says so."""
+        """The recipient that the header names, if any."""
         found = _RECIPIENT.search(self.header)
         return found["name"] if found else None
 
 
-def split_parts(text: str, closer: re.Pattern[str]) -> Iterator[Part]:
-    """Split an answer into its messages.
-
-    Text that stands in no message becomes one without a header.
+@dataclass(frozen=True, slots=True)
+class ChannelParser:
+    """Reads rows of messages; see :class:`vf.inference.parsing.Parser`.
 
     Args:
-        text: The answer; its first header may be missing altogether.
-        closer: The tokens that end a message. At the end of the answer there may be none.
+        family: The family's name.
+        thinking: What an answer begins with if it opens its reasoning itself.
+        reasoning_opener: See :class:`vf.inference.parsing.Parser`.
+        closer: Pattern of the tokens that end a message.
+        thinks: Whether a message is reasoning.
+        read: Returns the text of any other message (None if it has none) and its calls.
     """
-    for index, piece in enumerate(text.split(_START)):
-        message, *loose = closer.split(piece)
-        header, found, body = message.partition(_BODY)
-        if found:
-            yield Part(header, body)
-        elif _is_header(header, after_start=index > 0):
-            yield Part(header, None)
-        else:
-            loose = [header, *loose]
-        yield from (Part("", rest) for rest in loose if rest.strip())
+
+    family: str
+    thinking: str
+    reasoning_opener: str
+    closer: str
+    thinks: Callable[[Part], bool]
+    read: Callable[[Part, Schemas], tuple[str | None, list[ToolCall]]]
+    marks: str = "<t"
+
+    def parse(
+        self, text: str, *, id_prefix: str, in_reasoning: bool = False, tools: Tools = ()
+    ) -> Message:
+        """Parse one answer; see :meth:`vf.inference.parsing.Parser.parse`."""
+        if in_reasoning and not text.lstrip().startswith(self.thinking):
+            text = self.reasoning_opener + text
+        schemas = parameter_schemas(tools)
+        reasoning: list[str] = []
+        content: list[str] = []
+        calls: list[ToolCall] = []
+        for part in self._parts(text):
+            if self.thinks(part):
+                reasoning.append(part.body or "")
+                continue
+            said, found = self.read(part, schemas)
+            content += [] if said is None else [said]
+            calls += found
+        return Message(
+            "assistant",
+            "\n".join(content).strip(),
+            "\n".join(reasoning).strip("\n") if reasoning else None,
+            numbered(calls, id_prefix),
+        )
+
+    def _parts(self, text: str) -> Iterator[Part]:
+        """Yield the messages; text that stands in none becomes one without a header."""
+        for index, piece in enumerate(text.split(_START)):
+            message, *loose = re.split(self.closer, piece)
+            header, found, body = message.partition(_BODY)
+            if found:
+                yield Part(header, body)
+            elif _is_header(header, after_start=index > 0):
+                yield Part(header, None)
+            else:
+                loose = [header, *loose]
+            yield from (Part("", rest) for rest in loose if rest.strip())
 
 
 def _is_header(text: str, *, after_start: bool) -> bool:
     begins = ("<|channel|>", "assistant") if after_start else ("<|channel|>",)
     return text.lstrip().startswith(begins) or _RECIPIENT.match(text) is not None
+
+
+_ANALYSIS = "<|channel|>analysis"
+
+
+def _calls_tool(part: Part) -> bool:
+    return part.recipient not in (None, "assistant", "user", "all")
+
+
+def _read_harmony(part: Part, schemas: Schemas) -> tuple[str | None, list[ToolCall]]:
+    if not _calls_tool(part):
+        return part.body, []
+    if part.body is None:
+        return None, [malformed(part.header, "it ends before its arguments")]
+    try:
+        name = (part.recipient or "").removeprefix("functions.")
+        return None, [call_from_text(name, part.body)]
+    except Unreadable as problem:
+        return None, [malformed(part.body, str(problem))]
+
+
+HARMONY = ChannelParser(
+    "harmony",
+    _ANALYSIS,
+    f"{_ANALYSIS}{_BODY}",
+    r"<\|(?:end|call|return)\|>",
+    lambda part: part.body is not None and _ANALYSIS in part.header and not _calls_tool(part),
+    _read_harmony,
+)
+
+_MUSE_CALLS = MarkedParser(
+    "muse-calls",
+    r"(?=<atem:invoke\b)",
+    "</atem:invoke>",
+    invoke_tags("atem:").read,
+    dressing="</?atem:function_calls>",
+)
+
+
+def _read_muse(part: Part, schemas: Schemas) -> tuple[str | None, list[ToolCall]]:
+    text, calls = _MUSE_CALLS.split(part.body or "", schemas)
+    if not calls and part.recipient not in (None, "user"):
+        return "", [malformed(part.body or part.header, "it has no <atem:invoke>")]
+    return text, calls
+
+
+MUSE = ChannelParser(
+    "muse",
+    f"to=self{_BODY}",
+    f"to=self{_BODY}",
+    r"<\|(?:eom|eot)\|>",
+    lambda part: part.recipient == "self",
+    _read_muse,
+)

@@ -1,26 +1,24 @@
-"""Which parser reads a model's answers, found in its chat template."""
+"""Finds the parser for a model's answers in its chat template."""
 
 from __future__ import annotations
 
-from vf.inference.parsing.deepseek import DEEPSEEK
-from vf.inference.parsing.gemma import FUNCTION_GEMMA, GEMMA4
-from vf.inference.parsing.glm import GLM
-from vf.inference.parsing.harmony import HARMONY
-from vf.inference.parsing.hermes import HERMES
-from vf.inference.parsing.json_lists import COHERE, COMMAND_R, GRANITE3, NEMOTRON_V2, PHI4
-from vf.inference.parsing.kimi import KIMI
-from vf.inference.parsing.lfm2 import LFM2
-from vf.inference.parsing.llama import LLAMA3
-from vf.inference.parsing.minimax import MINIMAX
-from vf.inference.parsing.mistral import MISTRAL
-from vf.inference.parsing.muse import MUSE
-from vf.inference.parsing.olmo3 import OLMO3
+from vf.inference.parsing.channels import HARMONY, MUSE
+from vf.inference.parsing.json_calls import (
+    COHERE,
+    COMMAND_R,
+    GRANITE3,
+    HERMES,
+    LLAMA3,
+    NEMOTRON_V2,
+    PHI4,
+)
+from vf.inference.parsing.named_calls import DEEPSEEK, FUNCTION_GEMMA, GEMMA4, KIMI, MISTRAL
 from vf.inference.parsing.parser import Parser
-from vf.inference.parsing.qwen_xml import QWEN_XML
-from vf.inference.parsing.seed import SEED
+from vf.inference.parsing.python_calls import LFM2, OLMO3
+from vf.inference.parsing.tagged import GLM, MINIMAX, QWEN_XML, SEED
 
-# What a template writes around calls. Where none of it renders them (LFM2's and Kimi-K2's first
-# templates, Phi-4-mini's), what it writes around the tools or the turns.
+# What a template writes around calls; for templates that render no calls (LFM2's and Kimi-K2's
+# first ones, Phi-4-mini's), what it writes around tools or turns. The first sign found decides.
 _SIGNS: tuple[tuple[str, Parser], ...] = (
     ("<|channel|>", HARMONY),
     ("<atem:function_calls>", MUSE),

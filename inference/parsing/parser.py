@@ -1,28 +1,30 @@
-"""What a parser is, and the one for forms that write their calls between markers in the text."""
+"""The parser protocol, and the parser for forms that write calls between markers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from vf.inference.parsing.calls import Unreadable, malformed
-from vf.inference.parsing.reasoning import THINK, split_reasoning
 from vf.inference.parsing.values import Schemas, parameter_schemas
 from vf.traces.messages import Message, ToolCall
 
 Tools = Sequence[Mapping[str, Any]]
+
+THINK = ("<think>", "</think>")
 
 
 class Parser(Protocol):
     """Reads the answers of one model family.
 
     Attributes:
-        family: Its name.
-        reasoning_opener: What opens the reasoning. A prompt that ends with it has opened it for
-            the model.
-        marks: Reasoning and calls begin with one of these characters; what comes before the first
+        family: The family's name.
+        reasoning_opener: The text that opens reasoning. A prompt that ends with it has already
+            opened the reasoning for the model.
+        marks: Reasoning and calls begin with one of these characters; anything before the first
             of them is plain text.
     """
 
@@ -42,7 +44,7 @@ class Parser(Protocol):
             text: What the model wrote, without its stop token.
             id_prefix: Tool calls get the ids ``{id_prefix}_0``, ``{id_prefix}_1``, ...
             in_reasoning: Whether the prompt had already opened the reasoning.
-            tools: The tools on offer, in OpenAI's format. Forms that write every value as bare
+            tools: The available tools, in OpenAI's format. Forms that write every value as bare
                 text need them to tell the text ``5`` from the number.
 
         Returns:
@@ -51,33 +53,34 @@ class Parser(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MarkedParser:
-    """Reads forms whose calls stand between markers, anywhere in the text.
+    """Reads forms that write calls between markers, anywhere in the text.
 
     Args:
         family: The family's name.
-        region: Finds the calls: group ``body`` is what stands between the markers, group
-            ``closed`` the closing marker, or empty if it is missing.
-        closer: The closing marker, for the reason given when it is missing; None if the form
-            has none.
-        read: Reads one body into calls (their ids are set later), or raises ``Unreadable``.
-        reasoning: What opens and what closes the reasoning.
+        opener: Pattern of what opens a call or a list of calls; not part of the body.
+        closer: The closing marker. Without one, a call ends where the next begins.
+        read: Reads one body into calls (ids are set later), or raises ``Unreadable``.
+        reasoning: The texts that open and close reasoning.
         marks: See :class:`Parser`.
-        dressing: What else is not part of the text, like the markers around a list of calls.
+        dressing: Pattern of other markup to remove from the text, such as the markers around a
+            list of calls.
+        may_stay_open: Whether the closing marker may be missing at the end of the answer.
     """
 
     family: str
-    region: re.Pattern[str]
+    opener: str
     closer: str | None
     read: Callable[[str, Schemas], list[ToolCall]]
     reasoning: tuple[str, str] = THINK
     marks: str = "<"
-    dressing: re.Pattern[str] | None = None
+    dressing: str | None = None
+    may_stay_open: bool = False
 
     @property
     def reasoning_opener(self) -> str:
-        """What opens the reasoning."""
+        """The text that opens reasoning."""
         return self.reasoning[0]
 
     def parse(
@@ -91,14 +94,19 @@ class MarkedParser:
     def split(self, text: str, schemas: Schemas) -> tuple[str, list[ToolCall]]:
         """Return the text without its calls, and the calls."""
         calls = [
-            call for match in self.region.finditer(text) for call in self._calls(match, schemas)
+            call for match in self._region.finditer(text) for call in self._calls(match, schemas)
         ]
-        content = self.region.sub("", text)
-        return self.dressing.sub("", content) if self.dressing else content, calls
+        content = self._region.sub("", text)
+        return re.sub(self.dressing, "", content) if self.dressing else content, calls
+
+    @cached_property
+    def _region(self) -> re.Pattern[str]:
+        closer = f"(?={self.opener})" if self.closer is None else re.escape(self.closer)
+        return re.compile(rf"(?:{self.opener})(?P<body>.*?)(?P<closed>{closer}|\Z)", re.DOTALL)
 
     def _calls(self, match: re.Match[str], schemas: Schemas) -> list[ToolCall]:
         body = match["body"]
-        if self.closer is not None and not match["closed"]:
+        if self.closer is not None and not match["closed"] and not self.may_stay_open:
             return [malformed(body, f"it was not closed with {self.closer}")]
         try:
             return self.read(body, schemas)
@@ -109,3 +117,23 @@ class MarkedParser:
 def numbered(calls: Sequence[ToolCall], id_prefix: str) -> list[ToolCall]:
     """Return the calls with their ids."""
     return [replace(call, id=f"{id_prefix}_{index}") for index, call in enumerate(calls)]
+
+
+def split_reasoning(
+    text: str, in_reasoning: bool, opener: str, closer: str
+) -> tuple[str | None, str]:
+    """Split an answer into its reasoning (None if there is none) and the rest.
+
+    Args:
+        text: The answer.
+        in_reasoning: Whether the prompt had already opened the reasoning.
+        opener: The opening tag. If both the prompt and the answer have it, it counts once.
+        closer: The closing tag. Without it the reasoning takes the whole text.
+    """
+    body = text.lstrip()
+    if body.startswith(opener):
+        body = body[len(opener) :]
+    elif not in_reasoning:
+        return None, text
+    reasoning, closed, rest = body.partition(closer)
+    return reasoning.strip("\n"), rest if closed else ""

@@ -1,7 +1,7 @@
-"""Argument values that a form writes as bare text, read with the tool's schema in hand.
+"""Reads argument values that a form writes as bare text, by the tool's schema.
 
-``5`` may be a number or the text of one: only the schema knows. Where it does not say, the text is
-taken as JSON if it is JSON.
+``5`` may be a number or the text of one: only the schema knows. If it does not say, valid JSON is
+decoded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 Schemas = Mapping[str, Mapping[str, Any]]
 
-_PYTHON = {"True": True, "False": False, "None": None}  # what jinja's `string` filter makes
+_PYTHON = {"True": True, "False": False, "None": None}  # as Jinja's `string` filter writes them
 _KINDS = {bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 _MAX_DEPTH = 8  # of references and unions in a schema
 
@@ -38,8 +38,8 @@ def read_value(text: str, parameter: str, schema: Mapping[str, Any]) -> Any:
         schema: JSON schema of all the tool's arguments; empty if it is not known.
 
     Returns:
-        The text itself if the schema wants text, or if nothing else can be made of it; else what
-        it decodes to, whether or not the schema wants that: the environment checks.
+        The text itself if the schema wants text or the text does not decode; otherwise the decoded
+        value, even if the schema does not allow it: the environment validates arguments.
     """
     properties = schema.get("properties")
     declared = properties.get(parameter) if isinstance(properties, Mapping) else None
@@ -50,7 +50,7 @@ def read_value(text: str, parameter: str, schema: Mapping[str, Any]) -> Any:
         value = _decode(text)
     except (ValueError, RecursionError):
         return text
-    if isinstance(value, str):  # a text in quotes is a text with quotes: none were needed
+    if isinstance(value, str):  # the quotes belong to the text: bare text needs none
         return text
     wanted = kinds is None or "string" not in kinds or _kind(value) in kinds
     return value if wanted else text

@@ -8,7 +8,7 @@ import pytest
 
 from tests.inference.chat_templates import tokenizer
 from tests.inference.parsing.forms import RENDERED, TEMPLATES, template
-from vf.inference.parsing import PARSERS, parse_hermes, parser_for
+from vf.inference.parsing import PARSERS, parser_for
 from vf.inference.rendering.renderer import Renderer
 
 # They render no tool calls. Where the models are known to make some all the same, the family's
@@ -80,11 +80,6 @@ def test_the_family_is_found_by_what_the_template_writes(text: str, family: str)
 def test_every_parser_is_known_by_its_family() -> None:
     assert all(parser.family == family for family, parser in PARSERS.items())
     assert set(EXPECTED.values()) <= set(PARSERS)
-
-
-def test_the_hermes_parser_is_still_a_function() -> None:
-    text = '<tool_call>{"name": "add"}</tool_call>'
-    assert parse_hermes(text, id_prefix="c") == PARSERS["hermes"].parse(text, id_prefix="c")
 
 
 TOOL: dict[str, Any] = {

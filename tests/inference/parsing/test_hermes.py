@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from vf.inference.parsing import parse_hermes
+from vf.inference.parsing import PARSERS
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace
@@ -17,7 +17,7 @@ CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
 
 
 def parse(text: str, *, in_reasoning: bool = False) -> Message:
-    return parse_hermes(text, id_prefix="call_3", in_reasoning=in_reasoning)
+    return PARSERS["hermes"].parse(text, id_prefix="call_3", in_reasoning=in_reasoning)
 
 
 def test_plain_text_is_the_content() -> None:
@@ -145,7 +145,7 @@ def test_every_call_region_gives_one_call(text: str) -> None:
     while "<tool_call>" in rest:
         regions += 1
         rest = rest.partition("<tool_call>")[2].partition("</tool_call>")[2]
-    message = parse_hermes("text " + text, id_prefix="c")
+    message = parse("text " + text)
     assert len(message.tool_calls) == regions
     assert "<tool_call>" not in message.content
 

@@ -1,12 +1,14 @@
-"""LFM2's form: a Python list of calls.
+"""Forms that write calls as Python does.
 
-    <think>reasoning</think>text<|tool_call_start|>[NAME(key='text', n=5, list=['a', True])]
-    <|tool_call_end|>
+    <|tool_call_start|>[NAME(key='text', n=5, list=['a', True])]<|tool_call_end|>     LFM2
+    <function_calls>NAME(key="text", n=5)                                             OLMo 3
+    NAME(list=["a", true])</function_calls>
 
-The template writes a text between quotes without escaping it, an object as JSON, and all else as
-Python does. So a text ends at the quote after which the call goes on.
+LFM2's template writes text between quotes without escaping it, objects as JSON and anything else
+as Python does. So text ends at the first quote after which the call can continue. OLMo 3 writes
+one call a line, with JSON values.
 
-Source: the chat templates of LFM2 and LFM2.5.
+Sources: the chat templates of LFM2, LFM2.5 and OLMo 3.
 """
 
 from __future__ import annotations
@@ -35,15 +37,19 @@ _NESTING = re.compile(rf"{_QUOTED}|[\[\](){{}}]", re.DOTALL)
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
-def _read(body: str, schemas: Schemas) -> list[ToolCall]:
+def _read_list(body: str, schemas: Schemas) -> list[ToolCall]:
     inner = body.strip()
     if not (inner.startswith("[") and inner.endswith("]")):
         raise Unreadable("it is not a list in [ ]")
-    return read_calls(inner[1:-1])
+    return _read_calls(inner[1:-1])
 
 
-def read_calls(text: str) -> list[ToolCall]:
-    """Read calls as Python writes them, with commas between; what is none is kept as malformed."""
+def _read_lines(body: str, schemas: Schemas) -> list[ToolCall]:
+    return [call for line in body.split("\n") for call in _read_calls(line)]
+
+
+def _read_calls(text: str) -> list[ToolCall]:
+    """Read calls with commas between; the text after the last readable one is kept as malformed."""
     calls: list[ToolCall] = []
     at = 0
     while text[at:].strip():
@@ -84,27 +90,27 @@ def _read_value(text: str, at: int) -> tuple[Any, int]:
 
 def _read_text(text: str, at: int) -> tuple[str, int]:
     whole = _STRING.match(text, at)
-    if whole and _goes_on(text, whole.end()):
+    if whole and _continues(text, whole.end()):
         return _unescape(whole[0][1:-1]), whole.end()
     end = text.find(text[at], at + 1)
     while end >= 0:
-        if _goes_on(text, end + 1):
+        if _continues(text, end + 1):
             return text[at + 1 : end], end + 1
         end = text.find(text[at], end + 1)
     raise Unreadable(f"the text {text[at : at + 40]!r} is not closed")
 
 
-def _goes_on(text: str, at: int) -> bool:
+def _continues(text: str, at: int) -> bool:
     return bool(_NEXT_ARGUMENT.match(text, at) or _CLOSE.match(text, at))
 
 
 def _end_of_value(text: str, at: int) -> int:
-    """Return where the comma or bracket stands that ends a value without quotes."""
+    """Return the index of the comma or bracket that ends a value without quotes."""
     depth = 0
     while at < len(text):
         token = _NESTING.match(text, at)
         if token is None:
-            if text[at] in "'\"":  # and no later quote of its kind is closed: looking takes long
+            if text[at] in "'\"":  # no later quote of its kind is closed: a search is quadratic
                 raise Unreadable(f"the text {text[at : at + 40]!r} is not closed")
             if text[at] == "," and not depth:
                 return at
@@ -137,9 +143,6 @@ def _character(escape: re.Match[str]) -> str:
     return _CONTROL.get(code, code if code in "'\"\\" else escape[0])
 
 
-LFM2 = MarkedParser(
-    "lfm2",
-    re.compile(r"<\|tool_call_start\|>(?P<body>.*?)(?P<closed><\|tool_call_end\|>|\Z)", re.DOTALL),
-    "<|tool_call_end|>",
-    _read,
-)
+LFM2 = MarkedParser("lfm2", r"<\|tool_call_start\|>", "<|tool_call_end|>", _read_list)
+
+OLMO3 = MarkedParser("olmo3", "<function_calls>", "</function_calls>", _read_lines)
