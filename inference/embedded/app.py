@@ -16,8 +16,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from vf.inference.embedded.answers import Answer, Job
-from vf.inference.embedded.choices import (
+from vf.inference.embedded.answers import (
+    Answer,
+    Job,
     chat_choice,
     chat_chunks,
     completion_choice,
@@ -25,7 +26,7 @@ from vf.inference.embedded.choices import (
     usage,
 )
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
-from vf.inference.embedded.protocol import ChatRequest, CompletionRequest, SamplingFields
+from vf.inference.embedded.requests import ChatRequest, CompletionRequest, SamplingFields
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, EngineError
 from vf.traces.messages import Message

@@ -11,7 +11,7 @@ import itertools
 import math
 import threading
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack, aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from typing import Any, Literal
 
 from transformers import GenerationConfig, PreTrainedModel
@@ -19,14 +19,49 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.cb_logits_processors import (
     ContinuousBatchingLogitsProcessorList,
 )
+from transformers.generation.continuous_batching.continuous_api import OutputRouter
 from transformers.generation.logits_process import LogitsProcessorList
 
 from vf.inference.completions import Completion
-from vf.inference.embedded import attention
-from vf.inference.embedded.outputs import Outputs
+from vf.inference.embedded import paged_attention
 from vf.inference.embedded.sampler import SeededSampler, Stream
 from vf.inference.model import Sampling
 from vf.runtime.errors import EngineError
+
+
+class Outputs(OutputRouter):  # type: ignore[misc]
+    """Gives each request's outputs to its own event loop, and drops what nobody waits for.
+
+    transformers' own router sends a whole batch to one loop, keeps the handlers of cancelled
+    requests, and lets a closed loop kill the generation thread.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Queue[Any]]] = {}
+
+    @contextmanager
+    def of(self, request_id: str) -> Iterator[asyncio.Queue[Any]]:
+        """Collect the outputs of a request, on the running loop, while the context is open."""
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        self._waiting[request_id] = asyncio.get_running_loop(), queue
+        try:
+            yield queue
+        finally:
+            del self._waiting[request_id]
+
+    def deliver(self, output: Any) -> None:
+        """Hand over one output. Called on the generation thread."""
+        if (waiting := self._waiting.get(output.request_id)) is not None:
+            loop, queue = waiting
+            with suppress(RuntimeError):  # the loop has closed: nobody waits any more
+                loop.call_soon_threadsafe(queue.put_nowait, output)
+
+    def deliver_batch(self, outputs: list[Any]) -> None:
+        """Hand over the outputs of one forward pass. Called on the generation thread."""
+        for output in outputs:
+            self.deliver(output)
+
 
 PAGE_TOKENS = 16  # a shared prefix is found in whole pages
 POLL_SECONDS = 0.5  # how soon a request notices that the generation thread has died
@@ -98,10 +133,10 @@ class EmbeddedEngine:
         processors.tensors_required = 1
         self._manager.logit_processor = processors
         self._manager.output_router = self._outputs
-        if attention.serves(self.model):
-            self._manager.model = attention.PagedModel(self.model)
+        if paged_attention.serves(self.model):
+            self._manager.model = paged_attention.PagedModel(self.model)
             try:
-                with attention.selected(self.model):
+                with paged_attention.selected(self.model):
                     self._manager.warmup()  # builds the cache, without a mask now
             except (MemoryError, RuntimeError, ValueError) as error:
                 raise EngineError(f"the embedded engine cannot make its cache: {error}") from error

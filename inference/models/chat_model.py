@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
+from vf.inference.completions import sampling_fields
 from vf.inference.model import Conversation, Reply, Sampling
+from vf.runtime.batching import PerLoop
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.messages import Message
 
@@ -24,11 +24,11 @@ class ChatModel:
     Args:
         model: The model's name at the provider.
         base_url: The API, up to and including ``/v1``; OpenAI's own by default.
-        api_key: By default the environment variable ``OPENAI_API_KEY``; servers of one's own
-            mostly need none.
+        api_key: By default the environment variable ``OPENAI_API_KEY``; local servers mostly need
+            none.
         timeout: Seconds for one attempt.
         max_retries: Attempts after the first, on connection errors, 429 and 5xx.
-        extra_body: Parameters beyond OpenAI's, sent along with every request.
+        extra_body: Parameters beyond OpenAI's, sent with every request.
 
     Raises:
         ConfigError: A key is needed (no ``base_url``) and there is none.
@@ -50,16 +50,16 @@ class ChatModel:
                 "no API key: set OPENAI_API_KEY, or pass api_key, or base_url for another server"
             )
         self.model = model
-        self._settings: dict[str, Any] = {
-            "base_url": base_url,
-            "api_key": key or "none",
-            "timeout": timeout,
-            "max_retries": max_retries,
-        }
         self._extra_body = extra_body or {}
-        # A client belongs to the loop that it was first used in.
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI]
-        self._clients = WeakKeyDictionary()
+
+        def client() -> AsyncOpenAI:
+            import openai
+
+            return openai.AsyncOpenAI(
+                base_url=base_url, api_key=key or "none", timeout=timeout, max_retries=max_retries
+            )
+
+        self._clients = PerLoop(client)
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Send the conversation and return the first choice.
@@ -70,18 +70,11 @@ class ChatModel:
         import openai
         from openai.types.chat import ChatCompletion
 
-        loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            self._clients[loop] = openai.AsyncOpenAI(**self._settings)
-        extra = dict(self._extra_body)
-        if sampling.top_k:
-            extra["top_k"] = sampling.top_k
-        if sampling.min_p:
-            extra["min_p"] = sampling.min_p
-        if sampling.repetition_penalty != 1.0:
-            extra["repetition_penalty"] = sampling.repetition_penalty
+        fields = sampling_fields(sampling, [])
+        beyond = fields.keys() & {"top_k", "min_p", "repetition_penalty"}
+        extra = self._extra_body | {name: fields[name] for name in beyond}
         try:
-            answer = await self._clients[loop].chat.completions.create(
+            answer = await self._clients.get().chat.completions.create(
                 model=self.model,
                 messages=[message.to_openai() for message in conversation.messages],  # type: ignore[misc]
                 tools=conversation.tools or openai.omit,  # type: ignore[arg-type]
@@ -112,6 +105,6 @@ class ChatModel:
 
     async def close(self) -> None:
         """Close the connections of the running loop."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
+        client = self._clients.pop()
         if client is not None:
             await client.close()

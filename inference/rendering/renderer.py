@@ -8,7 +8,8 @@ off the template by :mod:`vf.inference.rendering.bridge`. So a template that rew
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from vf.inference.parsing import parser_for
 from vf.inference.rendering.bridge import Bridge, BridgeError
 from vf.inference.rendering.chat_template import ChatTemplate
 from vf.inference.rendering.seam import Seams
+from vf.inference.tiny_path import resolve_model
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 
@@ -188,3 +190,32 @@ class Renderer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens included."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+
+def token_texts(model: str) -> Callable[[Sequence[int]], list[str]] | None:
+    """Return what gives the texts of a model's tokens, or None if its tokenizer is not here.
+
+    Only a folder, or what a hub's cache on this machine already holds, is looked into: nothing is
+    fetched. An id that the tokenizer does not know, and a token that is no whole character, read
+    as the empty text.
+
+    Args:
+        model: A folder, ``tiny``, or a name on the hub.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(resolve_model(model), local_files_only=True)
+    except Exception:  # not installed, not here, or none that can be read: ids are shown then
+        return None
+    size = len(tokenizer)
+
+    def text(i: int) -> str:
+        decoded: str = tokenizer.decode([i], clean_up_tokenization_spaces=False)
+        return "" if "\N{REPLACEMENT CHARACTER}" in decoded else decoded
+
+    def texts(ids: Sequence[int]) -> list[str]:
+        return [text(i) if 0 <= i < size else "" for i in ids]
+
+    return texts

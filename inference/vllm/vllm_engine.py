@@ -10,22 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vf.inference.completions import TokenClient
+from vf.inference.completions import TokenClient, generate_wire
 from vf.inference.engine import Weights
 from vf.inference.serving import Serving
 from vf.inference.settings import VllmSettings
 from vf.inference.tiny_path import resolve_model
 from vf.inference.vllm import nccl
-from vf.inference.vllm.admin import Admin
-from vf.inference.vllm.command import check_args, choose_port, flags, launcher, server_env
-from vf.inference.vllm.generate import generate_wire
+from vf.inference.vllm.admin import Admin, check_served, check_tokenizer
+from vf.inference.vllm.launch import check_args, choose_port, flags, launcher, server_env
 from vf.inference.vllm.publishers import (
     DiskPublisher,
     FixedWeights,
     LoraPublisher,
     Publisher,
 )
-from vf.inference.vllm.served import check_served, check_tokenizer
 from vf.inference.vllm.server_process import ServerProcess
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError, EngineError

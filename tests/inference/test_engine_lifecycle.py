@@ -22,8 +22,7 @@ from tests.inference.tiny_serving import (
     until,
 )
 from vf.inference.completions import Completion
-from vf.inference.embedded.embedded_engine import EmbeddedEngine
-from vf.inference.embedded.outputs import Outputs
+from vf.inference.embedded.embedded_engine import EmbeddedEngine, Outputs
 from vf.inference.model import Sampling
 from vf.runtime.errors import EngineError
 

@@ -15,10 +15,9 @@ import pytest
 from tests.inference.chat_templates import OPENS_THINKING, tokenizer
 from tests.inference.tiny_serving import load_model, running_engine, running_server, until
 from vf.inference.completions import Completion
-from vf.inference.embedded.answers import Answer, Job
-from vf.inference.embedded.choices import chat_choice, chat_chunks
+from vf.inference.embedded.answers import Answer, Job, chat_choice, chat_chunks
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
-from vf.inference.embedded.protocol import ChatRequest
+from vf.inference.embedded.requests import ChatRequest
 from vf.inference.model import Sampling
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import EngineError

@@ -15,8 +15,8 @@ from transformers.models.llama import LlamaConfig
 from transformers.models.mistral import MistralConfig
 
 from tests.inference.tiny_serving import generate_all, load_model, plain_logprobs, running_engine
-from vf.inference.embedded.attention import PagedModel, divide, selected, serves
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
+from vf.inference.embedded.paged_attention import PagedModel, divide, selected, serves
 from vf.inference.model import Sampling
 from vf.runtime.errors import EngineError
 

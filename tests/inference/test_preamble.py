@@ -8,7 +8,7 @@ import pytest
 
 from docs.make_template_table import renderer, templates
 from tests.inference.chat_templates import tokenizer
-from vf.inference.rendering.preamble import tools_only_lead
+from vf.inference.rendering.chat_template import tools_only_lead
 from vf.inference.rendering.probe_script import TOOLS
 from vf.inference.rendering.renderer import BridgeError, Renderer
 from vf.traces.messages import Message, ToolCall

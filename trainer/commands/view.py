@@ -120,7 +120,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _page(sources: Sequence[Source], output: Path, args: argparse.Namespace) -> int:
-    from vf.inference.rendering.token_texts import token_texts
+    from vf.inference.rendering.renderer import token_texts
 
     check_output(output)
     title = args.traces[0].resolve().name + (" and more" if len(args.traces) > 1 else "")

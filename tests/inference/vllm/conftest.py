@@ -24,7 +24,7 @@ from tests.inference.vllm.stand_in_engine import (
 )
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import vllm_engine as engine_module
-from vf.inference.vllm.command import choose_port
+from vf.inference.vllm.launch import choose_port
 from vf.inference.vllm.server_process import ServerProcess
 from vf.inference.vllm.vllm_engine import VllmEngine
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from tests.inference.vllm.stand_in_engine import Standing, ask, until
-from vf.inference.completions import TokenClient
-from vf.inference.vllm.generate import generate_wire
+from vf.inference.completions import TokenClient, generate_wire
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import EngineError, ModelError, ServerDown
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tests.inference.local_server import json_answer, serve
-from vf.inference.completions import Completion
+from vf.inference.completions import Completion, generate_wire
 from vf.inference.model import Sampling
 from vf.inference.serving import Served
-from vf.inference.vllm.generate import generate_wire
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import vf
-from vf.inference.rendering.token_texts import token_texts
+from vf.inference.rendering.renderer import token_texts
 from vf.traces.view.plain import visible
 from vf.trainer.commands.view import main
 

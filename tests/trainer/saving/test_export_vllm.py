@@ -18,7 +18,7 @@ from vf.inference.completions import TokenClient
 from vf.inference.model import Sampling
 from vf.inference.serving import Serving
 from vf.inference.settings import VllmSettings
-from vf.inference.vllm.command import SERVER_MODULE, choose_port, server_env
+from vf.inference.vllm.launch import SERVER_MODULE, choose_port, server_env
 from vf.inference.vllm.server_process import ServerProcess
 from vf.inference.wire import JsonClient
 from vf.trainer.commands.train import main

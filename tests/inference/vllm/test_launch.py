@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from vf.inference.settings import VllmSettings
-from vf.inference.vllm import command
-from vf.inference.vllm.command import check_args, choose_port, flags, launcher, server_env
+from vf.inference.vllm import launch
+from vf.inference.vllm.launch import check_args, choose_port, flags, launcher, server_env
 from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.errors import ConfigError
 
@@ -127,7 +127,7 @@ def test_a_command_with_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     made = launcher(VllmSettings(executable=f"'{path}' serve --verbose"))
     assert made == [str(path), "serve", "--verbose"]
     made = launcher(VllmSettings(python=str(path)))
-    assert made == [str(path), "-m", command.SERVER_MODULE]
+    assert made == [str(path), "-m", launch.SERVER_MODULE]
     monkeypatch.setenv("HOME", str(tmp_path))
     assert launcher(VllmSettings(python="~/serve it"))[0] == str(path)
     monkeypatch.chdir(tmp_path)
@@ -154,7 +154,7 @@ def test_vllm_is_looked_for_here_and_then_on_the_path(
     (tmp_path / "site" / "vllm").mkdir(parents=True)
     (tmp_path / "site" / "vllm" / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
-    assert launcher(VllmSettings()) == [sys.executable, "-m", command.SERVER_MODULE]
+    assert launcher(VllmSettings()) == [sys.executable, "-m", launch.SERVER_MODULE]
 
 
 @pytest.mark.parametrize(
