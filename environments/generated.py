@@ -1,4 +1,4 @@
-"""Generated tasks: distinct, the same every time, and never in both splits."""
+"""Generated tasks: distinct, reproducible, and never in both splits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ from vf.runtime.errors import ConfigError
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 
-_EVAL_SHARE = 5  # one task in five belongs to the eval split, for good
-_DRAWS_PER_TASK = 100  # after so many, there are no more different tasks to draw
+_EVAL_SHARE = 5  # one task in five is always held out for the eval split
+_DRAWS_PER_TASK = 100  # after so many draws, no different tasks are left
+
+
+def split_sizes(environment: str, num_train: int, num_eval: int) -> dict[Split, int]:
+    """Return how many tasks each split has.
+
+    Raises:
+        ConfigError: A split would be empty; names the environment.
+    """
+    if num_train < 1 or num_eval < 1:
+        raise ConfigError(f"{environment}: num_train and num_eval must be at least 1")
+    return {"train": num_train, "eval": num_eval}
 
 
 def distinct_tasks(
@@ -24,18 +35,17 @@ def distinct_tasks(
 ) -> Iterator[Task]:
     """Yield ``count`` different tasks of a split.
 
-    Which split a task belongs to is decided by its id, so no task is in both whatever their
-    sizes and seeds.
+    A task's id decides its split, so no task is in both, whatever their sizes and seeds.
 
     Args:
-        environment: Its name, for the seed and the error.
-        draw: Makes a random task.
+        environment: Its name, for the seed and error messages.
+        draw: Draws a random task.
         split: Which split.
         count: How many tasks.
         seed: Seed of the tasks.
 
     Raises:
-        ConfigError: There are not so many different tasks.
+        ConfigError: There are too few different tasks.
     """
     rng = random.Random(derive_seed(seed, environment, split))
     seen: set[str] = set()

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from vf.bridges.gym.games import Returns, known_game
 from vf.bridges.gym.moves import Parse, check_space, default_parse
 from vf.bridges.gym.rendering import Render, default_render
+from vf.bridges.seeded_games import check_returns, game_seeds, share_of
 from vf.environments.environment import Environment, Split, Step
+from vf.environments.generated import split_sizes
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
-from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import gymnasium
 
 DEFAULT_TURNS = 100  # where Gymnasium sets no limit either
-_SEEDS = 2**30
 _NOTHING: dict[str, Any] = {
     "return": 0.0,
     "steps": 0,
@@ -91,15 +91,13 @@ class GymEnvironment(Environment):
         num_eval: int = 200,
         seed: int = 0,
     ) -> None:
-        if num_train < 1 or num_eval < 1:
-            raise ConfigError("gym: num_train and num_eval must be at least 1")
+        self.sizes = split_sizes("gym", num_train, num_eval)
         if max_turns is not None and max_turns < 1:
             raise ConfigError(f"gym: max_turns must be at least 1, got {max_turns}")
         if not isinstance(gymnasium_id, str) and args:
             raise ConfigError("gym: args go with an id; a function makes what it wants")
         self.gymnasium_id = gymnasium_id
         self.args = dict(args or {})
-        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
         self.seed = seed
         env = self._make()
         try:
@@ -120,9 +118,7 @@ class GymEnvironment(Environment):
         finally:
             env.close()
         turns = float(min(self.max_turns, limit or self.max_turns))
-        self.returns = worst, turns if best == "turns" else best
-        if not self.returns[0] < self.returns[1]:
-            raise ConfigError(f"{name}: returns must be (worst, best), got {self.returns}")
+        self.returns = check_returns(name, (worst, turns if best == "turns" else best))
         self.rubric = Rubric(
             outcome=self.outcome,
             metrics={name: _recorded(name) for name in ("return", "steps", "lost_turns")},
@@ -130,18 +126,15 @@ class GymEnvironment(Environment):
 
     def outcome(self, trace: Trace) -> float:
         """The episode's return as a share of the way from the worst to the best, in [0, 1]."""
-        worst, best = self.returns
         record = _record(trace)
-        if worst < 0 and not (record["terminated"] or record["truncated"]):
+        if self.returns[0] < 0 and not (record["terminated"] or record["truncated"]):
             return 0.0
-        share = (float(record["return"]) - worst) / (best - worst)
-        return min(1.0, max(0.0, share))
+        return share_of(float(record["return"]), self.returns)
 
     def tasks(self, split: Split) -> Iterator[Task]:
         """Yield seeds; those of the train split are even, those of the eval split odd."""
-        first = derive_seed(self.seed, "gym") % _SEEDS
-        for index in range(self.sizes[split]):
-            number = 2 * ((first + index) % _SEEDS) + (split == "eval")
+        seeds = game_seeds("gym", self.seed, split, self.sizes[split])
+        for index, number in enumerate(seeds):
             yield Task(f"{split}-{index}", self.instructions, info={"seed": number})
 
     def reset(self, task: Task) -> list[Message]:

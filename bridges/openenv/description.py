@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from vf.bridges.openenv.openenv_session import Session
+from vf.runtime.calling import carry_out
 from vf.runtime.errors import ConfigError, InfrastructureError
 from vf.runtime.extras import load
 
-T = TypeVar("T")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -55,7 +53,7 @@ def describe(
     fields = schema.get("properties", {}).keys() - {"metadata", "type"}
     if fields and fields != {"tool_name", "arguments"}:
         return Described(about, schema, None)
-    return Described(about, schema, _in_thread(_tools(url, make_client, patience)))
+    return Described(about, schema, carry_out(_tools(url, make_client, patience)))
 
 
 async def _tools(url: str, make_client: Callable[[], Any], patience: float) -> list[dict[str, Any]]:
@@ -107,9 +105,3 @@ def _fetched(address: str, headers: Mapping[str, str], patience: float) -> dict[
     if not isinstance(found, dict):
         raise ConfigError(f"openenv: {address} answers with no JSON object")
     return found
-
-
-def _in_thread(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, from inside a running loop too."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()

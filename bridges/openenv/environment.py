@@ -18,11 +18,12 @@ from vf.bridges.openenv.actions import (
 from vf.bridges.openenv.actions import text_field as find_text_field
 from vf.bridges.openenv.description import describe
 from vf.bridges.openenv.openenv_session import NO_ACTION, Answer, Session
+from vf.bridges.seeded_games import check_returns, game_seeds, share_of
 from vf.environments.environment import Environment, Split, Step
+from vf.environments.generated import split_sizes
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError, ToolError
 from vf.runtime.extras import check_version, load
-from vf.runtime.seeding import derive_seed
 from vf.tools.json_schema import faults, validator
 from vf.tools.tool_box import ToolBox, off_the_clock
 from vf.traces.messages import Message
@@ -32,7 +33,6 @@ from vf.traces.trace import Trace
 
 SUPPORTED = ("0.10", "0.11")
 RewardOf = Literal["sum", "last"]
-_SEEDS = 2**30
 _TOOL_MARGIN = 5.0  # seconds, so that a session's own deadline is the one that is told
 _NOTHING_SEEN = "(nothing to see)"
 _USE_TOOL = f"Act by calling the tool {STEP!r}."
@@ -106,16 +106,14 @@ class OpenEnvEnvironment(Environment):
     ) -> None:
         load("openenv", "openenv")
         check_version("openenv", "openenv", *SUPPORTED)
-        if num_train < 1 or num_eval < 1:
-            raise ConfigError("openenv: num_train and num_eval must be at least 1")
+        self.sizes = split_sizes("openenv", num_train, num_eval)
         if max_turns < 1:
             raise ConfigError(f"openenv: max_turns must be at least 1, got {max_turns}")
         if not message_timeout > 0:
             raise ConfigError(f"openenv: message_timeout must be positive, got {message_timeout}")
         if reward not in get_args(RewardOf):
             raise ConfigError(f"openenv: reward must be 'sum' or 'last', got {reward!r}")
-        if len(returns) != 2 or not float(returns[0]) < float(returns[1]):
-            raise ConfigError(f"openenv: returns must be (worst, best), got {returns!r}")
+        self.returns = check_returns("openenv", returns)
         if client is not None and action is None:
             raise ConfigError("openenv: client needs action, which makes the actions it sends")
         if "seed" in (reset_args or {}):
@@ -124,9 +122,7 @@ class OpenEnvEnvironment(Environment):
         self.max_turns = max_turns
         self.message_timeout = message_timeout
         self.tool_timeout = message_timeout + _TOOL_MARGIN
-        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
         self.seed = seed
-        self.returns = float(returns[0]), float(returns[1])
         self.reward_of = reward
         self.reset_args = dict(reset_args or {})
         self._headers = dict(headers or {})
@@ -172,16 +168,14 @@ class OpenEnvEnvironment(Environment):
                 f"openenv: {self.url}: the server ended the episode of task {trace.task.id!r} "
                 "without any reward, which is not the same as 0"
             )
-        worst, best = self.returns
-        if not rewards or (worst < 0 and not done):
+        if not rewards or (self.returns[0] < 0 and not done):
             return 0.0
-        return min(1.0, max(0.0, (float(record["return"]) - worst) / (best - worst)))
+        return share_of(float(record["return"]), self.returns)
 
     def tasks(self, split: Split) -> Iterator[Task]:
         """Yield seeds; those of the train split are even, those of the eval split odd."""
-        first = derive_seed(self.seed, "openenv") % _SEEDS
-        for index in range(self.sizes[split]):
-            number = 2 * ((first + index) % _SEEDS) + (split == "eval")
+        seeds = game_seeds("openenv", self.seed, split, self.sizes[split])
+        for index, number in enumerate(seeds):
             yield Task(f"{split}-{index}", self.instructions, info={"seed": number})
 
     async def reset(self, task: Task) -> list[Message]:

@@ -8,6 +8,7 @@ from typing import Any
 from vf.bridges.reasoning_gym.problems import Problems
 from vf.bridges.reasoning_gym.scoring import score
 from vf.environments.environment import Environment, Split
+from vf.environments.generated import split_sizes
 from vf.inference.models.scripted import Script
 from vf.rubrics.rubric import Rubric
 from vf.runtime.calling import call
@@ -67,8 +68,7 @@ class ReasoningGym(Environment):
     ) -> None:
         load("reasoning_gym", "reasoning-gym")
         check_version("reasoning-gym", "reasoning-gym", *SUPPORTED)
-        if num_train < 1 or num_eval < 1:
-            raise ConfigError("reasoning-gym: num_train and num_eval must be at least 1")
+        sizes = split_sizes("reasoning-gym", num_train, num_eval)
         if num_train > _TRAIN_SEEDS // 2:
             raise ConfigError(f"reasoning-gym: num_train must be at most {_TRAIN_SEEDS // 2}")
         if not score_timeout > 0:
@@ -82,7 +82,6 @@ class ReasoningGym(Environment):
         self.system_prompt = prompts.get(system_prompt, system_prompt)
         self.dataset = task
         self.score_timeout = score_timeout
-        sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
         first = derive_seed(seed, "reasoning-gym") % (_TRAIN_SEEDS // 2)
         starts: dict[Split, int] = {"train": first, "eval": first + 2 * _TRAIN_SEEDS}
         self._problems = {

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from vf.bridges.global_random import GlobalRandom
+from vf.bridges.seeded_games import GlobalRandom
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
 from vf.runtime.suggest import did_you_mean

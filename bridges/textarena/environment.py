@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vf.bridges.global_random import GlobalRandom
+from vf.bridges.seeded_games import GlobalRandom, check_returns, game_seeds, share_of
 from vf.bridges.textarena.games import count_players, innermost, make_game
 from vf.bridges.textarena.players import (
     Opponent,
@@ -15,6 +15,7 @@ from vf.bridges.textarena.players import (
     sampling_of,
 )
 from vf.environments.environment import Environment, Split, Step
+from vf.environments.generated import split_sizes
 from vf.inference.models.chat_model import ChatModel
 from vf.rubrics.rubric import Rubric
 from vf.runtime.calling import call
@@ -26,7 +27,6 @@ from vf.traces.task import Task
 from vf.traces.trace import Trace
 
 SUPPORTED = ("0.7.4", "0.8")
-_SEEDS = 2**30
 _MOST_MOVES = 1000  # of opponents, until it is the model's turn again
 _NOTHING_NEW = "It is your turn again."
 _GAME = -1  # the sender of what the game itself says
@@ -89,8 +89,7 @@ class TextArena(Environment):
     ) -> None:
         load("textarena", "textarena")
         check_version("textarena", "textarena", *SUPPORTED)
-        if num_train < 1 or num_eval < 1:
-            raise ConfigError("textarena: num_train and num_eval must be at least 1")
+        self.sizes = split_sizes("textarena", num_train, num_eval)
         if max_turns < 1:
             raise ConfigError(f"textarena: max_turns must be at least 1, got {max_turns}")
         check_opponent(opponent)
@@ -98,7 +97,6 @@ class TextArena(Environment):
         self.args = dict(args or {})
         self.opponent = opponent
         self.max_turns = max_turns
-        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
         self.seed = seed
         self.players = count_players(game, self.args, players, seed=0)
         if seat is not None and not 0 <= seat < self.players:
@@ -128,14 +126,12 @@ class TextArena(Environment):
                 f"textarena: {self.game} gave a reward of {reward:g}, outside of -1 to 1: say "
                 "which rewards are worth 0 and 1 with returns = [worst, best]"
             )
-        worst, best = self.returns
-        return min(1.0, max(0.0, (reward - worst) / (best - worst)))
+        return share_of(reward, self.returns)
 
     def tasks(self, split: Split) -> Iterator[Task]:
         """Yield seeds and seats; the seeds of the train split are even, the others odd."""
-        first = derive_seed(self.seed, "textarena") % _SEEDS
-        for index in range(self.sizes[split]):
-            number = 2 * ((first + index) % _SEEDS) + (split == "eval")
+        seeds = game_seeds("textarena", self.seed, split, self.sizes[split])
+        for index, number in enumerate(seeds):
             seat = derive_seed(number, "seat") % self.players if self.seat is None else self.seat
             info = {"seed": number, "seat": seat, "players": self.players}
             yield Task(f"{split}-{index}", f"A game of {self.game}.", info=info)
@@ -244,6 +240,4 @@ def _invalid_move(trace: Trace) -> float:
 def _returns(given: Sequence[float] | None, players: int) -> tuple[float, float]:
     if given is None:
         return (0.0, 1.0) if players == 1 else (-1.0, 1.0)
-    if len(given) != 2 or not float(given[0]) < float(given[1]):
-        raise ConfigError(f"textarena: returns must be (worst, best), got {given!r}")
-    return float(given[0]), float(given[1])
+    return check_returns("textarena", given)

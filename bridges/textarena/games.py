@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vf.bridges.global_random import GlobalRandom
+from vf.bridges.seeded_games import GlobalRandom
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
 from vf.runtime.suggest import did_you_mean

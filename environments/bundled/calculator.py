@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from vf.environments.environment import Environment, Split
-from vf.environments.generated import distinct_tasks
+from vf.environments.generated import distinct_tasks, split_sizes
 from vf.inference.models.scripted import Script
 from vf.rubrics.penalties import extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
@@ -82,11 +82,9 @@ class Calculator(Environment):
             raise ConfigError(f"calculator: max_operations must be 1 to 4, got {max_operations}")
         if max_operand < 10:
             raise ConfigError(f"calculator: max_operand must be at least 10, got {max_operand}")
-        if num_train < 1 or num_eval < 1:
-            raise ConfigError("calculator: num_train and num_eval must be at least 1")
         self.max_operations = max_operations
         self.max_operand = max_operand
-        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
+        self.sizes = split_sizes("calculator", num_train, num_eval)
         self.seed = seed
         self.rubric = Rubric(
             outcome=correct,

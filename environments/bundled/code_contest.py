@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from vf.environments.bundled.problems.catalogue import problems
+from vf.environments.bundled.problems import (
+    choices,
+    graphs,
+    grids,
+    lists,
+    machines,
+    numbers,
+    text,
+)
 from vf.environments.bundled.problems.problem import Problem
 from vf.environments.environment import Environment, Split, Step
 from vf.inference.models.scripted import Script
@@ -149,3 +157,18 @@ class CodeContest(Environment):
             shown = "\n".join(f"    {case.code} == {case.value!r}" for case in visible)
             text += f"\n\nExamples:\n\n{shown}"
         return text
+
+
+_SHELVES = [text, numbers, lists, grids, graphs, choices, machines]
+_EVAL_SHARE = 4  # one problem in four of each kind is held out, for good
+
+
+def problems(split: Split) -> list[Problem]:
+    """Return the problems of a split, always in the same order; no problem is in both."""
+    held_out = split == "eval"
+    return [
+        problem
+        for module in _SHELVES
+        for index, problem in enumerate(module.shelf.problems)
+        if (index % _EVAL_SHARE == _EVAL_SHARE - 1) == held_out
+    ]

@@ -15,6 +15,7 @@ from vf.environments.bundled.geo.facts import load_world
 from vf.environments.bundled.geo.passages import documents
 from vf.environments.bundled.geo.questions import Question
 from vf.environments.environment import Environment, Split, Step
+from vf.environments.generated import split_sizes
 from vf.inference.models.scripted import Line, Script
 from vf.rubrics.penalties.search import Outcome, search_rubric
 from vf.runtime.errors import ConfigError
@@ -80,11 +81,9 @@ class GeoQA(Environment):
                 f"geo-qa: needs 1 <= min_hops <= max_hops <= {MOST_HOPS}, "
                 f"got {min_hops} and {max_hops}"
             )
-        if num_train < 1 or num_eval < 1:
-            raise ConfigError("geo-qa: num_train and num_eval must be at least 1")
         self.world = load_world(cities)
         self.hops = (min_hops, max_hops)
-        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
+        self.sizes = split_sizes("geo-qa", num_train, num_eval)
         self.seed = seed
         place = self._own_index() if index is None else index
         self.search = SearchTools(place, k=k, max_result_tokens=max_result_tokens)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from vf.environments.environment import Environment, Split, Step
+from vf.environments.generated import split_sizes
 from vf.inference.models.scripted import Script
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
@@ -57,11 +58,9 @@ class GuessNumber(Environment):
             raise ConfigError(f"guess-number: high must be at least 2, got {high}")
         if max_guesses is not None and max_guesses < 1:
             raise ConfigError(f"guess-number: max_guesses must be at least 1, got {max_guesses}")
-        if num_train < 1 or num_eval < 1:
-            raise ConfigError("guess-number: num_train and num_eval must be at least 1")
         self.high = high
         self.max_turns = max_guesses or high.bit_length()
-        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
+        self.sizes = split_sizes("guess-number", num_train, num_eval)
         self.seed = seed
         self.rubric = Rubric(outcome=found, metrics=[guesses])
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from vf.environments.bundled.calculator import answered, correct
 from vf.environments.bundled.math_templates import TEMPLATES
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.generated import distinct_tasks
+from vf.environments.generated import distinct_tasks, split_sizes
 from vf.inference.models.scripted import Script
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
@@ -68,8 +68,6 @@ class MathPython(Environment):
                     f"math-python: there is no template {name!r}.{did_you_mean(name, TEMPLATES)} "
                     f"Known: {', '.join(TEMPLATES)}"
                 )
-        if num_train < 1 or num_eval < 1:
-            raise ConfigError("math-python: num_train and num_eval must be at least 1")
         if free_calls < 0:
             raise ConfigError(f"math-python: free_calls must not be negative, got {free_calls}")
         if not 0 < python_timeout <= 15:
@@ -78,7 +76,7 @@ class MathPython(Environment):
             )
         self.source = sandbox_source(sandbox)
         self.templates = list(templates or TEMPLATES)
-        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
+        self.sizes = split_sizes("math-python", num_train, num_eval)
         self.seed = seed
         self.tools = [PythonTool(self.source, timeout=python_timeout)]
         self.rubric = Rubric(

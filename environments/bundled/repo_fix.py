@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from vf.environments.bundled.repos.generate import MODULES, MODULES_IN_A_REPO, Repo, draw_repo
+from vf.environments.bundled.repos.draw import MODULES, MODULES_IN_A_REPO, Repo, draw_repo
 from vf.environments.bundled.repos.module import Bug
 from vf.environments.environment import Environment, Split, Step
+from vf.environments.generated import split_sizes
 from vf.inference.models.scripted import Line, Script
 from vf.rubrics.outcomes.grading import Case, Grade, grade
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
@@ -89,8 +90,6 @@ class RepoFix(Environment):
     ) -> None:
         if not 1 <= bugs <= MODULES_IN_A_REPO:
             raise ConfigError(f"repo-fix: bugs must be 1 to {MODULES_IN_A_REPO}, got {bugs}")
-        if num_train < 1 or num_eval < 1:
-            raise ConfigError("repo-fix: num_train and num_eval must be at least 1")
         if free_calls < 0:
             raise ConfigError(f"repo-fix: free_calls must not be negative, got {free_calls}")
         if not 0 < bash_timeout <= 20:
@@ -99,7 +98,7 @@ class RepoFix(Environment):
             )
         self.source = sandbox_source(sandbox)
         self.bugs = bugs
-        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
+        self.sizes = split_sizes("repo-fix", num_train, num_eval)
         self.seed = seed
         self.tools = [
             BashTool(self.source, timeout=bash_timeout),

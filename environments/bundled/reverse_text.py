@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 
 from vf.environments.environment import Environment, Split
-from vf.environments.generated import distinct_tasks
+from vf.environments.generated import distinct_tasks, split_sizes
 from vf.inference.models.scripted import Script
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
@@ -56,11 +56,9 @@ class ReverseText(Environment):
     ) -> None:
         if not 4 <= min_letters <= max_letters:
             raise ConfigError("reverse-text: needs 4 <= min_letters <= max_letters")
-        if num_train < 1 or num_eval < 1:
-            raise ConfigError("reverse-text: num_train and num_eval must be at least 1")
         self.min_letters = min_letters
         self.max_letters = max_letters
-        self.sizes: dict[Split, int] = {"train": num_train, "eval": num_eval}
+        self.sizes = split_sizes("reverse-text", num_train, num_eval)
         self.seed = seed
         self.rubric = (
             Rubric(outcome=similarity, metrics=[exact])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import vf
-from vf.bridges.global_random import GlobalRandom
+from vf.bridges.seeded_games import GlobalRandom
 from vf.bridges.textarena.environment import TextArena
 from vf.bridges.textarena.games import innermost, make_game
 from vf.bridges.textarena.players import random_move

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import vf
-from vf.environments.bundled.code_contest import CodeContest
-from vf.environments.bundled.problems.catalogue import problems
+from vf.environments.bundled.code_contest import CodeContest, problems
 from vf.environments.bundled.problems.problem import Problem
 from vf.rubrics.outcomes.grading import Grade, grade
 from vf.sandbox.container.docker_engine import Engine

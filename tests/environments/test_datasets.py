@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import vf
-from vf.environments.datasets.splitting import held_out, shuffled
+from vf.environments.datasets.tasks import held_out, shuffled
 from vf.environments.environment import Split
 
 ROWS: list[dict[str, Any]] = [

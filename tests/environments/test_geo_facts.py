@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from tests.environments.geo_reference import Reference, all_cities, countries, plain
-from vf.environments.bundled.geo.drawing import MOST_DOCUMENTS, Questioner
+from vf.environments.bundled.geo.drawing import MOST_DOCUMENTS, Questioner, split_by_country
 from vf.environments.bundled.geo.facts import World, load_world
-from vf.environments.bundled.geo.held_out import split_by_country
-from vf.environments.bundled.geo.names import capital_names, country_names
 from vf.environments.bundled.geo.passages import documents
 from vf.environments.bundled.geo.questions import Question
+from vf.environments.bundled.geo.spellings import capital_names, country_names
 from vf.environments.environment import Split
 from vf.rubrics.outcomes.text import normalize_answer
 from vf.runtime.errors import ConfigError

@@ -11,7 +11,7 @@ import pytest
 
 import vf
 from vf.environments.bundled.repo_fix import RepoFix, grade_source
-from vf.environments.bundled.repos.generate import MODULES, Repo, bugs_of
+from vf.environments.bundled.repos.draw import MODULES, Repo, bugs_of
 from vf.environments.bundled.repos.module import BUG_KINDS, Bug, Module
 from vf.environments.environment import Split
 from vf.rubrics.outcomes import grader_program

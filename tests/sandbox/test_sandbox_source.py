@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import vf
-from vf.environments.bundled.code_contest import CodeContest
-from vf.environments.bundled.problems.catalogue import problems
+from vf.environments.bundled.code_contest import CodeContest, problems
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.reaper import find
 from vf.sandbox.container.source import DockerSource, SandboxSource, sandbox_source

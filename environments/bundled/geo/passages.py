@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from vf.environments.bundled.geo.facts import City, Country, World, fold
-from vf.environments.bundled.geo.names import in_text
+from vf.environments.bundled.geo.spellings import in_text
 from vf.runtime.seeding import derive_seed
 from vf.tools.search.contract import Document
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from vf.environments.bundled.geo.facts import City, Country, World
-from vf.environments.bundled.geo.names import in_text
+from vf.environments.bundled.geo.spellings import in_text
 
 Place = TypeVar("Place", Country, City)
 Fact = tuple[str, str, str]  # passage id, relation, value

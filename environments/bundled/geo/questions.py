@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vf.environments.bundled.geo.facts import City, Country, World
-from vf.environments.bundled.geo.names import capital_names, country_names
 from vf.environments.bundled.geo.phrases import Fact, Phrase, borders
+from vf.environments.bundled.geo.spellings import capital_names, country_names
 from vf.rubrics.outcomes.text import normalize_answer
 
 _OF_COUNTRY = {
