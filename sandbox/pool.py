@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from vf.runtime.errors import InfrastructureError, SandboxError
@@ -125,12 +124,7 @@ class SandboxPool(Generic[S]):
         self._fill()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Close."""
         await self.close()
 

@@ -8,7 +8,6 @@ import posixpath
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from vf.runtime.errors import SandboxError
@@ -156,12 +155,7 @@ class ScriptedSandbox:
         """Return itself."""
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Close."""
         await self.close()
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
-from types import TracebackType
 from typing import Self
 
 from vf.runtime.errors import SandboxError
@@ -94,12 +93,7 @@ class SessionSandbox(ABC):
         """Return itself."""
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         """Close."""
         await self.close()
 

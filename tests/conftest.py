@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 import pytest
 
 from benchmarks.chromium import find_chromium
-from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.docker_engine import Engine, EngineProblem, ImageMissing
 from vf.sandbox.container.doctor import check_engine
-from vf.sandbox.container.errors import EngineProblem, ImageMissing
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import OpenSandbox, Sandbox
 from vf.sandbox.local import UnsafeLocalSandbox

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
@@ -80,12 +79,7 @@ class TraceStore:
     def __enter__(self) -> TraceStore:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def _open(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from vf.bridges.trl.completions import as_trace
+from vf.bridges.trl.as_trace import as_trace
 from vf.bridges.trl.methods import as_method
 from vf.environments.environment import Environment
 from vf.runtime.calling import call

@@ -12,7 +12,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from vf.bridges.verifiers.messages import same, to_ours, to_theirs
+from vf.bridges.verifiers.conversion import same, to_ours, to_theirs
 from vf.runtime.errors import EnvironmentFailure
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task

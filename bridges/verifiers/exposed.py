@@ -17,8 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 import verifiers.v1 as v1
 from pydantic import Field, TypeAdapter, field_validator
 
-from vf.bridges.verifiers.intercepted import NO_LIMIT, InterceptedModel
-from vf.bridges.verifiers.recording import metrics, recorded, reward
+from vf.bridges.verifiers.hosted import NO_LIMIT, InterceptedModel, metrics, recorded, reward
 from vf.environments.environment import Environment
 from vf.environments.registry import find, make
 from vf.environments.runner import rollout

@@ -9,13 +9,13 @@ from contextvars import ContextVar
 from typing import Any
 
 from vf.bridges.verifiers.checks import is_rebuilt_from_messages, refuse
+from vf.bridges.verifiers.conversion import to_theirs
 from vf.bridges.verifiers.exchange import (
     MODEL,
     Exchange,
     client_type,
     row_of,
 )
-from vf.bridges.verifiers.messages import to_theirs
 from vf.bridges.verifiers.rewards import RewardRange
 from vf.rubrics.group import AnyRubric, GroupReward
 from vf.runtime.errors import RubricError

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from vf.bridges.verifiers.checks import check_data, check_package, check_v1
 from vf.bridges.verifiers.rewards import RewardRange, reward_range
 from vf.bridges.verifiers.v0 import NO_LIMIT
-from vf.bridges.verifiers.v1_checks import check_data, check_package, check_v1
 from vf.bridges.verifiers.v1_rollout import V1Rollout, prompt_of
 from vf.bridges.verifiers.v1_tools import Served
 from vf.environments.environment import Environment, Split, Step

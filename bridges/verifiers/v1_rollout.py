@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from vf.bridges.verifiers.messages import to_ours, to_theirs
+from vf.bridges.verifiers.conversion import to_ours, to_theirs
 from vf.bridges.verifiers.v1_tools import Calls, Served
 from vf.traces.messages import Message
 from vf.traces.trace import StopReason, ToolEvent, Trace

@@ -121,22 +121,6 @@ class Served:
         await asyncio.shield(self._setting_up)
 
 
-def check_placement(name: str, toolset: Any, refuse: Callable[[str, str], None]) -> None:
-    """See that a tool set may run in this process.
-
-    Raises:
-        ConfigError: It runs elsewhere.
-    """
-    config = toolset.config
-    cls = type(toolset).__name__
-    if getattr(config, "url", None):
-        refuse(name, f"the tool server of {cls} at {config.url}")
-    runtime = getattr(getattr(config, "runtime", None), "type", "subprocess")
-    if runtime != "subprocess" or getattr(config, "colocated", False):
-        where = "the agent's own runtime" if config.colocated else f"a {runtime} runtime"
-        refuse(name, f"{where} for the tools of {cls}")
-
-
 def _share_state(toolset: Any) -> None:
     """Let a tool set's state be that of the rollout which calls it, without HTTP between.
 

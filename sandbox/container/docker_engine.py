@@ -15,13 +15,44 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from vf.runtime.errors import SandboxError
-from vf.sandbox.container.errors import (
-    EngineForbidden,
-    EngineMissing,
-    EngineUnsupported,
-    SdkMissing,
-)
+from vf.runtime.errors import ConfigError, SandboxError
+
+
+class EngineProblem(ConfigError):
+    """Containers cannot be run here as asked."""
+
+
+class SdkMissing(EngineProblem):
+    """The Python package ``docker`` is not installed."""
+
+
+class EngineMissing(EngineProblem):
+    """No engine answers at the address."""
+
+
+class EngineForbidden(EngineProblem):
+    """The engine's socket is there, but this user may not use it."""
+
+
+class EngineUnsupported(EngineProblem):
+    """The engine, or the way it is reached, lacks something that the sandbox needs."""
+
+
+class ImageMissing(EngineProblem):
+    """The image is not on this machine. Nothing is ever pulled while a run is under way."""
+
+
+class ImageUnfit(EngineProblem):
+    """The image cannot be used: no Python 3, or it asks for what would weaken the sandbox."""
+
+
+class RuntimeUnknown(EngineProblem):
+    """The engine does not know the runtime."""
+
+
+class LimitNotEnforced(EngineProblem):
+    """The kernel or the engine would ignore a limit, and code could take the host down."""
+
 
 CALLS_AT_ONCE = 8
 CONNECT_TIMEOUT = 20  # seconds until the engine must have said which version it is

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
-from vf.sandbox.container.errors import (
+from vf.sandbox.container.docker_engine import (
+    NOT_THERE,
+    Engine,
     EngineProblem,
+    EngineRefused,
     EngineUnsupported,
     ImageMissing,
     ImageUnfit,

@@ -23,8 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from vf.runtime.errors import ConfigError, SandboxError
-from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
-from vf.sandbox.container.errors import ImageMissing, ImageUnfit
+from vf.sandbox.container.docker_engine import (
+    NOT_THERE,
+    Engine,
+    EngineRefused,
+    ImageMissing,
+    ImageUnfit,
+)
 from vf.sandbox.container.profile import DEFAULT_IMAGE, GID, UID
 
 log = logging.getLogger("vf.sandbox")

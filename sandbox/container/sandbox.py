@@ -18,8 +18,14 @@ from functools import partial
 from typing import Any, Self
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
-from vf.sandbox.container.errors import ImageMissing, ImageUnfit, RuntimeUnknown
+from vf.sandbox.container.docker_engine import (
+    NOT_THERE,
+    Engine,
+    EngineRefused,
+    ImageMissing,
+    ImageUnfit,
+    RuntimeUnknown,
+)
 from vf.sandbox.container.owner import this_process
 from vf.sandbox.container.profile import Profile, container_settings
 from vf.sandbox.container.stream import Stream

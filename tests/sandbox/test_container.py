@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.errors import ImageMissing, ImageUnfit, RuntimeUnknown
+from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit, RuntimeUnknown
 from vf.sandbox.container.opening import open_container, open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, UID, Profile
 from vf.sandbox.container.reaper import find

@@ -17,9 +17,8 @@ import pytest
 
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container import doctor
-from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.doctor import check_engine, diagnose, examine
-from vf.sandbox.container.errors import (
+from vf.sandbox.container.docker_engine import (
+    Engine,
     EngineMissing,
     EngineProblem,
     EngineUnsupported,
@@ -28,6 +27,7 @@ from vf.sandbox.container.errors import (
     LimitNotEnforced,
     RuntimeUnknown,
 )
+from vf.sandbox.container.doctor import check_engine, diagnose, examine
 from vf.sandbox.container.opening import open_container, open_pool
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits

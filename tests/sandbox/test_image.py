@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from vf.runtime.errors import ConfigError
-from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
 from vf.sandbox.container.doctor import check_engine
-from vf.sandbox.container.errors import ImageMissing, ImageUnfit
 from vf.sandbox.container.image import LABEL, build, debootstrap, image_exists, with_packages
 from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import DEFAULT_IMAGE, UID, Profile

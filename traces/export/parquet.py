@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pydantic_core
 from pydantic import TypeAdapter
 
 from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
 from vf.traces.trace import Trace
 
 ENDING = ".parquet"
@@ -136,13 +136,8 @@ class ParquetTraces:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, *exc_info: object) -> None:
+        if exc_info[0] is None:
             self._write()
         self._writer.close()
 
@@ -269,11 +264,4 @@ def _json(value: Any) -> str:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ConfigError(
-            f"Parquet needs the package 'pyarrow': pip install 'vf-rl[data]' ({error})"
-        ) from error
-    return pyarrow, pyarrow.parquet
+    return load("pyarrow", "data"), load("pyarrow.parquet", "data")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import vf
-from vf.bridges.trl.completions import as_trace
+from vf.bridges.trl.as_trace import as_trace
 from vf.environments.bundled.calculator import Calculator, final_answer
 from vf.inference.tiny_path import resolve_model
 

@@ -9,7 +9,7 @@ import pytest
 
 import vf
 from tests.inference.local_server import Handler, error_answer, in_turn, json_answer, serve
-from vf.bridges.verifiers.recording import metrics, reward
+from vf.bridges.verifiers.hosted import metrics, reward
 from vf.environments import registry
 from vf.environments.bundled.calculator import Calculator
 from vf.runtime.errors import SandboxError
