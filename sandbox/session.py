@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import struct
 from collections.abc import Awaitable, Callable, Mapping
@@ -348,24 +349,14 @@ def _text(head: bytes, tail: bytes, missing: int) -> str:
     """Join the two ends; a character that the cut went through counts as missing."""
     if not missing:
         return (head + tail).decode("utf-8", "replace")
-    whole = _whole_characters(head)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    before = decoder.decode(head)
     start = 0
     while start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:
         start += 1
-    missing += len(head) - len(whole) + start
+    missing += len(decoder.getstate()[0]) + start
     note = f"\n[... {missing} bytes are missing ...]\n"
-    return whole.decode("utf-8", "replace") + note + tail[start:].decode("utf-8", "replace")
-
-
-def _whole_characters(data: bytes) -> bytes:
-    """Return the data without the beginning of a character at its end."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 == 0x80:
-            continue
-        length = 2 if byte >> 5 == 6 else 3 if byte >> 4 == 14 else 4 if byte >> 3 == 30 else 1
-        return data[:-back] if length > back else data
-    return data
+    return before + note + tail[start:].decode("utf-8", "replace")
 
 
 def _positive(name: str, value: float) -> float:

@@ -10,9 +10,8 @@ from typing import Any, cast, get_args
 import gymnasium
 from gymnasium.error import ResetNeeded
 
-from vf.bridges.gym import loop
 from vf.bridges.gym.actions import read_action
-from vf.bridges.gym.episode import ENDING, Episode
+from vf.bridges.gym.episode import ENDING, BackgroundLoop, Episode, hold, let_go
 from vf.bridges.gym.spaces import UnicodeText
 from vf.environments.environment import Environment, Split
 from vf.environments.registry import make
@@ -93,7 +92,7 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
         self._num_tasks = num_tasks
         self._tasks: dict[Split, dict[str, Task]] = {}
         self._tools = self.environment.episode(0).toolbox.schemas()
-        self._loop: loop.BackgroundLoop | None = None
+        self._loop: BackgroundLoop | None = None
         self._episode: Episode | None = None
         self._task: tuple[str, Split]
         self._turn = 0
@@ -167,21 +166,21 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
             try:
                 self._give_up(running)
             finally:
-                loop.let_go()
+                let_go()
 
-    def _start(self) -> loop.BackgroundLoop:
+    def _start(self) -> BackgroundLoop:
         """Look, before the first episode, whether all that they need is there."""
         if self._loop is None:
-            running = loop.hold()
+            running = hold()
             try:
                 running.call(_prepare(self.environment), timeout=self.environment.timeout + ENDING)
             except BaseException:
-                loop.let_go()
+                let_go()
                 raise
             self._loop = running
         return self._loop
 
-    def _give_up(self, running: loop.BackgroundLoop) -> None:
+    def _give_up(self, running: BackgroundLoop) -> None:
         episode, self._episode = self._episode, None
         if episode is not None and episode.trace is None:
             running.call(episode.cancel(), timeout=2 * ENDING)

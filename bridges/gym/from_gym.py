@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vf.bridges.gym.games import Returns, known_game
+from vf.bridges.gym.games import Render, Returns, default_render, known_game
 from vf.bridges.gym.moves import Parse, check_space, default_parse
-from vf.bridges.gym.rendering import Render, default_render
 from vf.bridges.seeded_games import check_returns, game_seeds, share_of
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.generated import split_sizes

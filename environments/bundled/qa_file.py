@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vf.environments.datasets.rows import Row, json_rows
 from vf.runtime.errors import ConfigError
 from vf.runtime.suggest import did_you_mean
 
@@ -34,34 +34,19 @@ def read_questions(path: str | Path) -> list[Item]:
     """
     source = Path(path).expanduser()
     items: list[Item] = []
-    seen: dict[str, int] = {}
-    try:
-        with source.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                item = _item(line, f"{source}, line {number}")
-                if item.id in seen:
-                    raise ConfigError(
-                        f"{source}, line {number}: the id {item.id!r} is that of line "
-                        f"{seen[item.id]} as well"
-                    )
-                seen[item.id] = number
-                items.append(item)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the questions in {source}: {error}") from error
+    places: dict[str, str] = {}
+    for where, row in json_rows(source):
+        item = _item(row, where)
+        if item.id in places:
+            raise ConfigError(f"{where}: the id {item.id!r} is that of {places[item.id]} as well")
+        places[item.id] = where
+        items.append(item)
     if not items:
         raise ConfigError(f"{source} holds no questions")
     return items
 
 
-def _item(line: str, where: str) -> Item:
-    try:
-        raw = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{where}: must be a JSON object, got {type(raw).__name__}")
+def _item(raw: Row, where: str) -> Item:
     for name in FIELDS:
         if name not in raw:
             hint = did_you_mean(name, [key for key in raw if key not in FIELDS])

@@ -85,11 +85,16 @@ def _open(name: str, streaming: bool) -> Iterator[Placed]:
         )
         raise ConfigError(f"there is no file {path}{hint}")
     if kind in _JSON:
-        return _json_rows(path)
+        return json_rows(path)
     return _parquet_rows(path) if kind == ".parquet" else _csv_rows(path, _CSV[kind])
 
 
-def _json_rows(path: Path) -> Iterator[Placed]:
+def json_rows(path: Path) -> Iterator[Placed]:
+    """Yield the objects of a JSONL file with their places; empty lines are skipped.
+
+    Raises:
+        ConfigError: The file cannot be read, or a line is not a JSON object.
+    """
     with _reading(path) as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():

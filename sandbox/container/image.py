@@ -60,19 +60,19 @@ ABOUT_PYTHON = (
 )
 
 
-def image_exists(engine: Engine, image: str) -> bool:
-    """Whether the image is on this machine. Blocks.
+def inspected(engine: Engine, image: str) -> dict[str, Any] | None:
+    """Return what the engine says of an image, None if it is not on this machine. Blocks.
 
     Raises:
         SandboxError: The engine does not answer.
     """
     try:
-        engine.call_now("inspect_image", image)
+        found: dict[str, Any] = engine.call_now("inspect_image", image)
     except EngineRefused as error:
         if error.status == NOT_THERE:
-            return False
+            return None
         raise
-    return True
+    return found
 
 
 def build(
@@ -112,7 +112,7 @@ def build(
     else:
         log.info("no registry answers: making a Debian here")
         start = f"vf-sandbox-base:{suite}-{RECIPE}"
-        if fresh or not image_exists(engine, start):
+        if fresh or inspected(engine, start) is None:
             debootstrap(engine, start, suite)
     return _layer(engine, start, tag, packages, key)
 
@@ -127,19 +127,17 @@ def with_packages(engine: Engine, image: str, packages: Sequence[str]) -> str:
     """
     if not packages:
         return image
-    if not image_exists(engine, image):
+    found = inspected(engine, image)
+    if found is None:
         raise ImageMissing(f"the image {image!r} is not on this machine: `vf-sandbox build`")
     log.warning("sandboxes get additional packages: %s", ", ".join(sorted(packages)))
-    below = engine.call_now("inspect_image", image)["Id"]
-    key = f"{RECIPE} {below} {' '.join(sorted(packages))}"
+    key = f"{RECIPE} {found['Id']} {' '.join(sorted(packages))}"
     tag = f"vf-sandbox:with-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     return tag if _label(engine, tag) == key else _layer(engine, image, tag, packages, key)
 
 
 def _label(engine: Engine, tag: str) -> str | None:
-    if not image_exists(engine, tag):
-        return None
-    config = engine.call_now("inspect_image", tag).get("Config") or {}
+    config = (inspected(engine, tag) or {}).get("Config") or {}
     found: str | None = (config.get("Labels") or {}).get(LABEL)
     return found
 
@@ -153,7 +151,7 @@ def _reachable(engine: Engine, image: str) -> bool:
 
 
 def _fetch(engine: Engine, image: str) -> None:
-    if image_exists(engine, image):
+    if inspected(engine, image) is not None:
         return
     name, _, tag = image.rpartition(":") if ":" in image.rsplit("/", 1)[-1] else (image, "", "")
     log.info("fetching %s", image)

@@ -26,8 +26,8 @@ from vf.sandbox.container.docker_engine import (
     ImageUnfit,
     RuntimeUnknown,
 )
-from vf.sandbox.container.owner import this_process
 from vf.sandbox.container.profile import Profile, container_settings
+from vf.sandbox.container.reaper import this_process
 from vf.sandbox.container.stream import Stream
 from vf.sandbox.session import Session
 from vf.sandbox.session_sandbox import SessionSandbox

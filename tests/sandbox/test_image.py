@@ -17,7 +17,7 @@ import pytest
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
 from vf.sandbox.container.doctor import check_engine
-from vf.sandbox.container.image import LABEL, build, debootstrap, image_exists, with_packages
+from vf.sandbox.container.image import LABEL, build, debootstrap, inspected, with_packages
 from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import DEFAULT_IMAGE, UID, Profile
 from vf.sandbox.container.sandbox import DockerSandbox
@@ -145,7 +145,7 @@ def test_bases_that_cannot_be_used_are_explained(scratch: Engine, wheel: str) ->
         with_packages(scratch, "vf-test-empty:2", [wheel])
     with pytest.raises(ImageUnfit, match="cannot be built"):
         build(scratch, tag=TAG, base="vf-test-empty:2")
-    assert not image_exists(scratch, TAG)
+    assert not inspected(scratch, TAG)
 
 
 def test_nothing_is_left_of_a_container_that_was_only_asked_for_its_python(
@@ -172,4 +172,4 @@ def test_debootstrap_says_what_it_needs(
     if os.geteuid() == 0:
         with pytest.raises(ConfigError, match="no-such-suite"):
             debootstrap(engine, TAG, "no-such-suite")
-    assert not image_exists(engine, TAG)
+    assert not inspected(engine, TAG)

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vf.sandbox.container import owner
-from vf.sandbox.container.owner import (
+from vf.sandbox.container import reaper
+from vf.sandbox.container.reaper import (
     GRACE,
     PREFIX,
     Owner,
@@ -75,7 +75,7 @@ def test_a_zombie_is_dead() -> None:
 def test_a_forked_child_is_another_owner() -> None:
     code = (
         "import os, json\n"
-        "from vf.sandbox.container.owner import this_process\n"
+        "from vf.sandbox.container.reaper import this_process\n"
         "def say():\n"
         "    o = this_process()\n"
         "    os.write(1, json.dumps([o.run, o.pid, os.getpid()]).encode() + b'\\n')\n"
@@ -120,7 +120,7 @@ def test_where_starts_are_unknown_a_living_number_is_believed_until_time_is_over
     found = labels(os.getpid(), "", lifetime=60)
     assert verdict(found) is None
     assert verdict(found, later=60 + GRACE + 5) == "its time is over"
-    monkeypatch.setattr(owner, "start_of", lambda pid: "")
+    monkeypatch.setattr(reaper, "start_of", lambda pid: "")
     assert verdict(labels(os.getpid(), "123", lifetime=60)) is None
 
 

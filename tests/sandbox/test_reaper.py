@@ -15,15 +15,13 @@ import pytest
 
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.opening import open_container
-from vf.sandbox.container.owner import GRACE, MARK, PREFIX, Owner, start_of, this_host
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
-from vf.sandbox.container.reaper import find, reap, remove_own
-from vf.sandbox.container.sandbox import DockerSandbox
+from vf.sandbox.container.reaper import GRACE, MARK, PREFIX, Owner, find, reap, start_of, this_host
 
 HOLD = """
 import asyncio
 from vf.sandbox.container.opening import open_pool
-from vf.sandbox.container.owner import this_process
+from vf.sandbox.container.reaper import this_process
 async def main():
     async with open_pool(size=1) as pool, pool.acquire() as sandbox:
         await pool.filled()
@@ -38,7 +36,7 @@ asyncio.run(main())
 CREATE = """
 import asyncio
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.owner import this_process
+from vf.sandbox.container.reaper import this_process
 from vf.sandbox.container.sandbox import DockerSandbox
 async def again(engine):
     while True:
@@ -204,13 +202,3 @@ def test_what_is_not_provably_dead_stays(engine: Engine, plain: ExitStack) -> No
     asyncio.run(reap(engine))
     assert {why for why, one in made.items() if there(engine, one)} == set(kept)
     assert not there(engine, late)
-
-
-def test_a_run_can_remove_its_own(engine: Engine, profile: Profile) -> None:
-    async def run() -> None:
-        sandbox = await DockerSandbox.create(engine, profile)
-        assert sandbox.name in [item.name for item in await remove_own(engine)]
-        assert not [item for item in await find(engine) if item.mine]
-        await sandbox.close()
-
-    asyncio.run(run())

@@ -19,8 +19,8 @@ from tests.bridges.gym.playing import (
     play,
 )
 from vf.bridges.gym.from_gym import GymEnvironment
+from vf.bridges.gym.games import binned, default_render
 from vf.bridges.gym.moves import NamedMoves
-from vf.bridges.gym.rendering import binned, default_render
 
 
 @pytest.mark.parametrize(

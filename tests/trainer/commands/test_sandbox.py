@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.owner import Owner, this_host
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
+from vf.sandbox.container.reaper import Owner, this_host
 from vf.sandbox.container.sandbox import DockerSandbox
 
 COMMANDS = ("ps", "reap", "build", "doctor")
