@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vf.runtime.errors import EnvironmentFailure, ToolError
@@ -34,6 +34,7 @@ class Answer:
     done: bool
 
 
+@dataclass(eq=False)
 class Session:
     """One client and its one session: it never begins a second one unnoticed.
 
@@ -46,11 +47,10 @@ class Session:
         patience: Seconds for one answer, and to get into a server that is full.
     """
 
-    def __init__(self, make_client: Callable[[], Any], where: str, patience: float) -> None:
-        self._make_client = make_client
-        self._where = where
-        self._patience = patience
-        self._client: Any = None
+    make_client: Callable[[], Any]
+    where: str
+    patience: float
+    _client: Any = field(default=None, init=False)
 
     async def open(self, first: Callable[[Any], Awaitable[Any]]) -> Any:
         """Connect, and return what the first thing that is done there gives.
@@ -65,9 +65,9 @@ class Session:
             EnvironmentFailure: It cannot be reached, is full, or fails.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience
+        deadline = loop.time() + self.patience
         while True:
-            self._client = self._make_client()
+            self._client = self.make_client()
             try:
                 await self._asked("connect", self._client.connect())
                 _stay(self._client)
@@ -76,8 +76,8 @@ class Session:
                 await self.close()
                 if loop.time() > deadline:
                     raise EnvironmentFailure(
-                        f"openenv: {self._where}: the server is full, and was for "
-                        f"{self._patience:g} s ({full}): lower max_concurrent, or give the server "
+                        f"openenv: {self.where}: the server is full, and was for "
+                        f"{self.patience:g} s ({full}): lower max_concurrent, or give the server "
                         "a larger max_concurrent_envs"
                     ) from full
                 await asyncio.sleep(_PAUSE)
@@ -111,16 +111,16 @@ class Session:
                 return  # the client goes on closing by itself
             except Exception as error:
                 raise EnvironmentFailure(
-                    f"openenv: {self._where}: close: {type(error).__name__}: {error}"
+                    f"openenv: {self.where}: close: {type(error).__name__}: {error}"
                 ) from error
 
     async def _asked(self, what: str, answer: Awaitable[Any]) -> Any:
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self.patience):
                 return await answer
         except TimeoutError as error:
             raise EnvironmentFailure(
-                f"openenv: {self._where}: {what}: no answer within {self._patience:g} s"
+                f"openenv: {self.where}: {what}: no answer within {self.patience:g} s"
             ) from error
         except Exception as error:
             # Whatever a server can do to its client: gone, a page of HTML, an error of its own.
@@ -130,7 +130,7 @@ class Session:
             if code is not None and code[1] == _REFUSED and what == "step":
                 raise ToolError(NO_ACTION) from error
             raise EnvironmentFailure(
-                f"openenv: {self._where}: {what}: {type(error).__name__}: {error}"
+                f"openenv: {self.where}: {what}: {type(error).__name__}: {error}"
             ) from error
 
     def _read(self, result: Any) -> Answer:
@@ -141,11 +141,11 @@ class Session:
         reward, done = getattr(result, "reward", None), getattr(result, "done", None)
         if not isinstance(observation, dict) or not observation or not isinstance(done, bool):
             raise EnvironmentFailure(
-                f"openenv: {self._where}: the answer is no observation: {repr(result)[:200]}"
+                f"openenv: {self.where}: the answer is no observation: {repr(result)[:200]}"
             )
         number = isinstance(reward, int | float) and math.isfinite(reward)
         if reward is not None and not number:
-            raise EnvironmentFailure(f"openenv: {self._where}: the reward is {repr(reward)[:100]}")
+            raise EnvironmentFailure(f"openenv: {self.where}: the reward is {repr(reward)[:100]}")
         return Answer(observation, None if reward is None else float(reward), done)
 
 

@@ -6,6 +6,7 @@ import os
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from vf.inference.model import Conversation, Model, Reply, Sampling
@@ -27,6 +28,7 @@ _MODEL = ("model", "base_url", "timeout", "max_retries", "extra_body")
 _KEY = "api_key_env"  # the variable that holds the key, which a saved configuration must not
 
 
+@dataclass(eq=False)
 class Player:
     """One opponent in one episode: it hears what is new to it, and moves.
 
@@ -35,10 +37,9 @@ class Player:
         sampling: How.
     """
 
-    def __init__(self, model: Model, sampling: Sampling) -> None:
-        self._model = model
-        self._sampling = sampling
-        self._conversation = Conversation()
+    model: Model
+    sampling: Sampling
+    conversation: Conversation = field(default_factory=Conversation, init=False)
 
     async def move(self, heard: str) -> str:
         """Return a move.
@@ -49,14 +50,15 @@ class Player:
         Raises:
             ModelError: The model did not answer.
         """
-        conversation = self._conversation
+        conversation = self.conversation
         conversation.messages.append(Message("user", heard))
-        reply = await self._model.respond(conversation, self._sampling)
+        reply = await self.model.respond(conversation, self.sampling)
         conversation.messages.append(reply.message)
         conversation.turn += 1
         return reply.message.content
 
 
+@dataclass(frozen=True)
 class PolicyModel:
     """A function of the messages as a model; it may be a coroutine function.
 
@@ -64,12 +66,11 @@ class PolicyModel:
         policy: Returns the next move, as text.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    policy: Policy
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Return the policy's move."""
-        return Reply(Message("assistant", str(await call(self._policy, conversation.messages))))
+        return Reply(Message("assistant", str(await call(self.policy, conversation.messages))))
 
 
 def check_opponent(opponent: Opponent) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from pydantic import BaseModel
 
 from vf.runtime.errors import EnvironmentFailure
 from vf.traces.messages import Message, ToolCall
+from vf.traces.tools import Tool
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -70,6 +74,15 @@ def same(one: Any, other: Any) -> bool:
         b.tool_calls,
         b.tool_call_id,
     )
+
+
+def announced(name: str, description: str, parameters: Mapping[str, Any]) -> Tool:
+    """Return a tool of verifiers as the model is told of it; verifiers' own code runs it."""
+    return Tool(name, description, dict(parameters), _not_here, BaseModel)
+
+
+def _not_here(**arguments: Any) -> None:
+    raise EnvironmentFailure("verifiers' own code calls its tools")
 
 
 def _field(thing: Any, name: str) -> Any:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from pydantic import BaseModel
-
 from vf.bridges.verifiers.checks import leaves
+from vf.bridges.verifiers.conversion import announced
 from vf.bridges.verifiers.exchange import Exchange
 from vf.bridges.verifiers.rewards import reward_range
 from vf.bridges.verifiers.v0_rubric import (
@@ -23,7 +22,6 @@ from vf.runtime.errors import ConfigError, EnvironmentFailure, SandboxError, Too
 from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task
-from vf.traces.tools import Tool
 from vf.traces.trace import ToolEvent
 
 NO_LIMIT = 100  # turns, where the environment sets no limit
@@ -143,7 +141,9 @@ class V0Environment(Environment):
     def toolbox(self) -> ToolBox:
         """Its tools as the model is told of them; its own code runs them."""
         if self._toolbox is None:
-            self._toolbox = ToolBox([_announced(each) for each in self._schemas])
+            self._toolbox = ToolBox(
+                [announced(each.name, each.description, each.parameters) for each in self._schemas]
+            )
         return self._toolbox
 
     def _check_error(self) -> None:
@@ -174,14 +174,6 @@ class V0Environment(Environment):
                 event.kind = "invalid_json" if _parsed(call.arguments) is None else "rejected"
                 event.detail = failed[index]
             self.tool_events.append(event)
-
-
-def _announced(tool: Any) -> Tool:
-    return Tool(tool.name, tool.description, dict(tool.parameters), _not_here, BaseModel)
-
-
-def _not_here(**arguments: Any) -> None:
-    raise EnvironmentFailure("the tools of a verifiers environment are called by its own code")
 
 
 def _parsed(text: Any) -> Any:

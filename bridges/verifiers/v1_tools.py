@@ -10,14 +10,13 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from pydantic import BaseModel
-
-from vf.runtime.errors import ConfigError, EnvironmentFailure, ToolFailure
+from vf.bridges.verifiers.conversion import announced
+from vf.runtime.errors import EnvironmentFailure, ToolFailure
 from vf.traces.messages import ToolCall
 from vf.traces.tools import Tool
 from vf.traces.trace import ToolEvent
@@ -111,7 +110,7 @@ class Served:
             name, told = f"{prefix}{each.name}", each.description or ""
             schema = getattr(each, "inputSchema", None) or getattr(each, "input_schema", None)
             self.names.append((name, each.name))
-            self.tools.append(Tool(name, told, dict(schema or {}), _not_here, BaseModel))
+            self.tools.append(announced(name, told, schema or {}))
         self._setting_up: asyncio.Future[None] | None = None
 
     async def ready(self) -> None:
@@ -199,7 +198,3 @@ def _text(name: str, blocks: Sequence[Any]) -> str:
             )
     # As verifiers' harness joins them; nothing at all is shown as an empty list.
     return "\n".join(block.text for block in blocks) if blocks else str(list(blocks))
-
-
-def _not_here(**arguments: Mapping[str, Any]) -> None:
-    raise ConfigError("the tools of a verifiers taskset are called through its server")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
+
 from vf.inference.completions import TokenSampler
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
 from vf.inference.rendering.next_prompt import ThinkingHistory, next_prompt
@@ -14,37 +16,29 @@ class PromptTooLong(ModelError):
     """The first prompt of a rollout is longer than ``max_prompt_len``."""
 
 
+@dataclass(eq=False)
 class TokenModel:
     """Answers conversations through a server that takes and returns token ids.
 
     Every branch of the conversation grows by exactly what was sent and sampled: the engine's
-    ids and the engine's logprobs, never anything encoded a second time. A turn that was not
-    answered leaves no tokens behind.
+    ids and logprobs, never anything encoded again. A turn without an answer adds no tokens.
 
     Args:
-        sampler: Continues token ids, on a server as a rule.
+        sampler: Continues token ids, usually on a server.
         renderer: Chat template and parser.
         max_seq_len: Most tokens in one context, prompt and completion together.
         max_prompt_len: Most tokens in the first prompt; None for no limit of its own.
         thinking_history: ``keep`` never drops sampled reasoning from the context. ``template``
-            renders every turn anew, as the model will be deployed: the template decides which
-            reasoning is shown again, and the conversation forks where that rewrites history.
+            renders the conversation again each turn, as in deployment: the template decides which
+            reasoning is kept, and the conversation forks where that rewrites history.
     """
 
-    def __init__(
-        self,
-        sampler: TokenSampler,
-        renderer: Renderer,
-        *,
-        max_seq_len: int,
-        max_prompt_len: int | None = None,
-        thinking_history: ThinkingHistory = "keep",
-    ) -> None:
-        self._sampler = sampler
-        self._renderer = renderer
-        self._max_seq_len = max_seq_len
-        self._max_prompt_len = max_prompt_len
-        self._thinking_history = thinking_history
+    sampler: TokenSampler
+    renderer: Renderer
+    _: KW_ONLY
+    max_seq_len: int
+    max_prompt_len: int | None = None
+    thinking_history: ThinkingHistory = "keep"
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Extend the last branch (or fork) to the next prompt, and sample an answer.
@@ -56,16 +50,16 @@ class TokenModel:
         """
         branch, context, fork = self._next_prompt(conversation)
         prompt_ids = branch.token_ids + context
-        room = self._max_seq_len - len(prompt_ids)
+        room = self.max_seq_len - len(prompt_ids)
         if room < 1:
             raise ContextFull
-        completion = await self._sampler.complete(
+        completion = await self.sampler.complete(
             prompt_ids,
             sampling.with_(max_tokens=min(room, sampling.max_tokens)),
-            self._renderer.stop_token_ids,
+            self.renderer.stop_token_ids,
         )
         ids = completion.token_ids
-        message = self._renderer.parse(
+        message = self.renderer.parse(
             ids, prompt_ids=prompt_ids, turn=conversation.turn, tools=conversation.tools
         )
         if fork is not None:
@@ -79,8 +73,8 @@ class TokenModel:
         return Reply(message, completion.finish_reason or "stop", len(prompt_ids), len(ids))
 
     def _next_prompt(self, conversation: Conversation) -> tuple[Branch, list[int], Fork | None]:
-        branch, context, fork = next_prompt(self._renderer, conversation, self._thinking_history)
-        limit = self._max_prompt_len
+        branch, context, fork = next_prompt(self.renderer, conversation, self.thinking_history)
+        limit = self.max_prompt_len
         if not conversation.branches and limit is not None and len(context) > limit:
             raise PromptTooLong(
                 f"the first prompt has {len(context)} tokens, over max_prompt_len = {limit}"

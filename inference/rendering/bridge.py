@@ -7,6 +7,7 @@ What comes behind the stand-in's :mod:`seam <vf.inference.rendering.seam>` is th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from vf.inference.rendering.chat_template import MARKER, ChatTemplate
@@ -16,6 +17,7 @@ from vf.traces.messages import Message, ToolCall
 __all__ = ["Bridge", "BridgeError"]
 
 
+@dataclass(frozen=True)
 class Bridge:
     """Renders what comes between two answers.
 
@@ -24,9 +26,8 @@ class Bridge:
         seams: Where answers end in it.
     """
 
-    def __init__(self, template: ChatTemplate, seams: Seams) -> None:
-        self._template = template
-        self._seams = seams
+    template: ChatTemplate
+    seams: Seams
 
     def after(
         self,
@@ -46,33 +47,33 @@ class Bridge:
         Raises:
             BridgeError: The template does not show where the answer ends, or refuses ``new``.
         """
-        seam = self._seams.at(reply, new[0], tools, ended)
-        if self._template.tools_only_lead:
+        seam = self.seams.at(reply, new[0], tools, ended)
+        if self.template.tools_only_lead:
             tools = ()
         marker, said = MARKER, repr((new, reply.tool_calls, tools))
         while marker in said:
             marker += "x"
         try:
             answer = stand_in(self._named(reply), marker, seam.calls)
-            text = self._template.text([Message("user", "-"), answer, *new], tools)
+            text = self.template.text([Message("user", "-"), answer, *new], tools)
         except Exception as error:  # jinja raises whatever the template's author chose
             raise refused(error) from error
         text = text[end_of(text, marker) :]
         if seam.token is None:
-            return self._template.encode_after(text)
+            return self.template.encode_after(text)
         start = text.find(seam.token)
         if start < 0:
             raise BridgeError(f"the template does not show {seam.token} behind the answer")
         # A special token is never merged with its neighbours, so encoding from it on gives the
         # same ids as encoding the whole; its id in front proves it.
-        ids = self._template.encode(text[start:])
-        if not ids or ids[0] != self._template.id(seam.token):
+        ids = self.template.encode(text[start:])
+        if not ids or ids[0] != self.template.id(seam.token):
             raise BridgeError(f"the text after the answer does not begin with {seam.token}")
         return ids[1:] if seam.sampled else ids
 
     def _named(self, reply: Message) -> Message:
         calls = [
-            ToolCall(call.id, self._template.defuse(call.name) or "unknown", "")
+            ToolCall(call.id, self.template.defuse(call.name) or "unknown", "")
             for call in reply.tool_calls
         ]
         return Message("assistant", tool_calls=calls)

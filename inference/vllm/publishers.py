@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +42,7 @@ class FixedWeights:
         """Do nothing: the server has read them again."""
 
 
+@dataclass(eq=False)
 class LoraPublisher:
     """Loads each version of the adapter under a name of its own, and unloads those out of use.
 
@@ -55,33 +57,30 @@ class LoraPublisher:
         model: Name of the base model on the server.
     """
 
-    def __init__(
-        self, admin: Admin, serving: Serving, weights: Weights, folder: Path, model: str
-    ) -> None:
-        self._admin = admin
-        self._serving = serving
-        self._weights = weights
-        self._folder = folder.absolute()
-        self._model = model
-        self._loaded: dict[str, Path] = {}
-        self._count = 0
+    admin: Admin
+    serving: Serving
+    weights: Weights
+    folder: Path
+    model: str
+    _loaded: dict[str, Path] = field(default_factory=dict, init=False)
+    _count: int = field(default=0, init=False)
 
     def publish(self, version: int) -> None:
         """Load the adapter as it is now; see :class:`Publisher`."""
         # A version that is published again, after a restart say, still gets a fresh name.
         self._count += 1
-        name = f"{self._model}@{version}-{self._count}"
-        folder = self._folder / f"{version}-{self._count}"
+        name = f"{self.model}@{version}-{self._count}"
+        folder = self.folder.absolute() / f"{version}-{self._count}"
         shutil.rmtree(folder, ignore_errors=True)
-        self._weights.save(folder)
+        self.weights.save(folder)
         self._loaded[name] = folder
         self._load(name, folder)
-        self._serving.switch(name, version)
+        self.serving.switch(name, version)
         self._unload_unused()
 
     def restore(self) -> None:
         """Load the newest adapter again; see :class:`Publisher`."""
-        newest = self._serving.served.model
+        newest = self.serving.served.model
         for name in [name for name in self._loaded if name != newest]:
             shutil.rmtree(self._loaded.pop(name), ignore_errors=True)
         if newest in self._loaded:
@@ -89,7 +88,7 @@ class LoraPublisher:
 
     def _load(self, name: str, folder: Path) -> None:
         try:
-            self._admin.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+            self.admin.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
         except Refused as error:
             raise ConfigError(
                 f"the server does not take the adapter: {error}. It must run with --enable-lora, "
@@ -99,13 +98,14 @@ class LoraPublisher:
             ) from error
 
     def _unload_unused(self) -> None:
-        newest = self._serving.served.model
+        newest = self.serving.served.model
         for name in [name for name in self._loaded if name != newest]:
-            if not self._serving.in_use(name):
-                self._admin.post("/v1/unload_lora_adapter", {"lora_name": name})
+            if not self.serving.in_use(name):
+                self.admin.post("/v1/unload_lora_adapter", {"lora_name": name})
                 shutil.rmtree(self._loaded.pop(name), ignore_errors=True)
 
 
+@dataclass(eq=False)
 class DiskPublisher:
     """Writes the whole model, and has the server read it again between two of its steps.
 
@@ -119,33 +119,24 @@ class DiskPublisher:
         untied: Whether to write a head of its own, also where it is tied to the embedding.
     """
 
-    def __init__(
-        self,
-        admin: Admin,
-        serving: Serving,
-        weights: Weights,
-        folder: Path,
-        pause_mode: str = "keep",
-        *,
-        untied: bool = False,
-    ) -> None:
-        self._admin = admin
-        self._serving = serving
-        self._weights = weights
-        self._folder = folder.absolute()
-        self._pause_mode = pause_mode
-        self._untied = untied
+    admin: Admin
+    serving: Serving
+    weights: Weights
+    folder: Path
+    pause_mode: str = "keep"
+    _: KW_ONLY
+    untied: bool = False
 
     @property
     def newest(self) -> Path:
         """Where the newest model is."""
-        return self._folder / "newest"
+        return self.folder.absolute() / "newest"
 
     def write(self) -> None:
         """Write the model as it is now."""
-        writing = self._folder / "writing"
+        writing = self.newest.with_name("writing")
         shutil.rmtree(writing, ignore_errors=True)
-        self._weights.save(writing, untied=self._untied)
+        self.weights.save(writing, untied=self.untied)
         shutil.rmtree(self.newest, ignore_errors=True)
         writing.rename(self.newest)
 
@@ -157,15 +148,15 @@ class DiskPublisher:
     def restore(self) -> None:
         """Have the newest model read again; see :class:`Publisher`."""
         if self.newest.is_dir():
-            self._reload(self._serving.served.version)
+            self._reload(self.serving.served.version)
 
     def _reload(self, version: int) -> None:
-        with swapped(self._admin, version, self._pause_mode):
-            self._admin.post(
+        with swapped(self.admin, version, self.pause_mode):
+            self.admin.post(
                 "/collective_rpc",
                 {"method": "reload_weights", "kwargs": {"weights_path": str(self.newest)}},
             )
-            self._serving.switch(self._serving.served.model, version)
+            self.serving.switch(self.serving.served.model, version)
 
 
 @contextmanager

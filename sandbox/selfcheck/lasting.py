@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.contract import Sandbox
+from vf.sandbox.contract import ExecResult, Sandbox
 from vf.sandbox.selfcheck.check import check, expect, refusal, require
 
 
@@ -50,11 +50,15 @@ async def python_place(sandbox: Sandbox) -> None:
     require("EOFError" in result.stderr, "EOFError from input()", result)
 
 
+def ended(result: ExecResult, code: int) -> None:
+    """Expect a result that tells of a lost state."""
+    expect("the return code", code, result.returncode)
+    require("lost" in result.stderr, "a word on stderr that the state was lost", result.stderr)
+
+
 @check("python", "what ends it is said, and a new one comes")
 async def python_end(sandbox: Sandbox) -> None:
-    result = await sandbox.python("import os\nos._exit(3)")
-    expect("the return code", 3, result.returncode)
-    require("lost" in result.stderr, "a word on stderr that the state was lost", result.stderr)
+    ended(await sandbox.python("import os\nos._exit(3)"), 3)
     expect("the echo afterwards", "2\n", (await sandbox.python("1 + 1")).stdout)
 
 
@@ -92,9 +96,7 @@ async def bash_text(sandbox: Sandbox) -> None:
 
 @check("bash", "what ends it is said, and a new one comes")
 async def bash_end(sandbox: Sandbox) -> None:
-    result = await sandbox.bash("exit 4")
-    expect("the return code", 4, result.returncode)
-    require("lost" in result.stderr, "a word on stderr that the state was lost", result.stderr)
+    ended(await sandbox.bash("exit 4"), 4)
     expect("stdout afterwards", "new\n", (await sandbox.bash("echo new")).stdout)
 
 

@@ -158,12 +158,13 @@ def _next(
         query,
         target,
         1 + max((phrase.hops for phrase in inner), default=0),
-        _once([*(fact for phrase in inner for fact in phrase.facts), *facts]),
-        _once([*(name for phrase in inner for name in phrase.documents), *documents]),
+        once([*(fact for phrase in inner for fact in phrase.facts), *facts]),
+        once([*(name for phrase in inner for name in phrase.documents), *documents]),
     )
 
 
-def _once(values: Sequence[Any]) -> tuple[Any, ...]:
+def once(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the values in their order, each once."""
     return tuple(dict.fromkeys(values))
 
 

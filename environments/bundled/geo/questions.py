@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vf.environments.bundled.geo.facts import City, Country, World
-from vf.environments.bundled.geo.phrases import Fact, Phrase, borders
+from vf.environments.bundled.geo.phrases import Fact, Phrase, borders, once
 from vf.environments.bundled.geo.spellings import capital_names, country_names
 from vf.rubrics.outcomes.text import normalize_answer
 
@@ -96,8 +96,8 @@ def count_neighbours(world: World, rng: random.Random, country: Phrase[Country])
         (str(number),),
         ("count", continent, country.query),
         country.hops + 2,
-        _once([*country.facts, *borders(country.target), *told]),
-        _once([*country.documents, country.target.id, *(n.id for n in neighbours)]),
+        once([*country.facts, *borders(country.target), *told]),
+        once([*country.documents, country.target.id, *(n.id for n in neighbours)]),
     )
 
 
@@ -122,10 +122,6 @@ def _about(
         answers,
         (relation, phrase.query),
         phrase.hops + 1,
-        _once([*phrase.facts, (place.id, relation, str(value))]),
-        _once([*phrase.documents, place.id]),
+        once([*phrase.facts, (place.id, relation, str(value))]),
+        once([*phrase.documents, place.id]),
     )
-
-
-def _once(values: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(values))

@@ -78,29 +78,13 @@ def clamped(values, low, high):
         Bug("off_by_one", "for i in range(1, len(values))", "for i in range(len(values))"),
         Bug("wrong_comparison", "if value > before", "if value >= before"),
         Bug("missing_edge_case", "    if not values:\n        return 0\n", ""),
-        Bug(
-            "swapped_arguments",
-            "clamp(value, low, high)\n    return result",
-            "clamp(value, high, low)\n    return result",
-        ),
+        Bug("swapped_arguments", "clamp(value, low, high)\n    ", "clamp(value, high, low)\n    "),
         Bug("aliasing", "result = list(values)", "result = values"),
         Bug("wrong_operator", "values[i] - values[i - 1]", "values[i] + values[i - 1]"),
-        Bug(
-            "wrong_variable",
-            "best = max(best, current)\n    return best",
-            "best = max(best, current)\n    return current",
-        ),
-        Bug(
-            "early_return",
-            "        best = max(best, current)\n    return best",
-            "        best = max(best, current)\n        return best\n    return best",
-        ),
+        Bug("wrong_variable", "return best", "return current"),
+        Bug("early_return", "return best", "    return best\n    return best"),
         Bug("inverted_condition", "if size < 1:", "if size >= 1:"),
-        Bug(
-            "missing_return",
-            "    return max(low, min(value, high))",
-            "    max(low, min(value, high))",
-        ),
+        Bug("missing_return", "return max(low, min(value, high))", "max(low, min(value, high))"),
     ],
 )
 
@@ -181,28 +165,12 @@ def printed(table, gap=1):
         Bug("missing_edge_case", " if table else []", ""),
         Bug("wrong_comparison", "if row[index] == value", "if row[index] >= value"),
         Bug("inverted_condition", "if at is None:", "if at is not None:"),
-        Bug(
-            "wrong_variable",
-            "column(table, index) for index in range(len(table[0]))",
-            "column(table, index) for index in range(len(table))",
-        ),
-        Bug(
-            "swapped_arguments",
-            "for cell, width in zip(row, widths)",
-            "for width, cell in zip(row, widths)",
-        ),
+        Bug("wrong_variable", "index in range(len(table[0]))", "index in range(len(table))"),
+        Bug("swapped_arguments", "for cell, width in zip", "for width, cell in zip"),
         Bug("off_by_one", "at = len(result)", "at = len(result) - 1"),
-        Bug(
-            "early_return",
-            "            found.append(row)\n    return found",
-            "            found.append(row)\n        return found\n    return found",
-        ),
+        Bug("early_return", "(row)\n    return", "(row)\n        return found\n    return"),
         Bug("wrong_operator", '(" " * gap)', '(" " + str(gap))'),
-        Bug(
-            "missing_return",
-            "    return [row[index] for row in table]",
-            "    [row[index] for row in table]",
-        ),
+        Bug("missing_return", "return [row[index] for row in", "[row[index] for row in"),
     ],
 )
 
@@ -303,28 +271,15 @@ def most_wanted(counts, least=1):
         Bug("wrong_comparison", "counts[key] >= least", "counts[key] > least"),
         Bug("off_by_one", "counts.get(key, 0) + 1", "counts.get(key, 1) + 1"),
         Bug("inverted_condition", "if key not in self.values:", "if key in self.values:"),
-        Bug(
-            "missing_return",
-            "        self.values[key] = value\n        return value",
-            "        self.values[key] = value",
-        ),
+        Bug("missing_return", ".values[key] = value\n        return value", ".values[key] = value"),
         Bug(
             "missing_edge_case",
             "        if key not in self.values:\n            return default\n",
             "",
         ),
         Bug("wrong_operator", "(-counts[key], key)", "(counts[key], key)"),
-        Bug(
-            "early_return",
-            "        counts[key] = counts.get(key, 0) + 1\n    return counts",
-            "        counts[key] = counts.get(key, 0) + 1\n        return counts\n    "
-            "return counts",
-        ),
+        Bug("early_return", "1\n    return counts", "1\n        return counts\n    return counts"),
         Bug("wrong_variable", "oldest = next(iter(self.values))", "oldest = key"),
-        Bug(
-            "swapped_arguments",
-            "self.values.pop(key, None)\n        self.values[key] = value",
-            "self.values.pop(value, None)\n        self.values[key] = value",
-        ),
+        Bug("swapped_arguments", "pop(key, None)\n        self", "pop(value, None)\n        self"),
     ],
 )

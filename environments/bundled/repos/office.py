@@ -72,28 +72,12 @@ def days_between(year, first, last):
         Bug("missing_edge_case", "    if year % 400 == 0:\n        return True\n", ""),
         Bug("off_by_one", "return LENGTHS[month - 1]", "return LENGTHS[month % 12]"),
         Bug("off_by_one", "range(1, month)", "range(1, month + 1)"),
-        Bug(
-            "wrong_operator",
-            "year % 4 == 0 and year % 100 != 0",
-            "year % 4 == 0 or year % 100 != 0",
-        ),
-        Bug(
-            "inverted_condition",
-            "if month == 2 and is_leap(year)",
-            "if month == 2 and not is_leap(year)",
-        ),
+        Bug("wrong_operator", "year % 4 == 0 and year % 100 !=", "year % 4 == 0 or year % 100 !="),
+        Bug("inverted_condition", "if month == 2 and is_leap", "if month == 2 and not is_leap"),
         Bug("wrong_comparison", "1 <= month <= 12", "1 <= month < 12"),
         Bug("wrong_variable", "month_length(year, before)", "month_length(year, month)"),
-        Bug(
-            "early_return",
-            "        total += month_length(year, before)\n    return total",
-            "        total += month_length(year, before)\n        return total\n    return total",
-        ),
-        Bug(
-            "swapped_arguments",
-            "day_of_year(year, last[0], last[1]) -",
-            "day_of_year(year, last[1], last[0]) -",
-        ),
+        Bug("early_return", "return total", "    return total\n    return total"),
+        Bug("swapped_arguments", "(year, last[0], last[1]) -", "(year, last[1], last[0]) -"),
     ],
 )
 
@@ -205,36 +189,15 @@ def largest(bookings):
     ],
     bugs=[
         Bug("mutable_default", "into=None):\n", "into={}):\n"),
-        Bug(
-            "aliasing",
-            "self.balances = dict(balances or {})",
-            "self.balances = {} if balances is None else balances",
-        ),
-        Bug(
-            "wrong_comparison",
-            "self.balances.get(source, 0) < amount",
-            "self.balances.get(source, 0) <= amount",
-        ),
+        Bug("aliasing", "= dict(balances or {})", "= {} if balances is None else balances"),
+        Bug("wrong_comparison", ".balances.get(source, 0) <", ".balances.get(source, 0) <="),
         Bug("wrong_comparison", "amount > best[1]", "amount >= best[1]"),
         Bug("missing_edge_case", "    if best is None:\n        return None\n", ""),
-        Bug(
-            "missing_return",
-            "        return self.balances[account]",
-            "        self.balances[account]",
-        ),
-        Bug(
-            "wrong_variable",
-            "self.balances[target] = self.balances.get(target, 0) + amount",
-            "self.balances[target] = self.balances.get(source, 0) + amount",
-        ),
+        Bug("missing_return", "return self.balances[account]", "self.balances[account]"),
+        Bug("wrong_variable", "= self.balances.get(target, 0)", "= self.balances.get(source, 0)"),
         Bug("inverted_condition", "if amount <= 0:", "if amount > 0:"),
         Bug("wrong_operator", "self.balances[source] -= amount", "self.balances[source] += amount"),
-        Bug(
-            "early_return",
-            "        result[category] = result.get(category, 0) + amount\n    return result",
-            "        result[category] = result.get(category, 0) + amount\n        return "
-            "result\n    return result",
-        ),
+        Bug("early_return", "+ amount\n    return", "+ amount\n        return result\n    return"),
     ],
 )
 
@@ -331,27 +294,15 @@ def moved(person, town):
         Bug("aliasing", "changed = dict(person)", "changed = person"),
         Bug("missing_return", '    return " ".join(part', '    " ".join(part'),
         Bug("missing_edge_case", "for part in parts if part)", "for part in parts)"),
-        Bug(
-            "swapped_arguments",
-            '(person.get("last", ""), person.get("first", ""))',
-            '(person.get("first", ""), person.get("last", ""))',
-        ),
+        Bug("swapped_arguments", 'last", ""), person.get("first', 'first", ""), person.get("last'),
         Bug(
             "swapped_arguments",
             "text.lower() in full_name(person).lower()",
             "full_name(person).lower() in text.lower()",
         ),
         Bug("inverted_condition", "if text.lower() in", "if text.lower() not in"),
-        Bug(
-            "early_return",
-            "            return person\n    return None",
-            "            return person\n        return None\n    return None",
-        ),
+        Bug("early_return", " person\n    return", " person\n        return None\n    return"),
         Bug("wrong_variable", "in full_name(person).lower()", "in full_name(person)"),
-        Bug(
-            "wrong_operator",
-            'setdefault(person.get("town", "?"), []).append(full_name(person))',
-            'setdefault(person.get("town", "?"), []).extend(full_name(person))',
-        ),
+        Bug("wrong_operator", '.get("town", "?"), []).append(', '.get("town", "?"), []).extend('),
     ],
 )

@@ -73,11 +73,7 @@ def running_low(stock, least):
         Bug("wrong_comparison", "if count < least:", "if count <= least:"),
         Bug("wrong_comparison", "if left < 0:", "if left <= 0:"),
         Bug("wrong_operator", "get(article, 0) - count", "get(article, 0) + count"),
-        Bug(
-            "missing_edge_case",
-            "    if left == 0:\n        del result[article]\n    return result",
-            "    return result",
-        ),
+        Bug("missing_edge_case", "    if left == 0:\n        del result[article]\n    ", "    "),
         Bug(
             "early_return",
             "            found.append(article)\n    return sorted(found)",
@@ -148,20 +144,12 @@ def written(cents):
     bugs=[
         Bug("wrong_comparison", "amount >= free_from", "amount > free_from"),
         Bug("wrong_comparison", "0 <= percent <= 100", "0 <= percent < 100"),
-        Bug(
-            "swapped_arguments",
-            "discounted(sum(prices), percent)",
-            "discounted(percent, sum(prices))",
-        ),
+        Bug("swapped_arguments", "(sum(prices), percent)", "(percent, sum(prices))"),
         Bug("swapped_arguments", "divmod(cents, 100)", "divmod(100, cents)"),
         Bug("inverted_condition", "if free_from is not None and", "if free_from is None or not"),
         Bug("wrong_operator", "(100 - percent) // 100", "(100 - percent) % 100"),
         Bug("wrong_variable", "    return amount + shipping", "    return sum(prices) + shipping"),
-        Bug(
-            "missing_edge_case",
-            '    if cents < 0:\n        return "-" + written(-cents)\n',
-            "",
-        ),
+        Bug("missing_edge_case", '    if cents < 0:\n        return "-" + written(-cents)\n', ""),
         Bug("missing_return", '        return "-" + written(-cents)', "        written(-cents)"),
     ],
 )
@@ -244,26 +232,12 @@ def batches(numbers, size):
             "= [] if lines is None else list(lines)",
             "lines=[], urgent=False):\n        self.number = number\n        self.lines = lines",
         ),
-        Bug(
-            "inverted_condition", "(not order.urgent, order.number)", "(order.urgent, order.number)"
-        ),
+        Bug("inverted_condition", "not order.urgent, order.number", "order.urgent, order.number"),
         Bug("off_by_one", "numbers[start : start + size]", "numbers[start : start + size - 1]"),
         Bug("off_by_one", "range(0, len(numbers), size)", "range(0, len(numbers) - 1, size)"),
-        Bug(
-            "missing_return",
-            "        self.lines.append([article, count])\n        return self",
-            "        self.lines.append([article, count])",
-        ),
+        Bug("missing_return", "([article, count])\n        return self", "([article, count])"),
         Bug("wrong_operator", "line[1] += count", "line[1] = count"),
-        Bug(
-            "wrong_variable",
-            "sum(count for _, count in self.lines)",
-            "sum(1 for _, count in self.lines)",
-        ),
-        Bug(
-            "swapped_arguments",
-            "self.lines.append([article, count])",
-            "self.lines.append([count, article])",
-        ),
+        Bug("wrong_variable", "count for _, count in self.lines", "1 for _, count in self.lines"),
+        Bug("swapped_arguments", ".append([article, count])", ".append([count, article])"),
     ],
 )
