@@ -64,7 +64,7 @@ class Episode:
         return Reply(await self._answer)
 
     async def advance(self, reply: Message | None = None) -> list[Message]:
-        """Begin, or give the model's answer; go on until it is asked again, or to the end.
+        """Begin the rollout or give the model's answer; run until the next question or the end.
 
         Returns:
             The messages that are new to the model.
@@ -114,10 +114,10 @@ END_TIMEOUT = 60.0  # seconds that whatever still runs has to end, containers of
 
 
 class BackgroundLoop:
-    """An event loop in a thread of its own. It lives for as long as somebody holds it.
+    """An event loop in its own thread. It runs as long as anyone holds it.
 
-    All environments of a process share it, and with it whatever is shared in a loop, such as a
-    pool of sandboxes. The last one that lets go ends it, which cancels what still runs.
+    All environments of a process share it, with everything that belongs to a loop, such as a
+    pool of sandboxes. The last one to let go ends it, which cancels what still runs.
 
     Raises:
         EnvironmentFailure: It does not start.

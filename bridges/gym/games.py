@@ -23,7 +23,7 @@ Render: TypeAlias = Callable[[Any, "gymnasium.Env[Any, Any]"], str]
 
 _MARKED = re.compile(r"\x1b\[(?:\d+;)*4\d(?:;\d+)*m(.*?)\x1b\[0m", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
-_MOST_NUMBERS = 64  # of an array that is told number by number
+_MOST_NUMBERS = 64  # of an array that is listed number by number
 
 
 def default_render(observation: Any, env: gymnasium.Env[Any, Any]) -> str:
@@ -63,7 +63,7 @@ def numbers(observation: Any) -> str:
 def binned(ranges: Mapping[str, float], bins: int = 11) -> Render:
     """Return a renderer of continuous observations, in words and a few whole numbers.
 
-    Each number is told as a bin from -h to h, h being half of the bins: 0 is the middle, -h and h
+    Each number is given as a bin from -h to h, h being half of the bins: 0 is the middle, -h and h
     are the ends of its range and all beyond.
 
     Example::
@@ -101,7 +101,7 @@ Returns: TypeAlias = tuple[float, float | Literal["turns"]]
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """A game of Gymnasium's, as a model is told of it.
+    """A game of Gymnasium's, as described to a model.
 
     Attributes:
         rules: What it is about; begins the prompt.
@@ -167,7 +167,7 @@ _GAMES = {
             "wrong place 10, and arriving earns 20."
         ),
         actions=("south", "north", "east", "west", "pickup", "dropoff"),
-        # Whoever does not arrive has lost points. The longest of the shortest ways earns 3.
+        # Without arriving, points are only lost. The longest of the shortest ways earns 3.
         returns=(0.0, 3.0),
         render=_taxi,
     ),

@@ -26,8 +26,8 @@ _LIMITS = {
 class InterceptedModel:
     """Answers through verifiers, which knows the model and how to sample, and records the turn.
 
-    A request is sent once: whether to try again is verifiers' to say, which would take a second
-    one for another turn.
+    A request is sent once: retries are up to verifiers, which would take a second
+    request for another turn.
 
     Args:
         endpoint: The interception server, up to and including ``/v1``.
@@ -93,14 +93,14 @@ def _reply(answer: dict[str, Any]) -> Reply:
 
 
 KEY = "vf"  # our trace's place in verifiers' trace.info
-# Which of verifiers' stop conditions says that a limit of ours was reached.
+# verifiers' stop conditions for our own limits.
 _STOPS = {
     StopReason.MAX_TURNS: "max_turns",
     StopReason.MAX_TOKENS: "max_output_tokens",
     StopReason.MAX_SEQ_LEN: "context_length",
     StopReason.TRUNCATED: "truncated",
 }
-# Which of verifiers' errors belongs to what failed; the rest is its HarnessError.
+# verifiers' errors by failed boundary; HarnessError for any other.
 _ERRORS = {
     "sandbox": "SandboxError",
     "tool": "ToolsetError",

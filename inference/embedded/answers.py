@@ -16,7 +16,7 @@ from vf.inference.rendering.renderer import Renderer
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One choice: what was sampled, its text, and why it ended (None while it goes on)."""
+    """One choice: what was sampled, its text, and why it ended (None while it is unfinished)."""
 
     completion: Completion
     text: str
@@ -44,7 +44,7 @@ class Job:
     stops: list[int]
 
     async def answers(self) -> list[Answer]:
-        """Sample all choices at once; where one fails, the others are given up.
+        """Sample all choices concurrently; if one fails, the others are cancelled.
 
         Raises:
             EngineError: The engine died or refused the request.

@@ -140,14 +140,14 @@ class EmbeddedEngine:
                     self._manager.warmup()  # builds the cache, without a mask now
             except (MemoryError, RuntimeError, ValueError) as error:
                 raise EngineError(f"the embedded engine cannot make its cache: {error}") from error
-        # The generation thread is a daemon if the one that starts it is: whoever forgets to stop
-        # it, or is interrupted on the way, leaves a process that can end.
+        # The generation thread is a daemon if the thread that starts it is one. So a process whose
+        # engine was not stopped can still end.
         starter = threading.Thread(target=self._manager.start, daemon=True)
         starter.start()
         starter.join()
 
     def stop(self) -> None:
-        """Stop at once; requests under way fail. Safe to call twice."""
+        """Stop immediately; requests in progress fail. Safe to call twice."""
         if self._manager is not None:
             manager, self._manager = self._manager, None
             manager.stop(block=True, timeout=30.0, hard_stop=True)

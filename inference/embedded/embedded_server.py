@@ -65,7 +65,7 @@ class EmbeddedServer:
         self._server.start()
 
     def stop(self) -> None:
-        """Stop at once. Safe to call twice."""
+        """Stop immediately. Safe to call twice."""
         try:
             self._server.stop()
         finally:  # a signal may come while it waits

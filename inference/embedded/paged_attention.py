@@ -62,7 +62,7 @@ def serves(model: Any) -> bool:
 
 @contextmanager
 def selected(model: Any) -> Iterator[None]:
-    """Have the model attend in this way while the context is open."""
+    """Use this attention in the model while the context is open."""
     config = model.config.get_text_config()
     before, config._attn_implementation = config._attn_implementation, NAME
     try:

@@ -1,4 +1,4 @@
-"""A model that says what you tell it to, for testing environments and rubrics."""
+"""A model that answers from a script, for testing environments and rubrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ScriptedModel:
     """Answers from a list, or from a function of the messages so far.
 
     A line is text, a :class:`Message`, or ``{tool_name: arguments}`` for tool calls. The script
-    starts anew for every rollout.
+    restarts for every rollout.
 
     Example::
 

@@ -89,7 +89,7 @@ class ChatTemplate:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def encode_after(self, text: str) -> list[int]:
-        """Return the ids of a text that goes on where other tokens stand before it.
+        """Return the ids of a text that follows other tokens.
 
         A tokenizer may treat a sequence's first word in its own way, so text is encoded behind
         a special token, which is never merged with its neighbours and is taken off again.

@@ -146,9 +146,9 @@ class Renderer:
             reply: The answer that was just sampled; only the shape of its tool calls matters.
             new: The messages that came after it.
             tools: The tools on offer.
-            last_token_id: The answer's last token. Where that is the one with which the template
-                goes on, it is not repeated; where the turn was cut off, or ended on another
-                token, the tokens returned close it first.
+            last_token_id: The answer's last token. If the template continues with that token,
+                it is not repeated; if the turn was cut off or ended with another token, the
+                tokens returned close it first.
 
         Raises:
             BridgeError: The template does not show where the answer ends, or refuses ``new``.
@@ -193,11 +193,10 @@ class Renderer:
 
 
 def token_texts(model: str) -> Callable[[Sequence[int]], list[str]] | None:
-    """Return what gives the texts of a model's tokens, or None if its tokenizer is not here.
+    """Return a function from token ids to their texts, None if the tokenizer is not here.
 
-    Only a folder, or what a hub's cache on this machine already holds, is looked into: nothing is
-    fetched. An id that the tokenizer does not know, and a token that is no whole character, read
-    as the empty text.
+    Reads only a folder or the hub's cache on this machine: nothing is fetched. Unknown ids, and
+    tokens that are not whole characters, have the empty text.
 
     Args:
         model: A folder, ``tiny``, or a name on the hub.

@@ -89,7 +89,7 @@ def _reason(response: httpx.Response) -> str:
 
 
 def check_served(admin: Admin, base_url: str, model: str, max_seq_len: int) -> None:
-    """See that a server speaks OpenAI's API, and serves the model with enough context.
+    """Check that a server speaks OpenAI's API and serves the model with enough context.
 
     Raises:
         ConfigError: It does not; the message says what it does instead.
@@ -122,7 +122,7 @@ def check_served(admin: Admin, base_url: str, model: str, max_seq_len: int) -> N
 
 
 def check_tokenizer(admin: Admin, model: str, text: str, token_ids: list[int]) -> None:
-    """See that the server encodes a text as the trainer does, if it tells.
+    """Check that the server, if it has /tokenize, encodes a text as the trainer does.
 
     Raises:
         ConfigError: It does not; the message says where they part.

@@ -19,7 +19,7 @@ class Publisher(Protocol):
     """Brings weights to the server."""
 
     def publish(self, version: int) -> None:
-        """Serve the weights as they are now, as ``version``; requests under way go on.
+        """Serve the weights as they are now, as ``version``; requests in progress continue.
 
         Raises:
             ConfigError: The server is not set up for it.
@@ -44,7 +44,7 @@ class FixedWeights:
 
 @dataclass(eq=False)
 class LoraPublisher:
-    """Loads each version of the adapter under a name of its own, and unloads those out of use.
+    """Loads each version of the adapter under its own name, and unloads unused ones.
 
     A request keeps the adapter that it began with, so no token is sampled by half-changed
     weights, and no cached prefix of one version is taken for another's.
@@ -107,14 +107,14 @@ class LoraPublisher:
 
 @dataclass(eq=False)
 class DiskPublisher:
-    """Writes the whole model, and has the server read it again between two of its steps.
+    """Writes the whole model; the server reloads it between two of its steps.
 
     Args:
         admin: The server.
         serving: Told what is served.
         weights: The model.
         folder: Where it is written; the server must be able to read it.
-        pause_mode: ``keep`` freezes requests under way, which go on with the new weights;
+        pause_mode: ``keep`` freezes requests in progress, which continue with the new weights;
             ``wait`` lets them end first.
         untied: Whether to write a head of its own, also where it is tied to the embedding.
     """
@@ -141,12 +141,12 @@ class DiskPublisher:
         writing.rename(self.newest)
 
     def publish(self, version: int) -> None:
-        """Have the model read again; see :class:`Publisher`."""
+        """Write the model and reload it; see :class:`Publisher`."""
         self.write()
         self._reload(version)
 
     def restore(self) -> None:
-        """Have the newest model read again; see :class:`Publisher`."""
+        """Reload the newest model; see :class:`Publisher`."""
         if self.newest.is_dir():
             self._reload(self.serving.served.version)
 
@@ -177,7 +177,7 @@ def swapped(admin: Admin, version: int, mode: str = "keep") -> Iterator[None]:
         ) from error
     try:
         yield
-        # Requests under way compute their contexts anew: their keys and values are of old weights.
+        # Requests in progress recompute their contexts: their keys and values are of old weights.
         admin.post("/reset_prefix_cache", reset_running_requests="true")
         admin.post("/update_weight_version", {"new_version": str(version)})
     finally:

@@ -22,7 +22,7 @@ from pathlib import Path
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 
-MARK = "vf.sandbox"  # on every container of ours
+MARK = "vf.sandbox"  # on every container of vf-rl
 PREFIX = MARK + "."
 GRACE = 3600.0  # seconds past the expiry: clocks of machines differ, and there is no hurry
 
@@ -128,7 +128,7 @@ log = logging.getLogger("vf.sandbox")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A container of ours, whoever made it.
+    """A container of vf-rl, of this process or another.
 
     Attributes:
         id: The engine's id.
