@@ -56,8 +56,8 @@ def serve(pipe: Connection, calls: Any, received: Any, chat: bool = False) -> No
 
 
 def http_answers() -> list[bytes]:
+    from vf.inference.model_files import resolve_model
     from vf.inference.rendering.renderer import Renderer
-    from vf.inference.tiny_path import resolve_model
 
     tokenizer = Renderer.from_pretrained(resolve_model("tiny")).tokenizer
     answers = []

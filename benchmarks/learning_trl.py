@@ -92,7 +92,7 @@ def train_trl(pipe: Connection, config: Config, folder: Path, slices: Sequence[i
     from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOTrainer
 
-    from vf.inference.loading import load_module
+    from vf.inference.model_files import load_module
     from vf.trainer.collecting.task_cursor import TaskCursor
     from vf.trainer.learning.lora_targets import lora_targets
     from vf.trainer.preflight import preflight
@@ -179,7 +179,7 @@ def _tokenizer(plan: Plan) -> Any:
     from transformers import AutoTokenizer
     from trl.chat_template_utils import qwen3_template
 
-    from vf.inference.tiny_path import resolve_model
+    from vf.inference.model_files import resolve_model
 
     tokenizer = AutoTokenizer.from_pretrained(resolve_model(plan.config.model), padding_side="left")
     schemas = plan.environment.episode(0).toolbox.schemas()

@@ -121,9 +121,9 @@ def our_run(client: Any, turns: int) -> Run:
     from vf.evaluation.evaluate import evaluate, take_tasks
     from vf.inference.completions import TokenClient
     from vf.inference.model import Sampling
+    from vf.inference.model_files import resolve_model
     from vf.inference.models.token_model import TokenModel
     from vf.inference.rendering.renderer import Renderer
-    from vf.inference.tiny_path import resolve_model
 
     environment = Calculator(num_train=1024)
     environment.max_turns = turns

@@ -36,10 +36,10 @@ from statistics import median
 from typing import Any, Protocol
 
 from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.opening import open_container, open_engine, open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import find
-from vf.sandbox.container.sandbox import DockerSandbox
 
 TARGETS = {"exec": 20.0, "python": 100.0}  # times faster than the SDK's exec_run of `true`
 ACQUIRE_TARGET = 10.0  # ms

@@ -72,7 +72,7 @@ def make_model(folder: str) -> None:
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    from vf.inference.tiny_path import resolve_model
+    from vf.inference.model_files import resolve_model
 
     torch.manual_seed(0)
     config = LlamaConfig(

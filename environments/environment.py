@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
-from vf.inference.models.scripted import Script
+from vf.inference.models.scripted_model import Script
 from vf.rubrics.group import AnyRubric
 from vf.rubrics.rubric import Rubric, episode_return
 from vf.runtime.calling import call, instant
@@ -161,9 +161,9 @@ class Environment:
     def oracle(self, task: Task) -> Script | None:
         """Return what a model that solves this task says, for ``vf-eval --validate``.
 
-        The lines of a :class:`~vf.inference.models.scripted.ScriptedModel`: texts and tool calls,
-        one a turn, or a function of the messages so far. It may use ``task.answer``, and must earn
-        a reward of 1. None, as by default, if there is no such script.
+        The lines of a :class:`~vf.inference.models.scripted_model.ScriptedModel`: one text or tool
+        call a turn, or a function of the messages so far. It may use ``task.answer`` and must earn
+        a reward of 1. None, the default, means that there is no such script.
 
         Example::
 

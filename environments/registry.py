@@ -9,9 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from vf.environments.environment import Environment
-from vf.runtime.author_lines import author_lines
-from vf.runtime.errors import ConfigError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, author_lines, did_you_mean
 
 ENTRY_POINT_GROUP = "vf.environments"
 _TABLE = f'[project.entry-points."{ENTRY_POINT_GROUP}"]'

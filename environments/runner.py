@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from vf.environments.activity import Activity
 from vf.environments.environment import Environment, Observation, Step
 from vf.inference.model import Conversation, LimitReached, Model, Sampling
 from vf.runtime.calling import call
@@ -26,6 +25,35 @@ from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task
 from vf.traces.trace import Failure, StopReason, Trace, Turn
+
+
+class Activity:
+    """What one rollout does now; it may be read from any thread.
+
+    Attributes:
+        task: The problem.
+        doing: One of ``starting``, ``place`` (it waits for one), ``server`` (it waits for one that
+            is down), ``reset``, ``model``, ``step``, ``score``, ``close``, ``release``.
+        since: When that began, in seconds of ``time.monotonic``.
+        turn: Turns that the model has answered.
+    """
+
+    __slots__ = ("_on_change", "doing", "since", "task", "turn")
+
+    def __init__(self, task: Task, on_change: Callable[[], None] | None = None) -> None:
+        self.task = task
+        self.doing = "starting"
+        self.since = time.monotonic()
+        self.turn = 0
+        self._on_change = on_change
+
+    def enter(self, doing: str) -> None:
+        """Begin something else."""
+        self.doing = doing
+        self.since = time.monotonic()
+        if self._on_change is not None:
+            self._on_change()
+
 
 CLOSE_TIMEOUT = 30.0  # seconds that an environment gets to close, after which it is left behind
 _BOUNDARY: dict[str, type[InfrastructureError]] = {"model": ModelError, "score": RubricError}

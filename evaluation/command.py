@@ -14,7 +14,7 @@ from typing import Any
 from vf.evaluation.eval_config import EvalConfig, slug
 from vf.evaluation.load_eval_config import parse_config, read_toml
 from vf.evaluation.tally import Summary
-from vf.inference.tiny_path import TINY
+from vf.inference.model_files import TINY
 from vf.runtime.errors import ConfigError
 
 DONE, FAILED = 0, 1

@@ -9,8 +9,7 @@ from vf.evaluation.eval_config import EvalConfig, ModelConfig
 from vf.evaluation.models import api_key
 from vf.inference.model import Conversation
 from vf.inference.models.chat_model import ChatModel
-from vf.runtime.errors import ConfigError, ModelError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, ModelError, did_you_mean
 from vf.traces.messages import Message
 
 TRY_TOKENS = 16  # enough for a server with a least number, and cheap

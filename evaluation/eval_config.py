@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from vf.inference.model import Sampling
+from vf.inference.model_files import TINY
 from vf.inference.settings import (
     MinP,
     Positive,
@@ -23,7 +24,6 @@ from vf.inference.settings import (
     TopK,
     TopP,
 )
-from vf.inference.tiny_path import TINY
 
 Amount = Annotated[float, Field(ge=0)]
 # What changes how an evaluation runs, but not what it measures: a results folder may be gone on

@@ -14,9 +14,8 @@ from vf.environments.environment import Environment, Split
 from vf.environments.runner import rollout
 from vf.inference.model import Model, Sampling
 from vf.rubrics.group import score_group
-from vf.runtime.author_lines import author_lines
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, VfError
+from vf.runtime.errors import ConfigError, VfError, author_lines
 from vf.runtime.garbage import fewer_collections
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task

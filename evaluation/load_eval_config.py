@@ -11,8 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from vf.evaluation.eval_config import EvalConfig
-from vf.runtime.errors import ConfigError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, did_you_mean
 
 SYNONYMS = {
     "num_tasks": "tasks",

@@ -18,10 +18,9 @@ from pydantic import ValidationError
 from vf.environments.runner import rollout
 from vf.evaluation.eval_config import EvalConfig, ModelConfig, looks_local, slug
 from vf.evaluation.load_eval_config import explain
-from vf.inference.checkpoint import Checkpoint
 from vf.inference.model import Model
+from vf.inference.model_files import Checkpoint, resolve_model
 from vf.inference.settings import EmbeddedSettings, VllmSettings
-from vf.inference.tiny_path import resolve_model
 from vf.runtime.errors import ConfigError, ServerDown
 from vf.traces.trace import Trace
 

@@ -1,4 +1,4 @@
-"""Every exception the library raises on purpose, in one tree.
+"""Every exception the library raises on purpose, in one tree, and helpers for their messages.
 
 VfError
 ├── ConfigError            the user can fix it; commands exit with code 2
@@ -16,6 +16,10 @@ VfError
 """
 
 from __future__ import annotations
+
+import difflib
+import traceback
+from collections.abc import Iterable
 
 
 class VfError(Exception):
@@ -93,3 +97,35 @@ class TrainingError(InfrastructureError):
 
 class CheckpointError(TrainingError):
     """A checkpoint could not be written; those before it are whole."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the nearest known names, or ``""`` if none is near."""
+    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+
+
+_MOST_FRAMES = 4
+
+
+def author_lines(error: BaseException, module: str) -> str:
+    """Return a traceback without anything but the author's own lines, and the error itself.
+
+    Args:
+        error: What was raised.
+        module: A module of the author's. Frames of its top-level package are the author's; of
+            more than four, the last four are kept.
+
+    Returns:
+        Lines as Python prints them: file, line and code of each frame, innermost last, and then
+        the exception. For a syntax error that includes the place.
+    """
+    package = module.partition(".")[0]
+    frames = [
+        (frame, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] == package
+    ]
+    stack = traceback.StackSummary.extract(iter(frames[-_MOST_FRAMES:]))
+    shown = [*stack.format(), *traceback.format_exception_only(error)]
+    return "".join(shown).rstrip("\n")

@@ -28,7 +28,7 @@ from transformers import (
 
 from vf.environments.bundled.calculator import Calculator
 from vf.environments.runner import rollout
-from vf.inference.models.scripted import Script, ScriptedModel
+from vf.inference.models.scripted_model import Script, ScriptedModel
 from vf.traces.store import TraceStore
 from vf.traces.task import Task
 from vf.traces.trace import Trace

@@ -13,7 +13,7 @@ import pytest
 import vf
 from vf.environments import registry
 from vf.evaluation.evaluate import take_tasks
-from vf.inference.models.scripted import Line
+from vf.inference.models.scripted_model import Line
 from vf.trainer.settings.load_config import parse_config
 
 README = (Path(__file__).parents[1] / "README.md").read_text()

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 import vf
 from scripts.make_tiny_model import IMPERFECT, demonstrate, main, script
 from vf.environments.bundled.calculator import Calculator
-from vf.inference.tiny_path import resolve_model
+from vf.inference.model_files import resolve_model
 
 
 def rewards(behaviour: str, seed: int = 0) -> list[float | None]:

@@ -10,8 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, InfrastructureError, ToolError, ToolFailure
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, InfrastructureError, ToolError, ToolFailure, did_you_mean
 from vf.traces.messages import Message, ToolCall, writable
 from vf.traces.tools import ArgumentError, Tool, render_result
 from vf.traces.trace import ToolEvent

@@ -11,10 +11,10 @@ from vf.environments.environment import Environment
 from vf.environments.registry import make
 from vf.environments.runner import CLOSE_TIMEOUT
 from vf.evaluation.evaluate import take_tasks
+from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import check_kind, probe, summary
 from vf.inference.settings import EmbeddedSettings, VllmSettings
-from vf.inference.tiny_path import resolve_model
 from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, VfError

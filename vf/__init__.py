@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.evaluation.validation.validate import validate as validate
     from vf.inference.model import Sampling as Sampling
     from vf.inference.models.chat_model import ChatModel as ChatModel
-    from vf.inference.models.scripted import ScriptedModel as ScriptedModel
+    from vf.inference.models.scripted_model import ScriptedModel as ScriptedModel
     from vf.rubrics import outcomes as outcomes
     from vf.rubrics import penalties as penalties
     from vf.rubrics.group import GroupReward as GroupReward
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.sandbox.container.source import open_sandbox as open_sandbox
     from vf.sandbox.container.source import sandbox_source as sandbox_source
     from vf.sandbox.contract import Sandbox as Sandbox
-    from vf.sandbox.scripted import ScriptedSandbox as ScriptedSandbox
+    from vf.sandbox.scripted_sandbox import ScriptedSandbox as ScriptedSandbox
     from vf.tools.mcp.mcp_tools import McpTools as McpTools
     from vf.tools.sandbox_tools import BashTool as BashTool
     from vf.tools.sandbox_tools import FileTools as FileTools
@@ -66,7 +66,7 @@ _NAMES = {
     "vf.evaluation.validation.validate": "validate",
     "vf.inference.model": "Sampling",
     "vf.inference.models.chat_model": "ChatModel",
-    "vf.inference.models.scripted": "ScriptedModel",
+    "vf.inference.models.scripted_model": "ScriptedModel",
     "vf.rubrics.group": "GroupReward",
     "vf.rubrics.judge": "Judge",
     "vf.rubrics.judge_prompt": "Criterion",
@@ -78,7 +78,7 @@ _NAMES = {
     "vf.runtime.process_pool": "cpu_bound",
     "vf.sandbox.container.source": "open_sandbox sandbox_source",
     "vf.sandbox.contract": "Sandbox",
-    "vf.sandbox.scripted": "ScriptedSandbox",
+    "vf.sandbox.scripted_sandbox": "ScriptedSandbox",
     "vf.search": "search",  # the module itself
     "vf.tools.mcp.mcp_tools": "McpTools",
     "vf.tools.sandbox_tools": "BashTool FileTools PythonTool",

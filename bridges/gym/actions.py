@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from vf.inference.models.scripted import Line, as_reply
+from vf.inference.models.scripted_model import Line, as_reply
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 

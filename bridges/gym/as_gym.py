@@ -17,8 +17,13 @@ from vf.environments.environment import Environment, Split
 from vf.environments.registry import make
 from vf.evaluation.evaluate import take_tasks
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, EnvironmentFailure, InfrastructureError, RubricError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    InfrastructureError,
+    RubricError,
+    did_you_mean,
+)
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import StopReason, Trace

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vf.runtime.errors import ConfigError, ToolError, ToolFailure
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, ToolError, ToolFailure, did_you_mean
 from vf.traces.tools import render_result
 
 STEP = "step"  # the tool that an action is, where it is no text

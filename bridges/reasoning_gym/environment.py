@@ -9,14 +9,13 @@ from vf.bridges.reasoning_gym.problems import Problems
 from vf.bridges.reasoning_gym.scoring import score
 from vf.environments.environment import Environment, Split
 from vf.environments.generated import split_sizes
-from vf.inference.models.scripted import Script
+from vf.inference.models.scripted_model import Script
 from vf.rubrics.rubric import Rubric
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, RubricError, ScoringTimeout
+from vf.runtime.errors import ConfigError, RubricError, ScoringTimeout, did_you_mean
 from vf.runtime.extras import check_version, load
 from vf.runtime.process_pool import run_in_process
 from vf.runtime.seeding import derive_seed
-from vf.runtime.suggest import did_you_mean
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from vf.bridges.seeded_games import GlobalRandom
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.runtime.extras import load
-from vf.runtime.suggest import did_you_mean
 
 _REMEMBERED = 512  # problems
 _OURS = {"seed": "seed", "size": "num_train and num_eval"}

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from vf.bridges.seeded_games import GlobalRandom
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.runtime.extras import load
-from vf.runtime.suggest import did_you_mean
 
 MOST_PLAYERS = 15
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")

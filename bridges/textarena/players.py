@@ -12,8 +12,7 @@ from typing import Any, TypeAlias
 from vf.inference.model import Conversation, Model, Reply, Sampling
 from vf.inference.models.chat_model import ChatModel
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.traces.messages import Message
 
 # A move for the messages that a player has been shown and has said so far.

@@ -15,10 +15,8 @@ from typing import Any
 
 from vf.bridges.verifiers.checks import check_v0
 from vf.environments.environment import Environment
-from vf.runtime.author_lines import author_lines
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, author_lines, did_you_mean
 from vf.runtime.extras import check_version, load
-from vf.runtime.suggest import did_you_mean
 
 SUPPORTED = "0.3.1", "0.5"  # from, up to but without
 _LAST_V0 = (0, 4)  # the first without the v0 API

@@ -16,8 +16,7 @@ from vf.bridges.verifiers.v1_rollout import V1Rollout, prompt_of
 from vf.bridges.verifiers.v1_tools import Served
 from vf.environments.environment import Environment, Split, Step
 from vf.rubrics.group import GroupReward
-from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError, did_you_mean
 from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message
 from vf.traces.task import Task

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from vf.environments.environment import Environment, Split
 from vf.environments.generated import distinct_tasks, split_sizes
-from vf.inference.models.scripted import Script
+from vf.inference.models.scripted_model import Script
 from vf.rubrics.penalties import extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError

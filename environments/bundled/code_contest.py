@@ -16,7 +16,7 @@ from vf.environments.bundled.problems import (
 )
 from vf.environments.bundled.problems.problem import Problem
 from vf.environments.environment import Environment, Split, Step
-from vf.inference.models.scripted import Script
+from vf.inference.models.scripted_model import Script
 from vf.rubrics.outcomes.code_tests import credit, final_code
 from vf.rubrics.outcomes.grading import Case, grade
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors

@@ -16,7 +16,7 @@ from vf.environments.bundled.geo.passages import documents
 from vf.environments.bundled.geo.questions import Question
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.generated import split_sizes
-from vf.inference.models.scripted import Line, Script
+from vf.inference.models.scripted_model import Line, Script
 from vf.rubrics.penalties.search import Outcome, search_rubric
 from vf.runtime.errors import ConfigError
 from vf.runtime.seeding import derive_seed

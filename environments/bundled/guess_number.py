@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.generated import split_sizes
-from vf.inference.models.scripted import Script
+from vf.inference.models.scripted_model import Script
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
 from vf.runtime.seeding import derive_seed

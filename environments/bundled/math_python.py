@@ -9,11 +9,10 @@ from vf.environments.bundled.calculator import answered, correct
 from vf.environments.bundled.math_templates import TEMPLATES
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.generated import distinct_tasks, split_sizes
-from vf.inference.models.scripted import Script
+from vf.inference.models.scripted_model import Script
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
-from vf.runtime.errors import ConfigError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.sandbox.container.source import Sandboxes, sandbox_source
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.tools.sandbox_tools import PythonTool

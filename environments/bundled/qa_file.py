@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vf.environments.datasets.rows import Row, json_rows
-from vf.runtime.errors import ConfigError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, did_you_mean
 
 FIELDS = ("id", "question", "golden_answers")
 

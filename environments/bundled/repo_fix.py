@@ -12,7 +12,7 @@ from vf.environments.bundled.repos.draw import MODULES, MODULES_IN_A_REPO, Repo,
 from vf.environments.bundled.repos.module import Bug
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.generated import split_sizes
-from vf.inference.models.scripted import Line, Script
+from vf.inference.models.scripted_model import Line, Script
 from vf.rubrics.outcomes.grading import Case, Grade, grade
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 
 from vf.environments.environment import Environment, Split
 from vf.environments.generated import distinct_tasks, split_sizes
-from vf.inference.models.scripted import Script
+from vf.inference.models.scripted_model import Script
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
 from vf.traces.task import Task

@@ -10,7 +10,7 @@ from pathlib import Path
 from vf.environments.bundled.cached_index import cached_index
 from vf.environments.bundled.qa_file import Item, read_questions
 from vf.environments.environment import Environment, Split, Step
-from vf.inference.models.scripted import Line, Script
+from vf.inference.models.scripted_model import Line, Script
 from vf.rubrics.outcomes.text import normalize_answer
 from vf.rubrics.penalties.search import Outcome, search_rubric
 from vf.runtime.errors import ConfigError

@@ -19,9 +19,8 @@ from typing import Any, TypeAlias, TypeVar, cast, get_args
 
 from vf.environments.datasets.rows import Placed, Row, Source, read_rows
 from vf.environments.environment import Split
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.runtime.seeding import derive_seed
-from vf.runtime.suggest import did_you_mean
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from vf.evaluation.validation.arguments import random_arguments
 from vf.inference.model import Conversation, Reply, Sampling
-from vf.inference.models.scripted import Line, as_reply
+from vf.inference.models.scripted_model import Line, as_reply
 from vf.traces.messages import Message
 from vf.traces.task import Task
 

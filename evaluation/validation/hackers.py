@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from vf.evaluation.validation.agents import Agent, Situation, answer_text
 from vf.evaluation.validation.trap import Trap
-from vf.inference.models.scripted import Line
+from vf.inference.models.scripted_model import Line
 
 _TESTS = "tests/test_all.py"
 _PASSING = "def test_everything():\n    assert True\n"

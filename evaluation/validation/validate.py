@@ -34,7 +34,7 @@ from vf.evaluation.validation.judging import (
 )
 from vf.evaluation.validation.trap import Trap, set_trap
 from vf.inference.model import Model, Sampling
-from vf.inference.models.scripted import Line, Script, ScriptedModel
+from vf.inference.models.scripted_model import Line, Script, ScriptedModel
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.task import Task
 from vf.traces.trace import Trace

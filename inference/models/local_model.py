@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vf.inference.checkpoint import Checkpoint
 from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
+from vf.inference.model_files import Checkpoint, resolve_model
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import check_kind, probe, shows_tools
 from vf.inference.settings import EmbeddedSettings, VllmSettings
-from vf.inference.tiny_path import resolve_model
 from vf.inference.vllm.vllm_engine import FIXED, VllmEngine
 
 TOKENIZER_TEXT = "\n\tfor i in range(1024): x += 3.14  # naïve — Straße 東京 🙂"

@@ -28,7 +28,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from vf.inference.parsing.calls import Unreadable, call_from_text, malformed
+from vf.inference.parsing.build_calls import Unreadable, call_from_text, malformed
 from vf.inference.parsing.parser import MarkedParser, Tools, numbered
 from vf.inference.parsing.tagged import invoke_tags
 from vf.inference.parsing.values import Schemas, parameter_schemas

@@ -27,7 +27,7 @@ from __future__ import annotations
 import json
 import re
 
-from vf.inference.parsing.calls import (
+from vf.inference.parsing.build_calls import (
     Unreadable,
     call_from_object,
     calls_from_json,

@@ -38,7 +38,7 @@ import json
 import re
 from collections.abc import Callable
 
-from vf.inference.parsing.calls import Unreadable, call_from_text, calls_from_json
+from vf.inference.parsing.build_calls import Unreadable, call_from_text, calls_from_json
 from vf.inference.parsing.parser import MarkedParser
 from vf.inference.parsing.values import Schemas
 from vf.traces.messages import ToolCall

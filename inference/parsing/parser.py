@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
-from vf.inference.parsing.calls import Unreadable, malformed
+from vf.inference.parsing.build_calls import Unreadable, malformed
 from vf.inference.parsing.values import Schemas, parameter_schemas
 from vf.traces.messages import Message, ToolCall
 

@@ -17,7 +17,7 @@ import json
 import re
 from typing import Any
 
-from vf.inference.parsing.calls import Unreadable, call_from_values, decode, malformed
+from vf.inference.parsing.build_calls import Unreadable, call_from_values, decode, malformed
 from vf.inference.parsing.parser import MarkedParser
 from vf.inference.parsing.values import Schemas
 from vf.traces.messages import ToolCall

@@ -39,7 +39,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vf.inference.parsing.calls import Unreadable, call_from_values
+from vf.inference.parsing.build_calls import Unreadable, call_from_values
 from vf.inference.parsing.parser import MarkedParser
 from vf.inference.parsing.values import Schemas, read_value
 from vf.traces.messages import ToolCall

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from vf.inference.model_files import resolve_model
 from vf.inference.parsing import parser_for
 from vf.inference.rendering.bridge import Bridge, BridgeError
 from vf.inference.rendering.chat_template import ChatTemplate
 from vf.inference.rendering.seam import Seams
-from vf.inference.tiny_path import resolve_model
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 

@@ -12,8 +12,7 @@ from typing import Any, Literal, get_args
 from vf.rubrics.outcomes import exact, marked, token_f1
 from vf.rubrics.penalties.effort import extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Penalty, Rubric
-from vf.runtime.errors import ConfigError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.traces.trace import Trace
 
 Outcome = Literal["em", "f1"]

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.container.reaper import reap
-from vf.sandbox.container.sandbox import DockerSandbox
 from vf.sandbox.pool import SandboxPool
 
 log = logging.getLogger("vf.sandbox")

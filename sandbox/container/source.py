@@ -9,13 +9,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from vf.runtime.errors import ConfigError, SandboxError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, SandboxError, did_you_mean
 from vf.sandbox.contract import Limits, OpenSandbox, Sandbox
 
 if TYPE_CHECKING:
+    from vf.sandbox.container.docker_sandbox import DockerSandbox
     from vf.sandbox.container.profile import Profile
-    from vf.sandbox.container.sandbox import DockerSandbox
     from vf.sandbox.pool import SandboxPool
 
 _LIMITS = [field.name for field in fields(Limits)]

@@ -13,7 +13,7 @@ import vf
 from benchmarks.learning_report import Curve, summary
 from benchmarks.learning_trl import TrlCalculator, as_trace
 from vf.environments.bundled.calculator import Calculator
-from vf.inference.models.scripted import Line
+from vf.inference.models.scripted_model import Line
 
 TASK = vf.Task("(2 + 3) * 4", "Compute (2 + 3) * 4.", answer=20, info={"operations": 2})
 ADD: Line = {"calculate": {"op": "+", "a": 2, "b": 3}}

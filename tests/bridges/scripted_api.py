@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from vf.inference.models.scripted import Line, as_reply
+from vf.inference.models.scripted_model import Line, as_reply
 
 
 class Api:

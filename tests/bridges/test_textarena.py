@@ -18,7 +18,7 @@ from vf.bridges.textarena.environment import TextArena
 from vf.bridges.textarena.games import innermost, make_game
 from vf.bridges.textarena.players import random_move
 from vf.environments import registry
-from vf.inference.models.scripted import Script
+from vf.inference.models.scripted_model import Script
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.trace import StopReason

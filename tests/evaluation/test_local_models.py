@@ -19,9 +19,9 @@ from vf.evaluation.eval_config import ModelConfig
 from vf.evaluation.models import check_local
 from vf.inference.completions import TokenClient
 from vf.inference.model import Sampling
+from vf.inference.model_files import resolve_model
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.tiny_path import resolve_model
 from vf.inference.wire import JsonClient
 
 ARGV = ["calculator", "-r", "2", "--env-arg", "max_operand=20", "--max-tokens"]

@@ -13,7 +13,7 @@ from tests.evaluation.commands import call, results, traces
 pytest.importorskip("torch")
 
 from tests.inference.vllm.stand_in_engine import EXECUTABLE, Journal
-from vf.inference.tiny_path import resolve_model
+from vf.inference.model_files import resolve_model
 
 CONFIG = """
 tasks = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vf.inference.tiny_path import resolve_model
+from vf.inference.model_files import resolve_model
 
 # Qwen3's way: reasoning is shown only after the last question, tools are answered as the user.
 STRIPS_THINKING = """\

@@ -21,8 +21,8 @@ from tests.inference.tiny_serving import (
 from vf.inference.embedded.app import build_app
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.embedded_server import ServerThread
+from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.tiny_path import resolve_model
 from vf.runtime.errors import EngineError
 
 RENDERER = Renderer.from_pretrained(resolve_model("tiny"))

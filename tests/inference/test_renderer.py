@@ -19,8 +19,8 @@ from tests.inference.chat_templates import (
     STRIPS_THINKING,
     tokenizer,
 )
+from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import BridgeError, Renderer
-from vf.inference.tiny_path import resolve_model
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 

@@ -16,8 +16,8 @@ from vf.inference.embedded.app import build_app
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.embedded_server import ServerThread
 from vf.inference.model import Sampling
+from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.tiny_path import resolve_model
 
 TOOL = {
     "type": "function",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vf.runtime.errors import did_you_mean
 from vf.runtime.seeding import derive_seed
-from vf.runtime.suggest import did_you_mean
 
 PARTS = st.lists(st.integers() | st.text(), max_size=4)
 

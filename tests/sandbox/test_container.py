@@ -16,10 +16,10 @@ import pytest
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit, RuntimeUnknown
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.opening import open_container, open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, UID, Profile
 from vf.sandbox.container.reaper import find
-from vf.sandbox.container.sandbox import DockerSandbox
 from vf.sandbox.contract import Limits, Sandbox
 
 MIB = 2**20

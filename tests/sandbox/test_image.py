@@ -16,11 +16,11 @@ import pytest
 
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import check_engine
 from vf.sandbox.container.image import LABEL, build, debootstrap, inspected, with_packages
 from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import DEFAULT_IMAGE, UID, Profile
-from vf.sandbox.container.sandbox import DockerSandbox
 
 TAG = "vf-test-image:1"
 

@@ -9,7 +9,7 @@ import pytest
 
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.pool import PATIENCE, SandboxPool
-from vf.sandbox.scripted import ScriptedSandbox
+from vf.sandbox.scripted_sandbox import ScriptedSandbox
 
 
 class Counted(ScriptedSandbox):

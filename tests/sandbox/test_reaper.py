@@ -37,7 +37,7 @@ CREATE = """
 import asyncio
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.reaper import this_process
-from vf.sandbox.container.sandbox import DockerSandbox
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 async def again(engine):
     while True:
         await (await DockerSandbox.create(engine)).close()

@@ -15,7 +15,7 @@ from vf.sandbox.container.reaper import find
 from vf.sandbox.container.source import DockerSource, SandboxSource, sandbox_source
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
-from vf.sandbox.scripted import ScriptedSandbox
+from vf.sandbox.scripted_sandbox import ScriptedSandbox
 
 SMALL = {"backend": "docker", "pool": 2, "concurrency": 2, "lifetime": 300}
 LOCAL = {"backend": "local", "unsafe_local": True}

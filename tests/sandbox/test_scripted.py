@@ -11,7 +11,7 @@ import pytest
 import vf
 from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import ExecResult
-from vf.sandbox.scripted import SandboxCall
+from vf.sandbox.scripted_sandbox import SandboxCall
 
 T = TypeVar("T")
 

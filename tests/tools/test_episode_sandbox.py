@@ -14,7 +14,7 @@ from vf.rubrics.penalties import code_timeouts
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.source import given_source
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
-from vf.sandbox.scripted import ScriptedSandbox
+from vf.sandbox.scripted_sandbox import ScriptedSandbox
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.tools.tool_box import off_the_clock
 

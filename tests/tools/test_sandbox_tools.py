@@ -13,7 +13,7 @@ import vf
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.source import sandbox_source
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
-from vf.sandbox.scripted import ScriptedSandbox
+from vf.sandbox.scripted_sandbox import ScriptedSandbox
 from vf.tools.sandbox_tools import clip, describe
 
 TASK = vf.Task("t", "Go.")

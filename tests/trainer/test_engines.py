@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM
 from tests.inference.vllm.conftest import variables
 from tests.inference.vllm.stand_in_engine import EXECUTABLE, Journal, alive, until
 from vf.inference.completions import Completion
+from vf.inference.model_files import resolve_model
 from vf.inference.serving import Serving
-from vf.inference.tiny_path import resolve_model
 from vf.runtime.errors import ConfigError, ServerDown, TrainingError
 from vf.trainer.engines import PROBE_TOKENS, check_gap, probe
 from vf.trainer.learning.ranks import Ranks

@@ -12,8 +12,8 @@ import pytest
 import vf
 from vf.environments.bundled.geo_qa import GeoQA
 from vf.environments.bundled.wiki_qa import WikiQA
+from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.tiny_path import resolve_model
 from vf.traces.trace import Branch
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.settings.load_config import load_config

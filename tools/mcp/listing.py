@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vf.runtime.errors import ConfigError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.tools.json_schema import faults, validator
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what the chat APIs take as a tool's name

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vf.runtime.errors import ConfigError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.traces.export.openai_chat import read_chat
 from vf.traces.export.parquet import ENDING, read_parquet
 from vf.traces.trace import Trace

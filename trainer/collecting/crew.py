@@ -7,9 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from vf.environments.activity import Activity
 from vf.environments.environment import Environment
-from vf.environments.runner import rollout
+from vf.environments.runner import Activity, rollout
 from vf.inference.model import Model, Sampling
 from vf.inference.serving import Serving
 from vf.runtime.errors import ServerDown

@@ -55,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _probe(model: str, template_file: Path | None) -> list[Verdict]:
+    from vf.inference.model_files import resolve_model
     from vf.inference.rendering.renderer import Renderer
     from vf.inference.rendering.template_probe import probe
-    from vf.inference.tiny_path import resolve_model
 
     try:
         template = None if template_file is None else template_file.read_text(encoding="utf-8")

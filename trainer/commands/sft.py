@@ -196,9 +196,8 @@ def _renderer(config: SftConfig) -> Renderer:
     """Load what renders and reads for the model, and check that the model has the context."""
     import transformers
 
-    from vf.inference.checkpoint import Checkpoint
+    from vf.inference.model_files import Checkpoint, resolve_model
     from vf.inference.rendering.renderer import Renderer
-    from vf.inference.tiny_path import resolve_model
 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()

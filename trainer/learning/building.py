@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from vf.inference.loading import load_module
+from vf.inference.model_files import load_module
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.learning_rate import peak_learning_rate
 from vf.trainer.learning.lora_targets import lora_targets

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from vf.inference.loading import load_module
+from vf.inference.model_files import load_module
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted

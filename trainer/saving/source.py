@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vf.inference.checkpoint import Checkpoint
-from vf.inference.tiny_path import resolve_model
+from vf.inference.model_files import Checkpoint, resolve_model
 from vf.runtime.errors import ConfigError
 from vf.trainer.saving.checkpoint import latest_checkpoint
 from vf.trainer.saving.merging import ADAPTER_CONFIG

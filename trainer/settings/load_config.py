@@ -10,8 +10,7 @@ from typing import Any, TypeGuard, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from vf.runtime.errors import ConfigError
-from vf.runtime.suggest import did_you_mean
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.trainer.settings.config import ENGINES, Config, TrainerArgs
 
 DEFAULTS = TrainerArgs.model_fields

@@ -19,7 +19,7 @@ from trl import SFTConfig as TrlConfig
 from trl import SFTTrainer as TrlTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from vf.inference.loading import load_module
+from vf.inference.model_files import load_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.learning.lora_targets import lora_targets

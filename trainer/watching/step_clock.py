@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from vf.environments.activity import Activity
+from vf.environments.runner import Activity
 
 PARTS = ("generate", "environment", "reward", "train", "publish", "evaluate", "save", "wait")
 # What the trainer waits for while rollouts are under way, by what these do.

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 import vf
-from vf.inference.models.scripted import Line
+from vf.inference.models.scripted_model import Line
 
 DRY = {"is_slippery": False}
 # The newest version: it differs between versions of Gymnasium.

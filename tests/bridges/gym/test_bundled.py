@@ -15,7 +15,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
 from tests.bridges.gym.bundled import BUNDLED
 from vf.bridges.gym.actions import as_action
 from vf.bridges.gym.as_gym import GymnasiumEnv
-from vf.inference.models.scripted import as_reply
+from vf.inference.models.scripted_model import as_reply
 from vf.traces.messages import Message
 
 Transition = tuple[str, float, bool, bool, dict[str, Any]]

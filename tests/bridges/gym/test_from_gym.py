@@ -25,7 +25,7 @@ from tests.bridges.gym.playing import (
 )
 from vf.bridges.gym.from_gym import GymEnvironment
 from vf.bridges.gym.games import known_game
-from vf.inference.models.scripted import Line
+from vf.inference.models.scripted_model import Line
 from vf.traces.trace import StopReason
 
 

@@ -7,7 +7,7 @@ import time
 
 import vf
 from tests.bridges.openenv import openenv_servers as servers
-from vf.inference.models.scripted import Script
+from vf.inference.models.scripted_model import Script
 from vf.traces.messages import Message
 
 

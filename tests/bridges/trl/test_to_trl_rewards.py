@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import vf
-from vf.inference.models.scripted import Line, as_reply
+from vf.inference.models.scripted_model import Line, as_reply
 
 pytest.importorskip("trl")
 

@@ -12,7 +12,7 @@ import pytest
 import vf
 from vf.bridges.trl.as_trace import as_trace
 from vf.environments.bundled.calculator import Calculator, final_answer
-from vf.inference.tiny_path import resolve_model
+from vf.inference.model_files import resolve_model
 
 pytest.importorskip("trl")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -14,7 +14,7 @@ from vf.bridges.verifiers.from_verifiers import from_verifiers
 from vf.bridges.verifiers.rewards import RewardRange, reward_range
 from vf.bridges.verifiers.v0 import V0Environment
 from vf.evaluation.rescore import rescore
-from vf.inference.models.scripted import Line
+from vf.inference.models.scripted_model import Line
 from vf.runtime.errors import RubricError
 from vf.traces.trace import Trace
 

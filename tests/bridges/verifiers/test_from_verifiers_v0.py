@@ -14,7 +14,7 @@ from tests.bridges.scripted_api import scripted_api
 from vf.bridges.verifiers.from_verifiers import from_verifiers
 from vf.bridges.verifiers.v0 import V0Environment
 from vf.inference.model import Conversation, Reply
-from vf.inference.models.scripted import Line
+from vf.inference.models.scripted_model import Line
 from vf.traces.trace import StopReason, Trace
 
 pytestmark = [

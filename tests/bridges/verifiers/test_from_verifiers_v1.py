@@ -12,7 +12,7 @@ import vf
 from tests.bridges.scripted_api import scripted_api
 from vf.bridges.verifiers.from_verifiers import from_verifiers
 from vf.bridges.verifiers.v1 import TasksetEnvironment
-from vf.inference.models.scripted import Line
+from vf.inference.models.scripted_model import Line
 from vf.runtime.errors import InfrastructureError
 from vf.traces.trace import StopReason, Trace
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import vf
 from vf.environments.environment import Split
-from vf.inference.models.scripted import Script
+from vf.inference.models.scripted_model import Script
 from vf.rubrics.outcomes import exact, marked, multiple_choice, numeric
 
 

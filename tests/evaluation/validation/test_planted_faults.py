@@ -12,7 +12,7 @@ import vf
 from tests.evaluation.validation import faulty
 from vf.evaluation.validation.findings import Report
 from vf.evaluation.validation.validate import CHECKS, validate
-from vf.inference.models.scripted import Script
+from vf.inference.models.scripted_model import Script
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container.opening import open_container
 

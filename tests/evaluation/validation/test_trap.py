@@ -14,7 +14,7 @@ from vf.evaluation.validation import trap
 from vf.evaluation.validation.agents import Notes, Situation
 from vf.evaluation.validation.hackers import hackers
 from vf.evaluation.validation.trap import Trap, set_trap
-from vf.inference.models.scripted import Line
+from vf.inference.models.scripted_model import Line
 from vf.sandbox.container.opening import open_container
 from vf.sandbox.contract import ExecResult, Sandbox
 from vf.traces.messages import Message

@@ -16,9 +16,9 @@ import pytest
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.container.reaper import find
-from vf.sandbox.container.sandbox import DockerSandbox
 from vf.sandbox.contract import Limits
 
 MIB = 2**20

@@ -18,10 +18,10 @@ import pytest
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import DEFAULT_IMAGE
 from vf.sandbox.container.reaper import find, reap
-from vf.sandbox.container.sandbox import DockerSandbox
 
 from .conftest import PROFILE, probe, processes_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vf.sandbox.container.sandbox import DockerSandbox
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 
 from .conftest import Arena
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from vf.sandbox.container.sandbox import DockerSandbox
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 
 from .conftest import MIB, Arena
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.profile import UID
-from vf.sandbox.container.sandbox import DockerSandbox
 
 from .conftest import Arena
 

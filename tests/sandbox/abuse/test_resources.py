@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vf.sandbox.container.sandbox import DockerSandbox
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 
 from .conftest import MIB, Arena
 

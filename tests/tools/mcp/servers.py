@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import vf
-from vf.inference.models.scripted import Line
+from vf.inference.models.scripted_model import Line
 from vf.runtime.calling import call
 
 HERE = Path(__file__).parent

@@ -21,7 +21,7 @@ from tests.tools.mcp.servers import (
     told,
     tools,
 )
-from vf.inference.models.scripted import Line
+from vf.inference.models.scripted_model import Line
 
 
 def test_an_episode_with_a_server_of_the_official_package() -> None:

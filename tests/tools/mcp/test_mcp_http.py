@@ -9,7 +9,7 @@ import pytest
 
 import vf
 from tests.tools.mcp.servers import Desk, check, play, served, told, tools
-from vf.inference.models.scripted import Line
+from vf.inference.models.scripted_model import Line
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import vf
 from tests.tools.search.corpus import TOWNS, Quiz, in_episode, make_index
+from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.tiny_path import resolve_model
 from vf.tools.search.budget import CountTokens, estimate_tokens, fit, longest_prefix
 from vf.tools.search.contract import Document, Hit
 from vf.tools.search.search_session import NOTHING_FOUND

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import Owner, this_host
-from vf.sandbox.container.sandbox import DockerSandbox
 
 COMMANDS = ("ps", "reap", "build", "doctor")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.tiny_path import resolve_model
 from vf.trainer.commands.train import main
 from vf.trainer.settings.load_config import load_config
 

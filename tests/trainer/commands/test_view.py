@@ -119,7 +119,7 @@ def test_serving_answers_this_machine_only_and_ends_on_interrupt(run: Path) -> N
 def test_token_texts_come_from_the_models_own_tokenizer() -> None:
     from transformers import AutoTokenizer
 
-    from vf.inference.tiny_path import resolve_model
+    from vf.inference.model_files import resolve_model
 
     texts = token_texts("tiny")
     assert texts is not None

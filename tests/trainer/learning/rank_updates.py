@@ -15,7 +15,7 @@ from accelerate.utils import set_seed
 from torch.distributed.tensor import DTensor
 from transformers import AutoTokenizer
 
-from vf.inference.tiny_path import resolve_model
+from vf.inference.model_files import resolve_model
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.follower import follow

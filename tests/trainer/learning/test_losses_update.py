@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.trainer.learning.test_policy import samples
+from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.tiny_path import resolve_model
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.learning.batch import Sample, Totals, micro_batches, scale, weighted
 from vf.trainer.learning.custom_loss import load_loss

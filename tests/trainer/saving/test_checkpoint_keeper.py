@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from vf.inference import loading
+from vf.inference import model_files
 from vf.runtime.errors import CheckpointError, ConfigError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import latest_checkpoint, mark_best, remove_old
@@ -124,7 +124,7 @@ def test_another_model_of_the_same_shape_is_refused(
     first.save()
     first.close()
 
-    load = loading.load_module
+    load = model_files.load_module
 
     def fine_tuned(*args: Any) -> Any:
         model = load(*args)

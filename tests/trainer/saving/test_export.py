@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from vf.inference.tiny_path import resolve_model
+from vf.inference.model_files import resolve_model
 from vf.trainer.commands.train import main
 from vf.trainer.learning.policy import Policy
 from vf.trainer.rl_trainer import RLTrainer

@@ -13,8 +13,8 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import vf
+from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.tiny_path import resolve_model
 from vf.traces.trace import Trace
 from vf.trainer.sft.settings import SftConfig, parse_sft_config
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import vf
-from vf.inference.loading import load_module
+from vf.inference.model_files import load_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.traces.trace import Trace

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import vf
-from vf.environments.activity import Activity
 from vf.environments.environment import Split
+from vf.environments.runner import Activity
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.watching.watchdog import Watchdog
 

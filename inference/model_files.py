@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vf.inference.loading import load_module
-from vf.inference.tiny_path import resolve_model
 from vf.runtime.errors import ConfigError
+
+TINY = "tiny"
+
+
+def resolve_model(name: str) -> str:
+    """Return the folder of the shipped model for ``tiny``, and any other name as it is."""
+    return str(Path(__file__).parent / "tiny") if name == TINY else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +104,24 @@ class Checkpoint:
 
             module = PeftModel.from_pretrained(module, str(self.adapter)).get_base_model()
         return module.to("cuda" if cuda else "cpu").eval()
+
+
+def load_module(name: str, dtype: Any, key: str = "model") -> Any:
+    """Return a causal language model, on the CPU.
+
+    Args:
+        name: A folder, ``tiny``, or a hub name.
+        dtype: Torch's, of the weights.
+        key: The setting that names it, for the error.
+
+    Raises:
+        ConfigError: It cannot be loaded.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            resolve_model(name), dtype=dtype, attn_implementation="sdpa"
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{key} = {name!r}: cannot load it: {error}") from error
