@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vf.evaluation.eval_config import EvalConfig, slug
-from vf.evaluation.load_eval_config import parse_config, read_toml
+from vf.evaluation.eval_config import EvalConfig, parse_config, slug
 from vf.evaluation.tally import Summary
 from vf.inference.model_files import TINY
 from vf.runtime.errors import ConfigError
+from vf.runtime.toml import read_toml
 
 DONE, FAILED = 0, 1
 SETTINGS = (

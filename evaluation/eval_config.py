@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -24,6 +24,8 @@ from vf.inference.settings import (
     TopK,
     TopP,
 )
+from vf.runtime.errors import ConfigError
+from vf.runtime.toml import checked
 
 Amount = Annotated[float, Field(ge=0)]
 # What changes how an evaluation runs, but not what it measures: a results folder may be gone on
@@ -31,6 +33,11 @@ Amount = Annotated[float, Field(ge=0)]
 NOT_MEASURED = ("max_concurrent", "retry_errors", "generation_timeout", "prices", "output")
 # How much of it is measured: under higher values, too.
 SIZE = ("tasks", "rollouts_per_example")
+SYNONYMS = {
+    "num_tasks": "tasks",
+    "rollouts": "rollouts_per_example",
+    "concurrency": "max_concurrent",
+}
 
 
 def slug(name: str) -> str:
@@ -213,3 +220,27 @@ class EvalConfig(Strict):
 
 def _twice(names: Iterable[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
+def parse_config(raw: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> EvalConfig:
+    """Check an evaluation's settings.
+
+    Args:
+        raw: What the TOML says, or the like of it.
+        overrides: Settings of the command line, which replace those of the same name; tables are
+            merged.
+
+    Raises:
+        ConfigError: A key or value is wrong. All problems are listed.
+    """
+    merged = dict(raw)
+    for theirs, ours in SYNONYMS.items():
+        if theirs in merged:
+            if ours in merged:
+                raise ConfigError(f"{theirs} and {ours} are the same setting; keep {ours}")
+            merged[ours] = merged.pop(theirs)
+    for key, value in (overrides or {}).items():
+        before = merged.get(key)
+        both = isinstance(value, dict) and isinstance(before, dict)
+        merged[key] = {**before, **value} if both else value  # type: ignore[dict-item]
+    return checked(EvalConfig, merged)

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from vf.environments.runner import rollout
 from vf.evaluation.eval_config import EvalConfig, ModelConfig, looks_local, slug
-from vf.evaluation.load_eval_config import explain
 from vf.inference.model import Model
 from vf.inference.model_files import Checkpoint, resolve_model
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError, ServerDown
+from vf.runtime.toml import checked
 from vf.traces.trace import Trace
 
 Say = Callable[[str], None]
@@ -59,11 +57,7 @@ def engine_settings(config: ModelConfig) -> EmbeddedSettings | VllmSettings:
             raise ConfigError(
                 f"model {config.name}: inference.{name} is for training; leave it out"
             )
-    try:
-        return kind.model_validate({**config.inference, "engine": config.engine})
-    except ValidationError as error:
-        lines = [explain(kind, each) for each in error.errors(include_url=False)]
-        raise ConfigError("\n".join(f"inference.{line}" for line in lines)) from None
+    return checked(kind, {**config.inference, "engine": config.engine}, under="inference")
 
 
 def fingerprint(config: ModelConfig) -> str | None:

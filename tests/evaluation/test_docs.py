@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from vf.evaluation.load_eval_config import parse_config, read_toml
+from vf.evaluation.eval_config import parse_config
 from vf.evaluation.run import prepare
+from vf.runtime.toml import read_toml
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "configs" / "evals").glob("*.toml"))

@@ -23,18 +23,7 @@ from vf.inference.settings import (
 )
 from vf.trainer.settings.loop_args import LoopArgs
 from vf.trainer.settings.loss_args import LossArgs
-from vf.trainer.settings.shared import (
-    LongSequences,
-    LoraAlpha,
-    LoraDropout,
-    LoraRank,
-    MaxGradNorm,
-    OutputDir,
-    RunName,
-    Schedule,
-    Seed,
-    WarmupSteps,
-)
+from vf.trainer.settings.shared import SharedArgs
 
 
 class EnvConfig(Strict):
@@ -70,21 +59,14 @@ _LOSS_SETTINGS: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 
 
-class TrainerArgs(LossArgs, LoopArgs):
+class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     """``[trainer.args]``: how the model learns."""
-
-    run_name: RunName = None
-    output_dir: OutputDir = "runs"
-    seed: Seed = 0
 
     micro_batch_tokens: Positive | Literal["auto"] = Field(
         default=8192,
         description="Tokens in one forward and backward pass; padding counts where there is any, "
         "and a shared prefix counts once. `auto` takes as many as the free memory is predicted to "
         "hold.",
-    )
-    micro_batch_size: Positive | None = Field(
-        default=None, description="Most sequences in one forward and backward pass."
     )
     packing: bool = Field(
         default=True,
@@ -94,13 +76,11 @@ class TrainerArgs(LossArgs, LoopArgs):
         default=True,
         description="Where it pays, compute tokens that packed sequences begin with alike once.",
     )
-    long_sequences: LongSequences = "drop"
 
     max_tokens: Positive = Field(default=512, description="Tokens sampled in one turn at most.")
     max_prompt_len: Positive = Field(
         default=1024, description="Tokens in a task's first prompt at most."
     )
-    max_seq_len: Positive = Field(default=2048, description="Tokens in one context at most.")
     temperature: Annotated[float, Field(gt=0)] = Field(
         default=1.0, description="Sampling temperature."
     )
@@ -111,9 +91,6 @@ class TrainerArgs(LossArgs, LoopArgs):
     generation_timeout: Seconds = Field(
         default=120.0, description="Seconds for one answer of the model."
     )
-    lr_scheduler_type: Schedule = "constant"
-    warmup_steps: WarmupSteps = 0
-    max_grad_norm: MaxGradNorm = 1.0
     bf16: bool | Literal["auto"] = Field(
         default="auto",
         description="Keep the frozen weights in bfloat16 (with LoRA). `auto` does where LoRA is "
@@ -125,12 +102,6 @@ class TrainerArgs(LossArgs, LoopArgs):
         "does if the predicted peak without it is more than the free memory.",
     )
 
-    use_lora: bool = Field(
-        default=True, description="Train a LoRA adapter rather than all weights."
-    )
-    lora_rank: LoraRank = 16
-    lora_alpha: LoraAlpha = 32
-    lora_dropout: LoraDropout = 0.0
     lora_target_modules: list[str] | None = Field(
         default=None,
         description="Names of the adapted modules; by default what train_attn, train_mlp and "
@@ -157,11 +128,7 @@ class TrainerArgs(LossArgs, LoopArgs):
                 f"micro_batch_tokens = {self.micro_batch_tokens} is below max_seq_len = "
                 f"{self.max_seq_len}, so a full context fits in no micro-batch; raise it"
             )
-        changed = {
-            name
-            for name, field in type(self).model_fields.items()
-            if getattr(self, name) != field.default
-        }
+        changed = self.changed()
         self.check_loop(changed)
         self._check_adapter(changed)
         self._check_loss(changed)
@@ -171,9 +138,7 @@ class TrainerArgs(LossArgs, LoopArgs):
 
     def _check_adapter(self, changed: set[str]) -> None:
         parts = {"train_attn", "train_mlp", "train_unembed"}
-        lora = sorted(name for name in changed if name.startswith("lora_") or name in parts)
-        if lora and not self.use_lora:
-            raise ValueError(f"{', '.join(lora)} is set, but use_lora = false; remove one")
+        self.check_lora({name for name in changed if name.startswith("lora_") or name in parts})
         if self.bf16 is True and not self.use_lora:
             raise ValueError(
                 "bf16 = true needs use_lora = true: weights trained in bfloat16 lose small updates"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeGuard, get_args
+from typing import Any, TypeGuard
 
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
-
-from vf.runtime.errors import ConfigError, did_you_mean
-from vf.trainer.settings.config import ENGINES, Config, TrainerArgs
+from vf.runtime.errors import ConfigError
+from vf.runtime.toml import checked, override, read_toml
+from vf.trainer.settings.config import Config, TrainerArgs
 
 DEFAULTS = TrainerArgs.model_fields
 # What users of other trainers call our settings.
@@ -37,22 +34,17 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list
 
     Args:
         path: The file.
-        overrides: ``key=value`` pairs. A bare name means ``[trainer.args]``; the value is TOML,
-            or else text.
+        overrides: ``key=value`` pairs. A bare name belongs to ``[trainer.args]``; the value is
+            parsed as TOML, or else is text.
 
     Returns:
-        The config, and a note for each synonym that was understood.
+        The config, and a note for each synonym that was replaced.
 
     Raises:
         ConfigError: The file is missing or not TOML, or a key or value is wrong. All problems
             are listed.
     """
-    try:
-        raw = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"there is no config file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    raw = read_toml(path)
     for each in overrides:
         override(raw, each, _path)
     return parse_config(raw)
@@ -61,18 +53,14 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list
 def parse_config(raw: dict[str, Any]) -> tuple[Config, list[str]]:
     """Check a config given as nested dicts; see :func:`load_config`."""
     notes = _translate(raw)
-    try:
-        return Config.model_validate(raw), notes
-    except ValidationError as error:
-        lines = [_explain(problem) for problem in error.errors(include_url=False)]
-        raise ConfigError("\n".join(lines)) from None
+    return checked(Config, raw), notes
 
 
 def overridden(overrides: Sequence[str]) -> set[str]:
-    """Return the dotted names of the settings that overrides set, by our names for them."""
+    """Return the dotted names of the settings that overrides set; synonyms are replaced."""
     names = set()
-    for override in overrides:
-        *table, key = _path(override.partition("=")[0])
+    for each in overrides:
+        *table, key = _path(each.partition("=")[0])
         names.add(".".join([*table, SYNONYMS.get(key, key)]))
     return names
 
@@ -82,33 +70,6 @@ def _path(key: str) -> list[str]:
     if len(path) == 1 and path[0] in {*DEFAULTS, *SYNONYMS, *PRODUCTS}:
         return ["trainer", "args", path[0]]
     return path
-
-
-def override(raw: dict[str, Any], setting: str, where: Callable[[str], list[str]]) -> None:
-    """Put one ``--set`` into a config given as nested dicts.
-
-    Args:
-        raw: The config; it is changed.
-        setting: ``key=value``; the value is TOML, or else text.
-        where: Returns the names of the tables down to a key, and the key's own.
-
-    Raises:
-        ConfigError: It is not of that form, or leads through what is no table.
-    """
-    key, equals, text = setting.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {setting!r}: must be of the form key=value")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    path = where(key)
-    table = raw
-    for part in path[:-1]:
-        table = table.setdefault(part, {})
-        if not isinstance(table, dict):
-            raise ConfigError(f"--set {setting!r}: {part!r} is not a table")
-    table[path[-1]] = value
 
 
 def _translate(raw: dict[str, Any]) -> list[str]:
@@ -182,39 +143,3 @@ def _resize(args: dict[str, Any], theirs: str, size: int, why: str) -> str:
 
 def _is_count(value: Any) -> TypeGuard[int]:
     return type(value) is int and value > 0
-
-
-def _explain(problem: Any) -> str:
-    loc = tuple(str(part) for part in problem["loc"])
-    # Pydantic names the engine that it chose after "inference", where the TOML has no such table.
-    where = ".".join(loc[:1] + loc[2:] if loc[:1] == ("inference",) else loc)
-    if problem["type"] == "union_tag_invalid":
-        given = problem["ctx"]["tag"]
-        hint = did_you_mean(given, list(ENGINES))
-        return f"inference.engine = {given!r}: no such engine.{hint} Known: {', '.join(ENGINES)}"
-    if problem["type"] == "extra_forbidden":
-        known = list(_fields_at(loc[:-1]))
-        hint = did_you_mean(loc[-1], known)
-        return f"{where}: unknown key.{hint} Known here: {', '.join(known)}"
-    field = _fields_at(loc[:-1]).get(loc[-1]) if loc else None
-    description = (field.description or "") if field else ""
-    if problem["type"] == "missing":
-        return f"{where}: missing. {description}"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return f"{where}: {message}"
-    return f"{where} = {problem['input']!r}: {message}. {description}"
-
-
-def _fields_at(path: Sequence[str]) -> dict[str, FieldInfo]:
-    """Return the settings of the table that pydantic knows by this path."""
-    model: type[BaseModel] | None = Config
-    for depth, part in enumerate(path):
-        if path[:depth] == ("inference",):
-            model = ENGINES.get(part)
-        elif part != "inference" or depth:
-            field = model.model_fields.get(part) if model else None
-            kinds = [field.annotation, *get_args(field.annotation)] if field else []
-            nested = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
-            model = nested[0] if nested else None
-    return model.model_fields if model else {}

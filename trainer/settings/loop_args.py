@@ -85,9 +85,6 @@ class LoopArgs(BaseModel):
         description="Share of max_concurrent that an evaluation may take from training rollouts; "
         "what these leave free it has too.",
     )
-    save_steps: Positive = Field(
-        default=50, description="Steps between checkpoints; the last is always saved."
-    )
     save_total_limit: Positive | None = Field(
         default=None,
         description="Newest checkpoints that are kept, beside the best by held-out reward; by "
@@ -99,9 +96,6 @@ class LoopArgs(BaseModel):
     stall_timeout: Seconds = Field(
         default=300.0,
         description="Seconds without any progress after which the run says who waits for what.",
-    )
-    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
-        default=[], description="Where metrics go beside metrics.jsonl."
     )
 
     @property

@@ -10,11 +10,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, field_validator
 
 from vf.inference.settings import STRICT, Positive
+from vf.trainer.settings.shared import NotNegative, Share
 
 AdvantageKind = Literal["mean", "mean_std", "rloo", "max_rl"]
-Share = Annotated[float, Field(ge=0, le=1)]
-NotNegative = Annotated[float, Field(ge=0)]
-Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class LossArgs(BaseModel):
@@ -122,13 +120,9 @@ class LossArgs(BaseModel):
     learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
         default=1e-4, description="Peak learning rate; `auto` follows a rule in docs/losses.md."
     )
-    betas: Annotated[list[Beta], Field(min_length=2, max_length=2)] = Field(
-        default=[0.9, 0.95], description="AdamW's decay rates of the two moments."
-    )
     eps: Annotated[float, Field(gt=0)] = Field(
         default=1e-8, description="AdamW's term in the denominator."
     )
-    weight_decay: NotNegative = Field(default=0.0, description="AdamW's decoupled decay.")
 
     train_attn: bool = Field(default=True, description="LoRA adapts the attention's layers.")
     train_mlp: bool = Field(

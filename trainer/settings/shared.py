@@ -1,35 +1,81 @@
-"""Settings that training runs and warm starts have alike: their types and descriptions."""
+"""The settings that training runs and warm starts have in common."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
-from vf.inference.settings import Positive
+from vf.inference.settings import STRICT, Positive
 
-RunName = Annotated[
-    str | None,
-    Field(
+Share = Annotated[float, Field(ge=0, le=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Schedule = Literal["constant", "linear", "cosine"]
+SCHEDULE = "Course of the learning rate after the warm-up."
+
+
+class SharedArgs(BaseModel):
+    """The part of ``[trainer.args]`` that means the same in every kind of run."""
+
+    model_config = STRICT
+
+    run_name: str | None = Field(
+        default=None,
         pattern=r"^[\w.-]+$",
         description="Folder of the run; by default the TOML's name and a number.",
-    ),
-]
-OutputDir = Annotated[str, Field(description="Where run folders are made.")]
-Seed = Annotated[int, Field(description="Seed of everything random.")]
-LongSequences = Annotated[
-    Literal["drop", "truncate", "refuse"],
-    Field(
-        description="What becomes of a sequence over max_seq_len: it is not trained on, is cut to "
-        "it, or ends the run.",
-    ),
-]
-Schedule = Annotated[
-    Literal["constant", "linear", "cosine"],
-    Field(description="Course of the learning rate after the warm-up."),
-]
-WarmupSteps = Annotated[int, Field(ge=0, description="Steps of linear warm-up.")]
-MaxGradNorm = Annotated[float, Field(gt=0, description="Gradient norm is clipped to it.")]
-LoraRank = Annotated[Positive, Field(description="Rank of the adapter.")]
-LoraAlpha = Annotated[float, Field(gt=0, description="Scale of the adapter, over its rank.")]
-LoraDropout = Annotated[float, Field(ge=0, lt=1, description="Dropout before the adapter.")]
+    )
+    output_dir: str = Field(default="runs", description="Folder in which run folders are made.")
+    seed: int = Field(default=0, description="Seed of all randomness in the run.")
+
+    micro_batch_size: Positive | None = Field(
+        default=None, description="Maximum sequences in one forward and backward pass."
+    )
+    max_seq_len: Positive = Field(default=2048, description="Maximum tokens in one sequence.")
+    long_sequences: Literal["drop", "truncate", "refuse"] = Field(
+        default="drop",
+        description="A sequence longer than max_seq_len is dropped or truncated, or ends the run.",
+    )
+
+    lr_scheduler_type: Schedule = Field(default="constant", description=SCHEDULE)
+    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="The gradient's norm is clipped to this."
+    )
+    betas: Annotated[list[Beta], Field(min_length=2, max_length=2)] = Field(
+        default=[0.9, 0.95], description="AdamW's decay rates of the two moments."
+    )
+    weight_decay: NotNegative = Field(default=0.0, description="AdamW's decoupled decay.")
+
+    use_lora: bool = Field(
+        default=True, description="Train a LoRA adapter rather than all weights."
+    )
+    lora_rank: Positive = Field(default=16, description="Rank of the adapter.")
+    lora_alpha: float = Field(
+        default=32, gt=0, description="Scale of the adapter, divided by its rank."
+    )
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout before the adapter.")
+
+    save_steps: Positive = Field(
+        default=50, description="Steps between checkpoints; the last is always saved."
+    )
+    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
+        default=[], description="Trackers that receive the metrics, besides metrics.jsonl."
+    )
+
+    def changed(self) -> set[str]:
+        """Return the names of the settings that are not at their defaults."""
+        fields = type(self).model_fields
+        return {name for name, field in fields.items() if getattr(self, name) != field.default}
+
+    def check_lora(self, names: set[str]) -> None:
+        """Refuse settings of the adapter where there is none.
+
+        Args:
+            names: Settings that only the adapter reads, and that were changed.
+
+        Raises:
+            ValueError: There are some, and ``use_lora`` is false.
+        """
+        if names and not self.use_lora:
+            raise ValueError(f"{', '.join(sorted(names))} is set, but use_lora = false; remove one")

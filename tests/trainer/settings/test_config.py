@@ -179,7 +179,7 @@ def test_overrides(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_or_not_toml(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no config file.*missing\.toml"):
+    with pytest.raises(ConfigError, match=r"there is no file .*missing\.toml"):
         load_config(tmp_path / "missing.toml")
     with pytest.raises(ConfigError, match="not valid TOML"):
         load_config(write(tmp_path, "model = "))
@@ -215,7 +215,8 @@ def test_no_setting_is_dead() -> None:
         node.attr
         for room in ("trainer", "inference")
         for path in (REPOSITORY / room).rglob("*.py")
-        if path.name not in ("config.py", "settings.py", "loop_args.py", "loss_args.py")
+        if path.name
+        not in ("config.py", "settings.py", "loop_args.py", "loss_args.py", "shared.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
     }

@@ -64,7 +64,7 @@ def test_settings_that_go_together(fine: dict[str, Any]) -> None:
             ["python, sleep is for a server that vf-rl starts"],
         ),
         ({"port": 70000}, ["inference.port = 70000"]),
-        ({"gpus": [-1]}, ["inference.gpus.0 = -1"]),
+        ({"gpus": [-1]}, ["inference.gpus[0] = -1"]),
         ({"publish": "ftp"}, ["inference.publish = 'ftp'"]),
         ({"startup_timeout": 0}, ["inference.startup_timeout = 0"]),
         ({"logprob_tolerance": 0}, ["inference.logprob_tolerance = 0"]),

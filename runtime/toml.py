@@ -1,0 +1,127 @@
+"""Settings from TOML: read, overridden and checked, with errors that name the key and the fix."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, Tag, ValidationError
+from pydantic.fields import FieldInfo
+
+from vf.runtime.errors import ConfigError, did_you_mean
+
+Table = TypeVar("Table", bound=BaseModel)
+MANY = 20  # more names than this are not worth listing in a message
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file.
+
+    Raises:
+        ConfigError: The file is missing, unreadable or not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def override(raw: dict[str, Any], setting: str, where: Callable[[str], list[str]]) -> None:
+    """Apply one ``--set`` to a config given as nested dicts.
+
+    Args:
+        raw: The config, changed in place.
+        setting: ``key=value``. The value is parsed as TOML; if that fails, it is text.
+        where: Maps a key to the names of the tables that lead to it, followed by its own name.
+
+    Raises:
+        ConfigError: The setting has another form, or its path leads through something that is
+            not a table.
+    """
+    key, equals, text = setting.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {setting!r}: must be of the form key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    path = where(key)
+    table = raw
+    for part in path[:-1]:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {setting!r}: {part!r} is not a table")
+    table[path[-1]] = value
+
+
+def checked(model: type[Table], raw: Mapping[str, Any], *, under: str = "") -> Table:
+    """Return raw settings as an instance of their model.
+
+    Args:
+        model: The pydantic model.
+        raw: The settings as nested dicts.
+        under: Path of the table that ``raw`` is, for the messages; the whole file by default.
+
+    Raises:
+        ConfigError: A key or value is wrong. All problems are listed, one per line.
+    """
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        lines = [_explain(model, each, under) for each in error.errors(include_url=False)]
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _explain(root: type[BaseModel], problem: Any, under: str) -> str:
+    where, table, field = _place(root, problem["loc"])
+    where = f"{under}.{where}".strip(".")
+    description = (field.description or "") if field else ""
+    match problem["type"]:
+        case "extra_forbidden":
+            known = table.model_fields if table else {}
+            hint = did_you_mean(str(problem["loc"][-1]), known)
+            names = "see docs/reference.md" if len(known) > MANY else ", ".join(known)
+            return f"{where}: unknown key.{hint} Known here: {names}"
+        case "missing":
+            return f"{where}: missing. {description}"
+        case "union_tag_invalid":  # the function that returns the tag is named after its key
+            key, given = problem["ctx"]["discriminator"].strip("_()"), problem["ctx"]["tag"]
+            known = problem["ctx"]["expected_tags"].replace("'", "").split(", ")
+            hint = did_you_mean(given, known)
+            return f"{where}.{key} = {given!r}: unknown.{hint} Known: {', '.join(known)}"
+        case "value_error":
+            message = problem["msg"].removeprefix("Value error, ")
+            return f"{where}: {message}" if where else message
+    return f"{where} = {problem['input']!r}: {problem['msg']}. {description}".rstrip()
+
+
+def _place(
+    root: type[BaseModel], loc: tuple[Any, ...]
+) -> tuple[str, type[BaseModel] | None, FieldInfo | None]:
+    """Return where a problem is: its key as in the TOML, the table's model, and the last field."""
+    where, kind, table, field = "", root, None, None
+    for part in loc:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            table, field = kind, kind.model_fields.get(str(part))
+            where, kind = f"{where}.{part}", field.annotation if field else None
+        elif isinstance(part, int):
+            where, kind = f"{where}[{part}]", _table(kind)
+        elif get_origin(kind) is dict:
+            where, kind = f"{where}.{part}", _table(kind)
+        else:  # pydantic names the member of a union that it tried; the TOML has no such table
+            kind = next((each for each in get_args(kind) if Tag(str(part)) in get_args(each)), None)
+            kind = _table(kind)
+    return where.removeprefix("."), table, field
+
+
+def _table(kind: Any) -> Any:
+    """Return the table's model inside an annotation such as ``list[Table]``, if there is one."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    return next((found for each in get_args(kind) if (found := _table(each))), None)
