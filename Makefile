@@ -51,7 +51,7 @@ vllm-cpu: $(READY)
 
 sandbox-image: $(READY)
 	@$(PIP) -e '.[sandbox]'
-	$(BIN)/vf-sandbox build
+	$(BIN)/vf-rl sandbox build
 
 check: $(DEV)
 	$(BIN)/ruff format --check .

@@ -1,11 +1,11 @@
-"""What `vf-eval` costs beside the model: `python benchmarks/eval_overhead.py`.
+"""What `vf-rl eval` costs beside the model: `python benchmarks/eval_overhead.py`.
 
 An instant fake chat API, in a process of its own, answers everything with a tool call. Against
 it, each in a fresh process:
 
 - plain: the `openai` client with a semaphore, and nothing else: what anybody would write. It posts
   what one of our rollouts posts, and keeps nothing.
-- ours: the whole command, `vf-eval calculator -m fake -b ...`: environment, tool, score, traces
+- ours: the whole command, `vf-rl eval calculator -m fake -b ...`: environment, tool, score, traces
   streamed to disk, results. Its clock starts with the first rollout.
 
 The same command with a quarter and with four times as many rollouts of the same tasks shows what

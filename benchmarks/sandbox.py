@@ -1,7 +1,7 @@
 """What sandboxed code costs, beside the usual ways: `python benchmarks/sandbox.py`.
 
-Needs a container engine and the image (`vf-sandbox build`). In one run, on one machine, one after
-the other in every round:
+Needs a container engine and the image (`vf-rl sandbox build`). In one run, on one machine, one
+after the other in every round:
 
 - cli: the `docker` program, one process per call.
 - sdk: the docker SDK's `containers.run` and `exec_run`.

@@ -1,6 +1,6 @@
 """How fast a page of many long traces opens and scrolls: `python benchmarks/trace_viewer.py`.
 
-Writes 1,000 traces of 20,000 tokens, half of them sampled, as one page with `vf-view`'s own
+Writes 1,000 traces of 20,000 tokens, half of them sampled, as one page with `vf-rl view`'s own
 functions, and opens it from the disk in a headless Chromium. Then it reads through the table and
 through one trace's tokens a screenful at a time, and takes the longest gap between two frames.
 The token ids follow Zipf's law and the logprobs an exponential one, so that they compress about

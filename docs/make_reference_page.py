@@ -83,9 +83,9 @@ _HEAD = """\
 # Every setting
 
 All keys of the three TOMLs: that of a training run (`vf-rl run.toml`), of a [warm start](sft.md)
-(`vf-sft warm.toml`) and of an evaluation (`vf-eval evals.toml`). This page is written from the
-models that check them: `python docs/make_reference_page.py`. What a setting does to a run is in
-[the guide](guide-training.md), how they work together in [the loop](loop.md), the formulas in
+(`vf-rl sft warm.toml`) and of an evaluation (`vf-rl eval evals.toml`). This page is generated from
+the models that check them: `python docs/make_reference_page.py`. What a setting does to a run is
+in [the guide](guide-training.md), how they work together in [the loop](loop.md), the formulas in
 [losses](losses.md).
 
 A key that is not here is an error, and so is a value out of range or a setting that another one

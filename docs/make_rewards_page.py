@@ -53,8 +53,8 @@ rubric = vf.Rubric(
    `rollouts/unscored` counts it. A scorer that fails is an error, and never a reward.
 7. **Keep a holdout that is never tuned on**, neither by the trainer nor by you: the eval split, and
    an outcome that the training reward does not contain.
-8. **Try to game it before the model does**: `vf-eval --validate ENV`. Score what you have again
-   with a new rubric before you train on it: `vf-eval --rescore TRACES --rubric RUBRIC`, or
+8. **Try to game it before the model does**: `vf-rl eval --validate ENV`. Score what you have again
+   with a new rubric before you train on it: `vf-rl eval --rescore TRACES --rubric RUBRIC`, or
    `vf.evaluation.rescore` from Python.
 
 ## The algebra

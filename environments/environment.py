@@ -159,7 +159,7 @@ class Environment:
                 raise result
 
     def oracle(self, task: Task) -> Script | None:
-        """Return what a model that solves this task says, for ``vf-eval --validate``.
+        """Return what a model that solves this task says, for ``vf-rl eval --validate``.
 
         The lines of a :class:`~vf.inference.models.scripted_model.ScriptedModel`: one text or tool
         call a turn, or a function of the messages so far. It may use ``task.answer`` and must earn

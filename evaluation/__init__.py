@@ -1,1 +1,1 @@
-"""`vf-eval`: models measured in environments, with intervals, limits and exact resume."""
+"""`vf-rl eval`: models measured in environments, with intervals, limits and exact resume."""

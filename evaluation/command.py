@@ -1,4 +1,4 @@
-"""``vf-eval ENV -m MODEL``, ``vf-eval CONFIG.toml`` and ``vf-eval --compare A B``, as commands."""
+"""`vf-rl eval ENV -m MODEL` and `vf-rl eval CONFIG.toml`, from command line to results."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ LIMITS = {
     "max_cost": "max_cost",
 }
 ONE_MODEL = ("model", "base_url", "api_key_env", "engine", "tokenizer")
-ONE_ENVIRONMENT = ("env_arg", "args")
 
 
 def evaluate_command(args: argparse.Namespace) -> int:
     """Evaluate, print the results, and return the exit code.
 
     Raises:
-        ConfigError: Something is wrong with what was asked for.
+        ConfigError: An argument or setting is wrong.
         VfError: The evaluation failed as a whole.
     """
     from vf.evaluation.results import ResultsFolder
@@ -60,10 +59,10 @@ def evaluate_command(args: argparse.Namespace) -> int:
 
 
 def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
-    """Return the settings that a command line asks for, and the results folder.
+    """Return the settings and the results folder that the command line names.
 
     Raises:
-        ConfigError: They are wrong, or do not go together.
+        ConfigError: A setting is wrong, or two do not go together.
     """
     overrides: dict[str, Any] = {
         name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None
@@ -78,24 +77,24 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
     if args.prices is not None:
         overrides["prices"] = read_toml(args.prices).get("prices", {})
     if args.what.endswith(".toml"):
-        for name in (*ONE_MODEL, *ONE_ENVIRONMENT):
+        for name in (*ONE_MODEL, "args"):
             if getattr(args, name) is not None:
                 flag = f"--{name.replace('_', '-')}"
-                raise ConfigError(f"{flag} is for one environment and model; set it in {args.what}")
+                raise ConfigError(f"{flag} needs a single environment; set it in {args.what}")
         config = parse_config(read_toml(Path(args.what)), overrides)
         default = Path("evals") / slug(Path(args.what).stem)
     else:
         if args.model is None:
             if named := [name for name in ONE_MODEL if getattr(args, name) is not None]:
                 flag = f"--{named[0].replace('_', '-')}"
-                raise ConfigError(f"{flag} is of a model: name it with -m")
+                raise ConfigError(f"{flag} needs a model: name it with -m")
             args.model = TINY
             print(
-                f"vf-eval: no model was named (-m): {TINY!r}, which ships with vf-rl, acts",
+                f"vf-rl eval: no model was named (-m): using {TINY!r}, which ships with vf-rl",
                 file=sys.stderr,
             )
         model = {name: getattr(args, name) for name in ONE_MODEL if getattr(args, name) is not None}
-        environment = {"id": args.what, "args": {**(args.args or {}), **dict(args.env_arg or ())}}
+        environment = {"id": args.what, "args": args.args or {}}
         config = parse_config({"environments": [environment], "models": [model]}, overrides)
         default = Path("evals") / f"{slug(args.what)}-{slug(args.model)}"
     return config, args.output or (Path(config.output) if config.output else default)
@@ -133,34 +132,7 @@ def _print(
     if as_json:
         print(json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False))
         return
-    from vf.evaluation.result_table import print_results
+    from vf.evaluation.result_table import console, print_results
 
-    console = _console()
-    print_results(summaries, console)
-    console.print(f"\ntraces and results: {path}", soft_wrap=True, highlight=False, markup=False)
-
-
-def compare_command(a: Path, b: Path, *, as_json: bool = False) -> int:
-    """Compare two evaluations, print how they differ, and return the exit code.
-
-    Raises:
-        ConfigError: There is nothing to compare.
-    """
-    from vf.evaluation.compare import compare
-
-    comparisons = compare(a, b)
-    if as_json:
-        print(json.dumps([each.to_dict() for each in comparisons], indent=2, ensure_ascii=False))
-        return DONE
-    from vf.evaluation.result_table import print_comparison
-
-    print_comparison(comparisons, _console())
-    return DONE
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    from vf.evaluation.result_table import WIDTH
-
-    return Console() if sys.stdout.isatty() else Console(width=WIDTH)
+    print_results(summaries, out := console())
+    out.print(f"\ntraces and results: {path}", soft_wrap=True, highlight=False, markup=False)

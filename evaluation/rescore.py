@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from statistics import fmean
+from typing import Any
 
+from vf.environments.registry import make
 from vf.rubrics.group import AnyRubric, score_group
 from vf.runtime.errors import ConfigError, InfrastructureError, RubricError
 from vf.runtime.garbage import fewer_collections
@@ -114,3 +119,113 @@ async def _score(trace: Trace, rubric: AnyRubric, timeout: float) -> Trace:
 
 def _fail(trace: Trace, error: InfrastructureError) -> None:
     trace.error = Failure.of(error)
+
+
+def load_rubric(name: str, args: dict[str, Any] | None = None) -> AnyRubric:
+    """Return a rubric by name.
+
+    Args:
+        name: ``module:name`` of a rubric, or of a function or class that returns one; or the id
+            of an environment.
+        args: Arguments of the function, class or environment.
+
+    Raises:
+        ConfigError: It cannot be loaded or called, or is not a rubric.
+    """
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        return make(name, **(args or {})).rubric
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"--rubric: cannot load {name!r}: {error}") from error
+    if isinstance(found, type) or not hasattr(found, "score"):
+        if not callable(found):
+            raise ConfigError(f"--rubric: {name!r} is a {type(found).__name__}, not a rubric")
+        try:
+            found = found(**(args or {}))
+        except TypeError as error:
+            raise ConfigError(f"--rubric: {name!r} cannot be called: {error}") from error
+    elif args:
+        raise ConfigError(f"--rubric: {name!r} is already a rubric and takes no --args")
+    if not all(hasattr(found, each) for each in ("score", "score_group", "group_rewards")):
+        raise ConfigError(f"--rubric: {name!r} gave a {type(found).__name__}, not a rubric")
+    return found  # type: ignore[no-any-return]
+
+
+def rescore_files(traces: Path, rubric: AnyRubric, output: Path | None = None) -> Tally:
+    """Score the traces of a file, or of each file of a folder, again.
+
+    Args:
+        traces: A traces file, or a folder of them.
+        rubric: Scores them.
+        output: Where the traces are written, if anywhere.
+
+    Returns:
+        What changed.
+
+    Raises:
+        ConfigError: There are no traces, a line of them is wrong, or ``output`` exists.
+    """
+    files = sorted(traces.glob("*.jsonl")) if traces.is_dir() else [traces]
+    if not files:
+        raise ConfigError(f"--rescore: there is no .jsonl file in {traces}")
+    if output is not None and output.exists():
+        raise ConfigError(f"--output: {output} exists and is never overwritten")
+    tally = Tally()
+
+    async def score(store: TraceStore | None) -> None:
+        for file in files:  # one by one: a group never spans two
+            async for trace in rescore(tally.before(TraceStore(file)), rubric):
+                tally.after(trace)
+                if store is not None:
+                    store.append(trace)
+
+    with nullcontext() if output is None else TraceStore(output) as store:
+        asyncio.run(score(store))
+    return tally
+
+
+class Tally:
+    """What rescoring changed, without keeping the traces."""
+
+    def __init__(self) -> None:
+        self.total = self.failed = self.unscored = self.changed = 0
+        self.errors: list[str] = []
+        self._old: list[float] = []
+        self._new: list[float] = []
+        self._pending: deque[tuple[bool, float | None]] = deque()
+
+    def before(self, traces: Iterable[Trace]) -> Iterator[Trace]:
+        """Note the rewards that the traces have, while passing them on."""
+        for trace in traces:
+            # One whose scoring alone failed can be scored again.
+            self._pending.append((trace.error is not None and not trace.ended, trace.reward))
+            yield trace
+
+    def after(self, trace: Trace) -> None:
+        """Compare the trace's new reward with the one it had."""
+        had_failed, old = self._pending.popleft()  # traces come back in order
+        self.total += 1
+        self.failed += had_failed
+        if trace.error is not None:
+            self.errors += [] if had_failed else [trace.error.message]
+            return
+        new = trace.reward
+        self.unscored += new is None
+        self.changed += old != new
+        self._old += [] if old is None else [old]
+        self._new += [] if new is None else [new]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the result in sentences."""
+        yield f"{self.total} traces; {self.failed} failed rollouts were left unchanged"
+        yield f"reward {_mean(self._old)} → {_mean(self._new)}, {self.changed} changed"
+        if self.unscored:
+            yield f"{self.unscored} cannot be scored by this rubric"
+        if self.errors:
+            yield f"{len(self.errors)} could not be scored; the first: {self.errors[0]}"
+
+
+def _mean(values: list[float]) -> str:
+    return f"{fmean(values):.4f}" if values else "(none)"

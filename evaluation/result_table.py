@@ -1,7 +1,8 @@
-"""Results as tables for people."""
+"""Results as tables."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
@@ -13,7 +14,12 @@ from vf.evaluation.estimators import Estimate
 from vf.evaluation.progress import clock
 from vf.evaluation.tally import Summary
 
-WIDTH = 200  # where the output is a pipe, so that no cell is cut
+WIDTH = 200  # columns if the output is a pipe, so that no cell is cut
+
+
+def console() -> Console:
+    """Return the console that results are printed to."""
+    return Console() if sys.stdout.isatty() else Console(width=WIDTH)
 
 
 def print_results(summaries: Sequence[Summary], console: Console) -> None:

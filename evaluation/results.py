@@ -133,7 +133,7 @@ class ResultsFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._unlock()
-            raise ConfigError(f"another vf-eval is writing to {self.path}") from None
+            raise ConfigError(f"another vf-rl eval is writing to {self.path}") from None
         except OSError as error:
             raise ConfigError(f"{self.path} cannot be written to: {error.strerror}") from error
         return self

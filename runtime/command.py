@@ -1,12 +1,16 @@
-"""What every command has in common: how it ends, and how it lists what it has to say."""
+"""What every command shares: its parser, its messages and its exit codes."""
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import logging
+import re
 import signal
 import sys
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vf.runtime.errors import ConfigError, VfError
 
@@ -16,20 +20,90 @@ if TYPE_CHECKING:
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 
 
+class CommandParser(argparse.ArgumentParser):
+    """An argument parser that keeps line breaks, takes no abbreviations and suggests options.
+
+    Args:
+        options: What :class:`argparse.ArgumentParser` takes.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse, and exit with an error that names the nearest option for an unknown one."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            word = unknown[0].partition("=")[0]
+            known = re.findall(r"(?<![\w-])--[a-z][\w-]*", self.format_help())
+            # Compared with the beginnings: --rollout is near --rollouts-per-example.
+            nearest = {name[: len(word) + 1]: name for name in known}
+            near = difflib.get_close_matches(word, nearest, n=1)
+            hint = f". Did you mean {nearest[near[0]]!r}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return parsed, unknown
+
+
+def add_run_options(add: Callable[..., Any], *, set: str, dry_run: str, resume: str) -> None:
+    """Add the options of the commands that start a run from a TOML.
+
+    Args:
+        add: ``add_argument`` of the parser or of one of its groups.
+        set: Help of ``--set``.
+        dry_run: Help of ``--dry-run``.
+        resume: Help of ``--resume``.
+    """
+    add("config", nargs="?", type=Path, metavar="CONFIG.toml", help=argparse.SUPPRESS)
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help=set)
+    add("--dry-run", action="store_true", help=dry_run)
+    add("--resume", type=Path, metavar="RUN", help=resume)
+
+
+def check_run_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Exit with a usage error unless the run's options go together."""
+    if (args.config is None) == (args.resume is None):
+        parser.error("name either a config or, with --resume, the folder of a run")
+    if args.resume is not None and args.dry_run:
+        parser.error("--dry-run starts no run, so it cannot be combined with --resume")
+
+
+def add_subcommand(commands: Any, name: str, what: str, *examples: str) -> argparse.ArgumentParser:
+    """Add a subcommand whose ``--help`` shows what it does and how it is called.
+
+    Args:
+        commands: What ``add_subparsers`` returned.
+        name: The subcommand.
+        what: What it does, in lower case and without a full stop.
+        examples: Arguments of example calls.
+
+    Returns:
+        Its parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=what, description=f"{what[0].upper()}{what[1:]}."
+    )
+    calls = [f"{parser.prog} {example}".rstrip() for example in examples]
+    parser.epilog = "\n  ".join(["examples:", *calls])
+    return parser
+
+
 def run_command(
     name: str, body: Callable[[], int], *, kept: str = "", extra: str | None = None
 ) -> int:
-    """Run a command's body; what goes wrong becomes a line on standard error and an exit code.
+    """Run a command's body; an error becomes a line on standard error and an exit code.
 
     Args:
         name: The command as it is typed.
         body: Does the work and returns the exit code.
-        kept: What is left of the work where a signal ends it, for the line that says so.
-        extra: The extra of vf-rl that brings the packages the command needs.
+        kept: What a signal leaves of the work, for the message.
+        extra: The extra of vf-rl that installs the packages the command needs.
 
     Returns:
-        The body's exit code; 2 for a :class:`ConfigError` or a missing package; 1 for other errors
-        of ours and of the system; 128 + N where signal N ended it, as of a shell.
+        The body's exit code; 2 for a :class:`ConfigError` or a missing package; 1 for any other
+        :class:`VfError` or :class:`OSError`; 128 + N if signal N ended it, as in a shell.
     """
     try:
         return body()
@@ -37,7 +111,7 @@ def run_command(
         return complain(name, str(error), BAD_USAGE)
     except (VfError, OSError) as error:
         log = logging.getLogger("vf")
-        if log.handlers:  # of a run's log file
+        if log.handlers:  # the run's log file
             log.exception("the command failed")
         return complain(name, str(error), FAILED)
     except ModuleNotFoundError as error:
@@ -52,7 +126,7 @@ def run_command(
 
 
 def complain(name: str, text: str, code: int = FAILED) -> int:
-    """Say on standard error what is wrong; returns the exit code, for the caller to return."""
+    """Print a message on standard error and return the exit code."""
     print(f"{name}: {text}", file=sys.stderr)
     return code
 
@@ -63,3 +137,11 @@ def show(console: Console, rows: Iterable[tuple[str, str]]) -> None:
 
     for name, text in rows:
         console.print(f"[bold]{escape(name):>12}[/bold]  {escape(text)}", soft_wrap=True)
+
+
+def quiet_transformers() -> None:
+    """Keep transformers' progress bars and warnings off the terminal; errors still show."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()

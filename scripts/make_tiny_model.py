@@ -1,7 +1,7 @@
 """Makes the tiny chat model that ships with the library: `python scripts/make_tiny_model.py OUT`.
 
 A Llama-shaped transformer of about a million parameters with a byte-level BPE tokenizer and a
-chat template with tools, warm-started twice by `vf-sft` on traces of scripted agents in the
+chat template with tools, warm-started twice by `vf-rl sft` on traces of scripted agents in the
 `calculator` environment. It first learns from faultless ones how to call the tool and copy numbers,
 and then from deliberately imperfect ones, most of which guess, stop early or slip. So it is able to
 do the right thing, but does it less than half the time, which leaves reinforcement learning
@@ -157,7 +157,7 @@ def build(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 def warm_start(
     model: Path, name: str, traces: Sequence[Trace], out: Path, **settings: float
 ) -> Path:
-    """Fine-tune a model on traces with `vf-sft`; returns the folder of the model it makes.
+    """Fine-tune a model on traces with `vf-rl sft`; returns the folder of the model it makes.
 
     Args:
         model: The folder of the model.

@@ -25,7 +25,7 @@ if ! answers; then
     command -v dockerd >/dev/null || missing+=(docker.io)
     command -v iptables >/dev/null || missing+=(iptables)
 fi
-# Where no registry answers `vf-sandbox build` makes its image with these, which takes root.
+# Where no registry answers `vf-rl sandbox build` makes its image with these, which takes root.
 if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
     command -v debootstrap >/dev/null || missing+=(debootstrap)
     [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] || missing+=(debian-archive-keyring)

@@ -32,7 +32,7 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         )
 
 NO_CONTAINERS = "no containers here: "
-BUILD = "make sandbox-image (which runs `vf-sandbox build`)"
+BUILD = "make sandbox-image (which runs `vf-rl sandbox build`)"
 START = "bash scripts/start_docker.sh"
 
 NO_BROWSER = "there is no Chromium here: apt-get install chromium"

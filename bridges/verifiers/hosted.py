@@ -142,7 +142,7 @@ def reward(info: Mapping[str, Any]) -> float:
 
 
 def metrics(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return what the reward is made of, by the names that ``vf-eval`` has for it.
+    """Return what the reward is made of, by the names that ``vf-rl eval`` has for it.
 
     Raises:
         ValueError: Another harness than ours ran it.

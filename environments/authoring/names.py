@@ -54,7 +54,7 @@ def names_of(id: str) -> Names:
     if id in registered():
         raise ConfigError(
             f"there is an environment {id!r} already; take another name, or see it with "
-            f"`vf-eval --validate {id}`"
+            f"`vf-rl eval --validate {id}`"
         )
     if package in sys.stdlib_module_names or _is_module(package):
         raise ConfigError(

@@ -12,8 +12,8 @@ from vf.environments.authoring.names import Names
 from vf.runtime.errors import ConfigError
 
 _CONTAINERS = """
-It runs code in containers. `vf-sandbox doctor` says whether they can be had here, and
-`vf-sandbox build` makes their image; without them, the tests that need one are skipped.
+It runs code in containers. `vf-rl sandbox doctor` checks that this machine has what they need,
+and `vf-rl sandbox build` builds their image; without them, the tests that need one are skipped.
 """
 
 _PRIME_RL = """

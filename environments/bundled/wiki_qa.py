@@ -26,7 +26,7 @@ class WikiQA(Environment):
     """Answer questions from a file by searching a corpus.
 
     Question files are JSONL, each line with ``id``, ``question`` and ``golden_answers``. The
-    corpus is one of two: ``index``, which ``vf-search build`` has made or a retriever serves, or
+    corpus is one of two: ``index``, which ``vf-rl search build`` has made or a retriever serves, or
     ``corpus``, a file that is indexed once per machine, in the user's cache folder.
 
     Args:

@@ -1,5 +1,5 @@
 """Whether an environment can be solved, teaches something, and can be gamed.
 
-``vf-eval --validate ENV``: scripted agents act in it through the real runner. One knows the
+``vf-rl eval --validate ENV``: scripted agents act in it through the real runner. One knows the
 solution, some know nothing, and a suite of hackers tries to be paid without solving anything.
 """

@@ -148,8 +148,8 @@ def _explained(profile: Profile) -> Iterator[None]:
         said = str(error)
         if "No such image" in said:
             raise ImageMissing(
-                f"the image {profile.image!r} is not on this machine: `vf-sandbox build` makes the "
-                "one that is used by default"
+                f"the image {profile.image!r} is not on this machine; `vf-rl sandbox build` builds "
+                "the default one"
             ) from error
         # The engine's word for it, or, where it finds out too late, that of its PID 1.
         if any(words in said for words in NO_PROGRAM):

@@ -226,7 +226,7 @@ def check_image(engine: Engine, image: str) -> str:
         if error.status != NOT_THERE:
             raise ImageUnfit(f"{image!r} is no name of an image: {error}") from error
         if image == DEFAULT_IMAGE:
-            mend = "make it with `vf-sandbox build`"
+            mend = "make it with `vf-rl sandbox build`"
         else:
             mend = f"fetch it with `docker pull {image}`, or use {DEFAULT_IMAGE!r}"
         raise ImageMissing(

@@ -129,7 +129,7 @@ def with_packages(engine: Engine, image: str, packages: Sequence[str]) -> str:
         return image
     found = inspected(engine, image)
     if found is None:
-        raise ImageMissing(f"the image {image!r} is not on this machine: `vf-sandbox build`")
+        raise ImageMissing(f"the image {image!r} is not on this machine: `vf-rl sandbox build`")
     log.warning("sandboxes get additional packages: %s", ", ".join(sorted(packages)))
     key = f"{RECIPE} {found['Id']} {' '.join(sorted(packages))}"
     tag = f"vf-sandbox:with-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
@@ -174,7 +174,7 @@ def debootstrap(engine: Engine, tag: str, suite: str = SUITE) -> None:
             "without a registry the image is made by debootstrap: `apt-get install debootstrap`"
         )
     if os.geteuid() != 0:
-        raise ConfigError("debootstrap needs root: `sudo vf-sandbox build`")
+        raise ConfigError("debootstrap needs root: `sudo vf-rl sandbox build`")
     with tempfile.TemporaryDirectory(prefix="vf-image-") as folder:
         root, archive = Path(folder, "root"), Path(folder, "root.tar")
         # python3-minimal lacks json, ctypes and asyncio.

@@ -1,4 +1,4 @@
-"""``vf-sandbox self-check``."""
+"""`vf-rl sandbox self-check`: the contract's tests, from the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from vf.runtime.command import DONE, FAILED, run_command
+from vf.runtime.command import DONE, FAILED, CommandParser, run_command
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container.opening import open_pool
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
@@ -23,7 +23,7 @@ Open = Callable[[], AbstractAsyncContextManager[Any]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 all kept, 1 something is broken, 2 what the user can mend."""
+    """Run the command; returns its exit code: 0 passed, 1 failed, 2 bad usage."""
     options = _parser().parse_args(argv)
     if options.list:
         print("\n".join(group_names()))
@@ -35,51 +35,52 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"no check's name contains {options.match!r}")
         return report(results)
 
-    return run_command("vf-sandbox", run)
+    return run_command("vf-rl sandbox self-check", run)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="vf-sandbox self-check",
-        description="Hold a backend to the contract of a sandbox. Exit code: 0 all is kept, "
-        "1 something is not, 2 the backend cannot be used as asked.",
+    parser = CommandParser(
+        prog="vf-rl sandbox self-check",
+        description="Test a backend against the contract of a sandbox.",
         epilog="examples:\n"
-        "  vf-sandbox self-check\n"
-        "  vf-sandbox self-check --group files --group timeouts --image my-image:1\n"
-        "  vf-sandbox self-check --backend my_package.my_module:MySandbox",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "  vf-rl sandbox self-check\n"
+        "  vf-rl sandbox self-check --group files --group timeouts --image my-image:1\n"
+        "  vf-rl sandbox self-check --backend my_package.my_module:MySandbox\n\n"
+        "Exit codes: 0 every check passed, 1 one failed, 2 bad usage or no such backend.",
     )
     parser.add_argument(
         "--backend",
         default="docker",
         metavar="NAME",
-        help="docker, local, or module:callable, which makes a sandbox (%(default)s)",
+        help="docker, local, or module:callable that returns a sandbox (default: %(default)s)",
     )
     parser.add_argument(
         "--unsafe-local",
         action="store_true",
-        help="needed by --backend local, which runs the checks on this machine without isolation",
+        help="required by --backend local, which runs the checks without isolation",
     )
-    parser.add_argument("--image", default=DEFAULT_IMAGE, help="of --backend docker (%(default)s)")
-    parser.add_argument("--runtime", help="of --backend docker: runsc, say")
+    parser.add_argument(
+        "--image", default=DEFAULT_IMAGE, help="image of --backend docker (default: %(default)s)"
+    )
+    parser.add_argument("--runtime", help="runtime of --backend docker, such as runsc")
     parser.add_argument(
         "--group",
         action="append",
         dest="groups",
         choices=group_names(),
         metavar="GROUP",
-        help=f"run only these; may be repeated: {', '.join(group_names())}",
+        help=f"run only this group; may be repeated: {', '.join(group_names())}",
     )
     parser.add_argument(
-        "--match", default="", metavar="TEXT", help="run only checks whose name contains this"
+        "--match", default="", metavar="TEXT", help="run only checks whose name contains TEXT"
     )
-    parser.add_argument("--list", action="store_true", help="list the groups and stop")
+    parser.add_argument("--list", action="store_true", help="list the groups, and stop")
     parser.add_argument(
         "--patience",
         type=float,
         default=PATIENCE,
         metavar="SECONDS",
-        help="after which a check that does not end has failed (%(default)g)",
+        help="time after which a check that has not ended fails (default: %(default)g)",
     )
     return parser
 
@@ -134,7 +135,7 @@ def _tell(result: CheckResult) -> None:
 
 
 def report(results: list[CheckResult]) -> int:
-    """Print the sums and a table of what failed; return the exit code."""
+    """Print the failed checks and the totals; returns the exit code."""
     count = Counter(result.outcome for result in results)
     seconds = sum(result.seconds for result in results)
     failed = [result for result in results if result.outcome == "failed"]
@@ -143,7 +144,7 @@ def report(results: list[CheckResult]) -> int:
     for result in failed:
         print(f"FAILED   {result.group}: {result.name}")
         print(f"         expected  {result.expected}")
-        print(f"         came      {result.came}")
+        print(f"         got       {result.came}")
     print(
         f"\n{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped "
         f"in {seconds:.1f} s"

@@ -17,7 +17,7 @@ TRAIN = "vf-rl run.toml"
 def run(folder: Path, command: str, *more: str) -> str:
     """Run a command that the page shows, cut short by more arguments."""
     done = subprocess.run(
-        [sys.executable, "-m", "vf.trainer.commands.train", *command.split()[1:], *more],
+        [sys.executable, "-m", "vf.trainer.commands.main", *command.split()[1:], *more],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])},
         capture_output=True,

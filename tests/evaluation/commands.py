@@ -1,4 +1,4 @@
-"""`vf-eval` as a process, and in this one."""
+"""`vf-rl eval` as a process, and in this one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import vf
-from vf.trainer.commands.eval import main
+from vf.trainer.commands.main import main
 
-START = [sys.executable, "-m", "vf.trainer.commands.eval"]
+START = [sys.executable, "-m", "vf.trainer.commands.main", "eval"]
 
 
 def environ(**more: str) -> dict[str, str]:
@@ -44,7 +44,7 @@ def run(*argv: str, cwd: Path, **more: str) -> tuple[int, str, str]:
 def call(capsys: Any, *argv: str) -> tuple[int, str, str]:
     """Run the command in this process, which saves its start."""
     try:
-        code = main(argv)
+        code = main(["eval", *argv])
     except SystemExit as error:  # argparse's way out
         code = int(error.code or 0)
     said = capsys.readouterr()

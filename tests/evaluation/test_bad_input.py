@@ -91,14 +91,16 @@ def test_a_server_that_answers_as_a_model_that_it_does_not_list_is_used_with_a_n
         (["calculater", "-m", "tiny"], "Did you mean 'calculator'"),
         (
             ["calculator", "-b", "http://127.0.0.1:1/v1"],
-            "--base-url is of a model: name it with -m",
+            "--base-url needs a model: name it with -m",
         ),
         (
-            ["calculator", "-m", "tiny", "--env-arg", "max_operation=2"],
+            ["calculator", "-m", "tiny", "--args", '{"max_operation": 2}'],
             "Did you mean 'max_operations' or",
         ),
-        (["calculator", "-m", "tiny", "--env-arg", "max_operations=9"], "must be 1 to 4"),
-        (["calculator", "-m", "tiny", "--env-arg", "nine"], "must be of the form key=value"),
+        (["calculator", "-m", "tiny", "--args", '{"max_operations": 9}'], "must be 1 to 4"),
+        (["calculator", "-m", "tiny", "--args", "max_operations=2"], "argument --args: not JSON"),
+        (["calculator", "--rolouts", "2"], "Did you mean '--rollouts-per-example'"),
+        (["calculator", "--rollouts", "2"], "unrecognized arguments: --rollouts 2. Did you mean"),
         (["calculator", "-m", "./nowhere"], "model './nowhere': there is no such folder"),
         (["calculator", "-m", "."], "holds neither config.json nor an adapter"),
         (["calculator", "-m", "tiny", "-n", "0"], "tasks = 0"),
@@ -160,7 +162,7 @@ def test_a_toml_that_cannot_be(capsys: Capsys, text: str, said: str) -> None:
 
 def test_a_toml_takes_no_single_model(capsys: Capsys) -> None:
     Path("two.toml").write_text(TOML)
-    assert "--model is for one environment and model" in refused(capsys, "two.toml", "-m", "x")
+    assert "--model needs a single environment" in refused(capsys, "two.toml", "-m", "x")
 
 
 def test_a_folder_of_another_evaluation_is_refused_with_the_differences(
@@ -170,7 +172,7 @@ def test_a_folder_of_another_evaluation_is_refused_with_the_differences(
     assert call(capsys, *argv, "-n", "2")[0] == 0
     before = {path: path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
     code, _, err = call(
-        capsys, *argv, "-n", "1", "--temperature", "0.5", "--env-arg", "max_letters=5", "-c", "2"
+        capsys, *argv, "-n", "1", "--temperature", "0.5", "--args", '{"max_letters": 5}', "-c", "2"
     )
     assert code == 2
     assert "out holds another evaluation; name a new folder with --output" in err

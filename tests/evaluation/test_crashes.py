@@ -239,6 +239,6 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
         first.terminate()
         _, said = first.communicate(timeout=60)
     assert code == 2
-    assert "another vf-eval is writing to out" in err
+    assert "another vf-rl eval is writing to out" in err
     assert first.returncode == 130
     assert "interrupted; the same command goes on from here" in said

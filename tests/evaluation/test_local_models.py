@@ -1,4 +1,4 @@
-"""Checkpoints that `vf-eval` starts an engine for: rendered, sampled and parsed as in training."""
+"""Checkpoints that `vf-rl eval` starts an engine for are sampled and parsed as in training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.wire import JsonClient
 
-ARGV = ["calculator", "-r", "2", "--env-arg", "max_operand=20", "--max-tokens"]
+ARGV = ["calculator", "-r", "2", "--args", '{"max_operand": 20}', "--max-tokens"]
 WHOLE = [*ARGV, "48", "-n", "2"]
 BRIEF = [*ARGV, "12", "-n", "2", "--max-turns", "1"]
 

@@ -1,4 +1,4 @@
-"""What `vf-eval` measures, shows and writes, from real runs."""
+"""What `vf-rl eval` measures, shows and writes, from real runs."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_help_is_there_at_once_and_loads_nothing_heavy() -> None:
         "text = build_parser().format_help(); spent = time.perf_counter() - start\n"
         "heavy = [m for m in ('torch', 'transformers', 'openai', 'aiohttp', 'pydantic', 'rich') "
         "if m in sys.modules]\n"
-        "assert 'examples:' in text and 'vf-eval calculator -m tiny' in text\n"
+        "assert 'examples:' in text and 'vf-rl eval calculator -m tiny' in text\n"
         "assert not heavy, heavy; print(spent)"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A vLLM server that `vf-eval` starts: its stand-in, whose every token tells its weights."""
+"""A vLLM server that `vf-rl eval` starts: its stand-in, whose every token tells its weights."""
 
 from __future__ import annotations
 

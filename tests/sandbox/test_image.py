@@ -133,7 +133,7 @@ def test_packages_that_cannot_be_had_are_explained(scratch: Engine, package: str
 def test_bases_that_cannot_be_used_are_explained(scratch: Engine, wheel: str) -> None:
     with pytest.raises(ImageMissing, match="cannot be fetched"):
         build(scratch, tag=TAG, base="127.0.0.1:1/none:1")
-    with pytest.raises(ImageMissing, match="vf-sandbox build"):
+    with pytest.raises(ImageMissing, match="vf-rl sandbox build"):
         with_packages(scratch, "vf-test-none:1", [wheel])
     empty = io.BytesIO()
     with tarfile.open(fileobj=empty, mode="w") as tar:
@@ -167,7 +167,7 @@ def test_debootstrap_says_what_it_needs(
         pytest.skip("no debootstrap here")
     with monkeypatch.context() as patch:
         patch.setattr("os.geteuid", lambda: 1000)
-        with pytest.raises(ConfigError, match="sudo vf-sandbox build"):
+        with pytest.raises(ConfigError, match="sudo vf-rl sandbox build"):
             debootstrap(engine, TAG)
     if os.geteuid() == 0:
         with pytest.raises(ConfigError, match="no-such-suite"):

@@ -328,7 +328,7 @@ def test_the_command_shows_what_was_expected_and_what_came(
     assert run_main("--backend", "their_module:make", "--group", "output") == 1
     said = capsys.readouterr().out
     assert "FAILED   output    stdout and stderr come apart" in said  # as it went along
-    assert "expected  stdout = 'out\\n'\n         came      'out\\nerr\\n'" in said  # in the table
+    assert "expected  stdout = 'out\\n'\n         got       'out\\nerr\\n'" in said  # in the table
     assert " failed, 0 skipped in" in said
 
 

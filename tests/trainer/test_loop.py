@@ -10,7 +10,7 @@ import torch
 
 import vf
 from vf.traces.trace import Branch
-from vf.trainer.commands.train import main
+from vf.trainer.commands.main import main
 from vf.trainer.learning.batch import Sample, scale
 from vf.trainer.learning.policy import Policy
 from vf.trainer.rl_trainer import RLTrainer

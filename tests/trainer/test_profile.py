@@ -19,7 +19,7 @@ import vf
 from tests.trainer.conftest import TrainerFactory
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.commands.train import main
+from vf.trainer.commands.main import main
 from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches
 from vf.trainer.learning.packing import pack
 from vf.trainer.learning.policy import Policy, unwatched

@@ -18,7 +18,7 @@ from vf.sandbox.container.reaper import find
 from vf.sandbox.container.source import sandbox_source
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.traces.trace import Failure
-from vf.trainer.commands.train import main
+from vf.trainer.commands.main import main
 from vf.trainer.run.group import Group
 from vf.trainer.watching.metrics import rollout_metrics
 
@@ -75,7 +75,7 @@ def test_the_config_for_code_contest_can_start(
 ) -> None:
     overrides = [part for setting in TINY for part in ("--set", setting)]
     assert main([str(CONFIG), "--dry-run", *overrides]) == 0
-    assert "all can start" in capsys.readouterr().out
+    assert "everything starts" in capsys.readouterr().out
     assert ours(engine) == set()
 
 

@@ -16,7 +16,7 @@ _PROBE = "search"  # a query to see who answers
 
 
 class HttpIndex:
-    """A retriever that speaks Search-R1's protocol: ``vf-search serve``, or another's.
+    """A retriever that speaks Search-R1's protocol: ``vf-rl search serve``, or another's.
 
     Queries that are asked at about the same time go in one request. A retriever that does not
     answer is an infrastructure error, after retries with backoff; with the defaults it is told
@@ -102,7 +102,7 @@ class HttpIndex:
             await self.search(_PROBE, 1)
         except ToolFailure as error:
             raise ConfigError(
-                f"cannot search: {error}. Is it running? `vf-search serve INDEX` starts one"
+                f"cannot search: {error}. Is it running? `vf-rl search serve INDEX` starts one"
             ) from error
 
     async def close(self) -> None:

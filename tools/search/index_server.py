@@ -1,4 +1,4 @@
-"""An index served with Search-R1's protocol: ``vf-search serve``."""
+"""An index served with Search-R1's protocol: ``vf-rl search serve``."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class IndexMeta:
             return cls(**raw)
         except FileNotFoundError:
             raise ConfigError(
-                f"{folder} is not an index ({META_FILE} is missing); `vf-search build` makes one"
+                f"{folder} is not an index ({META_FILE} is missing); `vf-rl search build` makes one"
             ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"cannot read {path}: {error!r}") from error

@@ -108,7 +108,7 @@ class SearchTools:
 
 
 def open_index(path: str | Path) -> Index:
-    """Open an index: a folder that ``vf-search build`` made, or the URL of a retriever.
+    """Open an index: a folder that ``vf-rl search build`` made, or the URL of a retriever.
 
     Args:
         path: The folder, or ``http://host:port`` of a server that speaks Search-R1's protocol.

@@ -126,7 +126,9 @@ def check_output(output: Path) -> None:
     if output.exists():
         with output.open("rb") as file:
             if file.read(len(MARK)) != MARK:
-                raise ConfigError(f"{output} exists and was not made by vf-view; choose another -o")
+                raise ConfigError(
+                    f"{output} exists and was not made by vf-rl view; choose another -o"
+                )
 
 
 def _vocabularies(

@@ -1,14 +1,12 @@
-"""`vf-rl check-template`: what a model's chat template makes of multi-turn conversations."""
+"""`vf-rl check-template`: a model's chat template, tested on multi-turn conversations."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.runtime.command import DONE, FAILED, run_command
+from vf.runtime.command import DONE, FAILED, CommandParser, run_command
 from vf.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,27 +19,26 @@ examples:
   vf-rl check-template ./my-model --template-file my_template.jinja
 
 Verdicts:
-  increasing  rendering all anew extends what was sampled; any trainer keeps one growing context
-  bridged     the template rewrites history, but only what is new is rendered, so the context grows
-  forks       a turn begins a new branch, at the place shown
-  refused     the template cannot express the conversation; its own words are shown
+  increasing  rendering the whole conversation extends what was sampled: the context only grows
+  bridged     the template rewrites history; only new messages are rendered, so the context grows
+  forks       a turn starts a new branch, at the token shown
+  refused     the template cannot express the conversation; its error is shown
 
-Exit codes: 0 nothing forks or is refused, 1 something does, 2 bad usage or no such model.
+Exit codes: 0 nothing forks or is refused, 1 something does, 2 bad usage or unknown model.
 """
 _STYLES = {"increasing": "green", "bridged": "green", "forks": "red", "refused": "yellow"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="vf-rl check-template",
-        description="Check what a model's chat template makes of multi-turn conversations.",
+        description="Test a model's chat template on multi-turn conversations.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", help="'tiny', a folder with a tokenizer, or a name on the hub")
     parser.add_argument(
-        "--template-file", type=Path, metavar="FILE", help="check this template in its place"
+        "--template-file", type=Path, metavar="FILE", help="test this template instead"
     )
     args = parser.parse_args(argv)
 
@@ -87,7 +84,3 @@ def _show(model: str, verdicts: Sequence[Verdict]) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(summary(verdicts), markup=False, soft_wrap=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""``vf-sandbox``: look after the sandboxes of this machine."""
+"""`vf-rl sandbox`: set up, check and clean up the sandboxes of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from vf.runtime.command import BAD_USAGE, DONE, FAILED, run_command
+from vf.runtime.command import (
+    BAD_USAGE,
+    DONE,
+    FAILED,
+    CommandParser,
+    add_subcommand,
+    run_command,
+)
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.doctor import diagnose
 from vf.sandbox.container.image import SUITE, build
@@ -20,17 +27,17 @@ from vf.sandbox.contract import Limits
 
 EXAMPLES = """\
 examples:
-  vf-sandbox doctor        say what is missing on this machine, and how to mend it
-  vf-sandbox build         make the image
-  vf-sandbox ps            list the containers of every run
-  vf-sandbox reap          remove what dead runs left behind
-  vf-sandbox self-check    hold a backend to the contract
+  vf-rl sandbox doctor        check this machine, and say how to fix what is missing
+  vf-rl sandbox build         build the image
+  vf-rl sandbox ps            list the containers of all runs
+  vf-rl sandbox reap          remove the containers that dead runs left behind
+  vf-rl sandbox self-check    test a backend against the contract
 
-Exit codes: 0 done, 1 failed, 2 something is wrong that you can mend."""
+Exit codes: 0 done, 1 failed, 2 bad usage, or something you can fix is missing."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 done, 1 failed, 2 something is wrong that the user can mend."""
+    """Run the command; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["self-check"]:
         from vf.sandbox import selfcheck
@@ -38,46 +45,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(selfcheck.main(arguments[1:]))
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    return run_command("vf-sandbox", lambda: options.run(options))
+    return run_command("vf-rl sandbox", lambda: options.run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="vf-sandbox",
-        description="Look after the sandboxes in which a model's code runs.",
+    parser = CommandParser(
+        prog="vf-rl sandbox",
+        description="Set up, check and clean up the sandboxes that run a model's code.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, what: str, *examples: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
-            name,
-            help=what,
-            description=f"{what[0].upper()}{what[1:]}.",
-            epilog="\n  ".join(["examples:", *examples]),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-
-    ps = command("ps", "list the containers of every run, in every state", "vf-sandbox ps")
+    ps = add_subcommand(commands, "ps", "list the containers of all runs, in any state", "")
     ps.set_defaults(run=_ps)
 
-    reaper = command("reap", "remove the containers of runs that are dead", "vf-sandbox reap")
+    reaper = add_subcommand(commands, "reap", "remove the containers of dead runs", "")
     reaper.set_defaults(run=_reap)
 
-    made = command(
+    made = add_subcommand(
+        commands,
         "build",
-        f"make the image {DEFAULT_IMAGE}, or another",
-        "vf-sandbox build",
-        "vf-sandbox build --fresh",
-        "vf-sandbox build --tag with-numpy --package numpy==2.1.0 --package sympy",
-        "vf-sandbox build --tag mine --base python:3.13-slim",
+        f"build the image {DEFAULT_IMAGE}, or another one",
+        "",
+        "--fresh",
+        "--tag with-numpy --package numpy==2.1.0 --package sympy",
+        "--tag mine --base python:3.13-slim",
     )
-    made.add_argument("--tag", default=DEFAULT_IMAGE, help="what to call it (%(default)s)")
+    made.add_argument(
+        "--tag", default=DEFAULT_IMAGE, help="name of the image (default: %(default)s)"
+    )
     made.add_argument(
         "--base",
         metavar="IMAGE",
-        help="start from this image (python:3.12-slim; a Debian made here if no registry answers)",
+        help="base image (default: python:3.12-slim, or a Debian built here if no registry "
+        "answers)",
     )
     made.add_argument(
         "--package",
@@ -85,24 +86,31 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         dest="packages",
         metavar="NAME",
-        help="a package from PyPI to put into it; may be repeated",
+        help="package from PyPI to install in it; may be repeated",
     )
-    made.add_argument("--suite", default=SUITE, help="which Debian, if one is made (%(default)s)")
-    made.add_argument("--fresh", action="store_true", help="make it anew even if it is there")
+    made.add_argument(
+        "--suite", default=SUITE, help="Debian release, if one is built here (default: %(default)s)"
+    )
+    made.add_argument("--fresh", action="store_true", help="build it even if it exists")
     made.set_defaults(run=_build)
 
-    doctor = command(
+    doctor = add_subcommand(
+        commands,
         "doctor",
-        "say what is missing, and how to mend it",
-        "vf-sandbox doctor",
-        "vf-sandbox doctor --image with-numpy --runtime runsc",
+        "check this machine, and say how to fix what is missing",
+        "",
+        "--image with-numpy --runtime runsc",
     )
-    doctor.add_argument("--image", default=DEFAULT_IMAGE, help="(%(default)s)")
-    doctor.add_argument("--runtime", help="another runtime than the engine's own: runsc, say")
+    doctor.add_argument(
+        "--image", default=DEFAULT_IMAGE, help="image to check (default: %(default)s)"
+    )
+    doctor.add_argument(
+        "--runtime", help="container runtime, such as runsc (default: the engine's)"
+    )
     doctor.set_defaults(run=_doctor)
 
     commands.add_parser(
-        "self-check", help="hold a backend to the contract; see `vf-sandbox self-check --help`"
+        "self-check", help="test a backend against the contract (has its own --help)"
     )
     return parser
 
@@ -169,7 +177,3 @@ def _doctor(options: argparse.Namespace) -> int:
 async def _try_out(profile: Profile) -> str:
     async with open_container(profile) as sandbox:
         return (await sandbox.python("6 * 7")).stdout.strip()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

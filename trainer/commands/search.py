@@ -1,4 +1,4 @@
-"""`vf-search`: build an index, serve it, ask it, look at it."""
+"""`vf-rl search`: build, serve, query and inspect a search index."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vf.runtime.command import DONE, run_command
+from vf.runtime.command import DONE, CommandParser, add_subcommand, run_command
 from vf.runtime.errors import ConfigError, ToolError
 
 EXAMPLES = """\
 examples:
-  vf-search build wiki-18.jsonl.gz --out indexes/wiki-18
-  vf-search build passages.parquet --out indexes/mine --text-field passage
-  vf-search query indexes/wiki-18 "capital of Burkina Faso" -k 3
-  vf-search query http://127.0.0.1:8000 "capital of Burkina Faso"
-  vf-search serve indexes/wiki-18 --port 8000
-  vf-search info indexes/wiki-18
+  vf-rl search build wiki-18.jsonl.gz -o indexes/wiki-18
+  vf-rl search build passages.parquet -o indexes/mine --text-field passage
+  vf-rl search query indexes/wiki-18 "capital of Burkina Faso" -k 3
+  vf-rl search query http://127.0.0.1:8000 "capital of Burkina Faso"
+  vf-rl search serve indexes/wiki-18 --port 8000
+  vf-rl search info indexes/wiki-18
 
-Exit codes: 0 done, 1 failed, 2 bad usage or a wrong file.
+Exit codes: 0 done, 1 failed, 2 bad usage or input.
 """
 
 
@@ -28,47 +28,76 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     args = _parser().parse_args(argv)
     run = {"build": _build, "serve": _serve, "query": _query, "info": _info}[args.command]
-    return run_command("vf-search", lambda: run(args))
+    return run_command("vf-rl search", lambda: run(args))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="vf-search",
-        description="Build, serve and ask the indexes that the search tool searches.",
+    parser = CommandParser(
+        prog="vf-rl search",
+        description="Build, serve and query the indexes behind the search tool.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    build = commands.add_parser("build", help="make an index out of documents")
+    build = add_subcommand(
+        commands,
+        "build",
+        "build an index from documents",
+        "wiki-18.jsonl.gz -o indexes/wiki-18",
+        "hf:org/corpus:config@train -o indexes/theirs --text-field passage",
+    )
     build.add_argument(
         "sources",
         nargs="+",
+        metavar="SOURCE",
         help=".jsonl, .jsonl.gz or .parquet files, or hf:NAME[:CONFIG][@SPLIT]",
     )
-    build.add_argument("--out", type=Path, required=True, help="the index's folder")
-    build.add_argument("--overwrite", action="store_true", help="replace an index that is there")
-    build.add_argument("--id-field", help="default: id, _id, docid or doc_id")
-    build.add_argument("--title-field", help="default: title, if there is one")
-    build.add_argument("--text-field", help="default: text, contents, content or body")
     build.add_argument(
-        "--language", default="english", help="whose word endings to cut off, or 'none'"
+        "-o", "--output", type=Path, required=True, metavar="INDEX", help="folder of the index"
     )
-    build.add_argument("--memory", type=int, default=512, metavar="MIB", help="default: 512")
+    build.add_argument("--overwrite", action="store_true", help="replace an existing index")
+    build.add_argument(
+        "--id-field", metavar="NAME", help="default: the first of id, _id, docid and doc_id"
+    )
+    build.add_argument("--title-field", metavar="NAME", help="default: title, if there is one")
+    build.add_argument(
+        "--text-field", metavar="NAME", help="default: the first of text, contents, content, body"
+    )
+    build.add_argument(
+        "--language", default="english", help="language to stem, or none (default: english)"
+    )
+    build.add_argument(
+        "--memory", type=int, default=512, metavar="MIB", help="memory for indexing (default: 512)"
+    )
 
-    serve = commands.add_parser("serve", help="answer Search-R1's protocol over HTTP")
-    serve.add_argument("index", help="the index's folder, or another server's URL")
+    serve = add_subcommand(
+        commands,
+        "serve",
+        "serve an index over HTTP with Search-R1's protocol",
+        "indexes/wiki-18 --port 8000",
+    )
+    serve.add_argument("index", metavar="INDEX", help="folder of an index, or URL of a server")
     serve.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine only")
     serve.add_argument("--port", type=int, default=8000, help="default: 8000")
 
-    query = commands.add_parser("query", help="search, and print what the model would read")
-    query.add_argument("index", help="the index's folder or a server's URL")
-    query.add_argument("query")
-    query.add_argument("-k", type=int, default=5, help="how many results, default: 5")
-    query.add_argument("--tokens", type=int, default=1024, help="at most so many, default: 1024")
+    query = add_subcommand(
+        commands,
+        "query",
+        "search, and print what a model would read",
+        'indexes/wiki-18 "capital of Burkina Faso" -k 3',
+        'http://127.0.0.1:8000 "capital of Burkina Faso"',
+    )
+    query.add_argument("index", metavar="INDEX", help="folder of an index, or URL of a server")
+    query.add_argument("query", metavar="QUERY", help="words to search for")
+    query.add_argument(
+        "-k", type=int, default=5, metavar="N", help="number of results (default: 5)"
+    )
+    query.add_argument(
+        "--max-tokens", type=int, default=1024, metavar="N", help="length limit (default: 1024)"
+    )
 
-    info = commands.add_parser("info", help="print what is in an index")
-    info.add_argument("index", type=Path)
+    info = add_subcommand(commands, "info", "describe an index", "indexes/wiki-18")
+    info.add_argument("index", type=Path, metavar="INDEX", help="folder of the index")
     return parser
 
 
@@ -78,14 +107,14 @@ def _build(args: argparse.Namespace) -> int:
 
     meta = build_index(
         args.sources,
-        args.out,
+        args.output,
         overwrite=args.overwrite,
         language=None if args.language == "none" else args.language,
         fields=Fields(args.id_field, args.title_field, args.text_field),
         memory_mib=args.memory,
         progress=sys.stderr.isatty(),
     )
-    print(f"{args.out}: {meta.documents:,} documents, fingerprint {meta.fingerprint}")
+    print(f"{args.output}: {meta.documents:,} documents, fingerprint {meta.fingerprint}")
     return DONE
 
 
@@ -112,7 +141,7 @@ def _query(args: argparse.Namespace) -> int:
             index,
             SearchLog(),
             max_k=100,
-            max_result_tokens=args.tokens,
+            max_result_tokens=args.max_tokens,
             count_tokens=estimate_tokens,
             enter=lambda session: None,
             leave=leave,

@@ -1,17 +1,23 @@
-"""`vf-sft`: warm-start a model from the best saved traces, from one TOML."""
+"""`vf-rl sft`: fine-tune a model on the best saved traces, from one TOML."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.runtime.command import DONE, run_command, show
+from vf.runtime.command import (
+    DONE,
+    CommandParser,
+    add_run_options,
+    check_run_options,
+    quiet_transformers,
+    run_command,
+    show,
+)
 from vf.runtime.errors import ConfigError
 from vf.runtime.signals import orderly_end
 
@@ -25,49 +31,39 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  vf-sft configs/sft/calculator.toml
-  vf-sft configs/sft/calculator.toml --dry-run
-  vf-sft configs/sft/calculator.toml --set min_reward=0.8 --set num_epochs=3
-  vf-sft --resume runs/calculator-1 --set max_steps=200
+  vf-rl sft configs/sft/calculator.toml
+  vf-rl sft configs/sft/calculator.toml --dry-run
+  vf-rl sft configs/sft/calculator.toml --set min_reward=0.8 --set num_epochs=3
+  vf-rl sft --resume runs/calculator-1 --set max_steps=200
 
-A bare name in --set means [trainer.args] or [data]. vf-rl trains on with model =
-"runs/calculator-1/model". Exit codes: 0 done, 1 failed, 2 bad usage, config or input.
+The result is runs/calculator-1/model: set it as `model` in the TOML of a training run.
+Exit codes: 0 done, 1 failed, 2 bad usage, config or input.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="vf-sft",
-        description="Fine-tune a language model on the best of saved traces, with loss on nothing "
-        "but what the model said, through TRL's SFTTrainer.",
+    parser = CommandParser(
+        prog="vf-rl sft",
+        usage="vf-rl sft CONFIG.toml [options] | --resume RUN [options]",
+        description="Fine-tune a language model on the best saved traces with TRL's SFTTrainer.\n"
+        "Only the tokens that the model wrote carry loss.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("config", nargs="?", type=Path, help="the run's TOML")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="select the traces, print the plan, and stop"
-    )
-    parser.add_argument(
-        "--resume",
-        type=Path,
-        metavar="RUN",
-        help="continue a run's folder from its last checkpoint, on the traces it began with",
+    add_run_options(
+        parser.add_argument,
+        set="override a setting; a bare KEY means [trainer.args] or [data]",
+        dry_run="select the traces, print the plan, and stop",
+        resume="resume a run from its last checkpoint, on the traces it started with",
     )
     args = parser.parse_args(argv)
-    if (args.config is None) == (args.resume is None):
-        parser.error("name either a config to run or a run to --resume")
-    if args.resume is not None and args.dry_run:
-        parser.error("--dry-run starts nothing, so there is nothing to --resume")
+    check_run_options(parser, args)
 
     def run() -> int:
         with orderly_end(launched=False):
             return _run(args)
 
-    return run_command("vf-sft", run, kept="finished checkpoints are kept")
+    return run_command("vf-rl sft", run, kept="finished checkpoints are kept")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -82,8 +78,8 @@ def _run(args: argparse.Namespace) -> int:
         config = load_sft_config(folder.config, args.set)
         if config.data != load_sft_config(folder.config).data:
             raise ConfigError(
-                "--resume goes on with the traces that the run began with, so [data] "
-                "cannot be changed; begin a new run"
+                "--resume continues with the traces that the run started with, so [data] "
+                "cannot be changed; start a new run"
             )
     else:
         config = load_sft_config(args.config, args.set)
@@ -103,7 +99,7 @@ def _run(args: argparse.Namespace) -> int:
 def _prepare(
     config: SftConfig, renderer: Renderer, folder: RunFolder, console: Console, *, dry_run: bool
 ) -> None:
-    """Select what is learned from, show the plan, and make the run's folder."""
+    """Select the traces, show the plan, and create the run's folder."""
     from vf.trainer.settings.write_config import to_toml
     from vf.trainer.sft.dataset import save_sequences
     from vf.trainer.sft.select import select
@@ -146,9 +142,9 @@ def _train(config: SftConfig, renderer: Renderer, folder: RunFolder, console: Co
     from vf.trainer.sft.training import train_file, warm_start
 
     if not train_file(folder).exists():
-        raise ConfigError(f"{folder.path} is not the folder of a vf-sft run, or has no data")
+        raise ConfigError(f"{folder.path} is not the folder of a `vf-rl sft` run, or has no data")
     folder.open()
-    folder.traces.rmdir()  # of rollouts, of which there are none
+    folder.traces.rmdir()  # for rollouts, which SFT does not make
     folder.write_config(to_toml(config))
     show(console, [("run", str(folder.path))])
     columns = (
@@ -184,8 +180,8 @@ def _summarise(warmed: Warmed, folder: RunFolder, console: Console) -> None:
         ("steps", f"{warmed.steps} in {warmed.seconds:.0f} s"),
         ("metrics", str(folder.metrics)),
         ("model", str(warmed.model)),
-        ("measure", f"vf-eval ENV -m {warmed.model}"),
-        ("train on", f'vf-rl CONFIG.toml --set model="{warmed.model}"'),
+        ("measure", f"vf-rl eval ENV -m {warmed.model}"),
+        ("train", f'vf-rl CONFIG.toml --set model="{warmed.model}"'),
     ]
     if warmed.eval_before is not None:
         rows.insert(0, ("held out", f"loss {warmed.eval_before:.4f} → {warmed.eval_after:.4f}"))
@@ -193,18 +189,15 @@ def _summarise(warmed: Warmed, folder: RunFolder, console: Console) -> None:
 
 
 def _renderer(config: SftConfig) -> Renderer:
-    """Load what renders and reads for the model, and check that the model has the context."""
-    import transformers
-
+    """Load the model's renderer, and check that the model's context is long enough."""
     from vf.inference.model_files import Checkpoint, resolve_model
     from vf.inference.rendering.renderer import Renderer
 
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
+    quiet_transformers()
     checkpoint = Checkpoint.find(config.model)
     if checkpoint.adapter is not None:
         raise ConfigError(
-            f"model = {config.model!r} is an adapter; write a whole model with vf-rl export first"
+            f"model = {config.model!r} is an adapter; merge it first, with `vf-rl export`"
         )
     context, length = checkpoint.context(), config.args.max_seq_len
     if context is not None and length > context:
@@ -220,21 +213,19 @@ def _check_packages(config: SftConfig) -> None:
 
     for package in ("torch", "transformers", "peft", "trl"):
         if importlib.util.find_spec(package) is None:
-            raise ConfigError(
-                f"vf-sft needs the package {package!r}: pip install 'vf-rl[train,trl]'"
-            )
+            raise ConfigError(f"this needs the package {package!r}: pip install 'vf-rl[train,trl]'")
     check_trackers(config.args.report_to)
 
 
 def _one_device() -> None:
-    """Let torch see one device: TRL's trainer would else spread the batch over all in threads."""
+    """Let torch see one device: TRL's trainer would spread the batch over all of them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     os.environ["CUDA_VISIBLE_DEVICES"] = "0" if visible is None else visible.partition(",")[0]
 
 
 @contextmanager
 def _reading(config: SftConfig, console: Console) -> Iterator[Callable[[int], None]]:
-    """Show how much has been read, where someone watches."""
+    """Show on a terminal how much has been read."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from vf.trainer.sft.select import training_sources
@@ -247,7 +238,3 @@ def _reading(config: SftConfig, console: Console) -> Iterator[Callable[[int], No
     ) as bar:
         task = bar.add_task("", total=total)
         yield lambda size: bar.advance(task, size)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

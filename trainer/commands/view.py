@@ -1,4 +1,4 @@
-"""`vf-view`: traces that people can read."""
+"""`vf-rl view`: traces as an HTML page, as text, or as data for other tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vf.runtime.command import DONE, FAILED, complain, run_command
+from vf.runtime.command import DONE, FAILED, CommandParser, complain, run_command
 from vf.traces.trace import StopReason, Trace
 from vf.traces.view.plain import print_trace
 from vf.traces.view.serve import serve
@@ -23,63 +23,63 @@ from vf.traces.view.write_page import Written, check_output, write_page
 
 EXAMPLES = """\
 examples:
-  vf-view runs/quickstart-1                     writes runs/quickstart-1/traces.html
-  vf-view runs/a/traces/eval-000030.jsonl -o eval.html --open
-  vf-view runs/a runs/b --serve
-  vf-view traces.jsonl --plain | less -R
-  vf-view runs/a --export best.jsonl --min-reward 1     OpenAI chat lines; or all.parquet
+  vf-rl view runs/quickstart-1                  writes runs/quickstart-1/traces.html
+  vf-rl view runs/a/traces/eval-000030.jsonl -o eval.html --open
+  vf-rl view runs/a runs/b --serve
+  vf-rl view traces.jsonl --plain | less -R
+  vf-rl view runs/a --export best.jsonl --min-reward 1
 
-The page opens offline and holds everything. Exit codes: 0 done, 1 failed, 2 bad usage or input.
+The page is self-contained and works offline.
+Exit codes: 0 done, 1 failed, 2 bad usage or input.
 """
 
 
 class Advance(Protocol):
-    """Told of progress."""
+    """Receives progress: the bytes read since the last call."""
 
     def __call__(self, size: int, /) -> None: ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="vf-view",
-        description="Write traces as one HTML file to read them in, print them, or export them.",
+    parser = CommandParser(
+        prog="vf-rl view",
+        description="Write traces as one HTML page, print them, or export them.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "traces",
         nargs="+",
         type=Path,
         metavar="TRACES",
-        help="traces files, folders of runs, or results folders of vf-eval",
+        help="traces files, folders of runs, or results folders of `vf-rl eval`",
     )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="FILE",
-        help="the page (by default traces.html in the folder, or beside the file with .html)",
+        help="the page (default: traces.html in the folder, or the file's name with .html)",
     )
     parser.add_argument(
-        "--serve", action="store_true", help="serve the page on this machine until interrupted"
+        "--serve", action="store_true", help="serve the page on 127.0.0.1 until interrupted"
     )
     parser.add_argument(
-        "--port", type=int, default=0, help="with --serve: the port (by default any that is free)"
+        "--port", type=int, default=0, help="port of --serve (default: any free one)"
     )
-    parser.add_argument("--plain", action="store_true", help="print the conversations instead")
-    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument("--plain", action="store_true", help="print the conversations")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.add_argument(
         "--export",
         type=Path,
         metavar="FILE",
-        help="write OpenAI chat lines (FILE.jsonl) or Parquet (FILE.parquet) instead",
+        help="write OpenAI chat lines (FILE.jsonl) or Parquet (FILE.parquet)",
     )
     parser.add_argument(
         "--min-reward",
         type=float,
         metavar="REWARD",
-        help="with --export: leave out traces with a lower reward, or none",
+        help="with --export: skip traces whose reward is lower or missing",
     )
     parser.add_argument(
         "--stop-reason",
@@ -87,24 +87,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=[],
         choices=[reason.value for reason in StopReason],
         metavar="REASON",
-        help="with --export: only traces that ended so, like terminated; may be repeated",
+        help="with --export: only traces that ended for this reason, such as terminated; "
+        "may be repeated",
     )
     parser.add_argument(
         "--bare",
         action="store_true",
-        help="with --export FILE.jsonl: nothing that OpenAI's fine-tuning format does not know "
-        "(metadata, reasoning)",
+        help="with --export FILE.jsonl: leave out metadata and reasoning, which OpenAI's "
+        "fine-tuning format does not have",
     )
     args = parser.parse_args(argv)
     if args.export is None and (args.min_reward is not None or args.stop_reason or args.bare):
-        parser.error("--min-reward, --stop-reason and --bare go with --export")
+        parser.error("--min-reward, --stop-reason and --bare need --export")
     if args.export is not None and (args.plain or args.output or args.serve or args.open):
-        parser.error("--export goes with none of --plain, --output, --serve and --open")
+        parser.error("--export cannot be combined with --plain, --output, --serve or --open")
     if args.plain and (args.output is not None or args.serve or args.open):
-        parser.error("--plain goes with none of --output, --serve and --open")
+        parser.error("--plain cannot be combined with --output, --serve or --open")
     if args.port and not args.serve:
-        parser.error("--port goes with --serve")
-    return run_command("vf-view", lambda: _run(args))
+        parser.error("--port needs --serve")
+    return run_command("vf-rl view", lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -130,7 +131,7 @@ def _page(sources: Sequence[Source], output: Path, args: argparse.Namespace) -> 
     if not written.traces:
         if not args.output:
             output.unlink()
-        return complain("vf-view", "there is no trace to show")
+        return complain("vf-rl view", "there are no traces to show")
     size = output.stat().st_size / 1e6
     if args.serve:
         serve(output, args.port, opened=args.open)
@@ -169,10 +170,10 @@ def _export(sources: Sequence[Source], args: argparse.Namespace) -> int:
         )
     _name_unreadable(written)
     for why, count in done.left_out.items():
-        complain("vf-view", f"{count} traces {why}, and are left out")
+        complain("vf-rl view", f"skipped {count} traces that {why}")
     if not done.traces:
         args.export.unlink()
-        return complain("vf-view", "there is no trace to export")
+        return complain("vf-rl view", "there are no traces to export")
     told = {
         "have several token branches": done.forked,
         "have no tokens": done.without_tokens if args.export.suffix == ".parquet" else 0,
@@ -186,7 +187,7 @@ def _export(sources: Sequence[Source], args: argparse.Namespace) -> int:
 def _readable(
     sources: Sequence[Source], written: Written, advance: Advance | None = None
 ) -> Iterator[tuple[Source, Trace]]:
-    """Yield the traces, and count in ``written`` what is none."""
+    """Yield the traces; lines that are not traces are counted in ``written``."""
     for source in sources:
         problems = 0
         for found in read(source, advance):
@@ -203,7 +204,7 @@ def _readable(
 def _name_unreadable(written: Written) -> None:
     if written.unreadable:
         lines = "1 line is" if written.unreadable == 1 else f"{written.unreadable} lines are"
-        complain("vf-view", f"{lines} no trace, and left out:")
+        complain("vf-rl view", f"{lines} not a trace and skipped:")
         for problem in written.problems[:10]:
             print(f"  {problem}", file=sys.stderr)
 
@@ -216,7 +217,7 @@ def _beside(paths: Sequence[Path]) -> Path:
 
 @contextmanager
 def _progress(sources: Sequence[Source]) -> Iterator[Advance]:
-    """Show how much has been read, where someone watches."""
+    """Show on a terminal how much has been read."""
     console = Console(stderr=True)
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     total = sum(source.path.stat().st_size for source in sources)
@@ -225,7 +226,3 @@ def _progress(sources: Sequence[Source]) -> Iterator[Advance]:
     ) as bar:
         task = bar.add_task("", total=total)
         yield lambda size: bar.advance(task, size)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -181,7 +181,7 @@ def _configured_processes(path: str) -> int:
     if config.num_machines and config.num_machines > 1:
         raise ConfigError(
             f"trainer.accelerate_config = {path!r} is for {config.num_machines} machines: start "
-            "`accelerate launch --config_file ... -m vf.trainer.commands.train CONFIG.toml` on each"
+            "`accelerate launch --config_file ... -m vf.trainer.commands.main CONFIG.toml` on each"
         )
     if config.distributed_type == "DEEPSPEED":
         check_deepspeed()
@@ -207,7 +207,7 @@ def launcher_args(count: int, argv: Sequence[str], config_file: str | None = Non
         *(*how, "--num_processes", str(count), "--num_machines", "1"),
         *("--machine_rank", "0", "--main_process_port", "0", "--gpu_ids", "all"),
         *("--num_cpu_threads_per_process", os.environ.get("OMP_NUM_THREADS", str(threads))),
-        *("-m", "vf.trainer.commands.train", *argv),
+        *("-m", "vf.trainer.commands.main", *argv),
     ]
 
 

@@ -93,10 +93,10 @@ def _environment(case: _Case) -> Iterator[str]:
     if case.metric("tool_calls/mean") and case.metric("tool_calls/error_rate") > _NOTABLE:
         yield (
             f"{case.metric('tool_calls/error_rate'):.0%} of the tool calls fail; read some traces "
-            "with vf-view, whose timeline shows which tool is slow"
+            "with vf-rl view, whose timeline shows which tool is slow"
         )
     else:
-        yield "vf-view shows on each trace's timeline which tool call is slow"
+        yield "vf-rl view shows on each trace's timeline which tool call is slow"
     yield from _overlap(case)
     yield from _stragglers(case)
 

@@ -164,7 +164,7 @@ def _text(text: str, style: str = "") -> str:
 
 
 def _cut(text: str) -> str:
-    """Return a text's beginning, and how much is left; vf-view shows it whole."""
+    """Return a text's beginning, and how much is left; vf-rl view shows it whole."""
     left = len(text) - CHARACTERS
     return f"{text[:CHARACTERS]}\n[{left:,} characters left]" if left > 0 else text
 

@@ -236,7 +236,7 @@ def _traces(folder: RunFolder, done: int, lines: Sequence[Metrics]) -> str:
         if chosen
     )
     if body:
-        command = escape(f"vf-view {folder.path}")
+        command = escape(f"vf-rl view {folder.path}")
         body += f'<p class="faint">All of them, token by token: <code>{command}</code></p>'
     return _section("Sampled traces", body)
 

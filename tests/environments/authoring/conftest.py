@@ -1,8 +1,8 @@
 """A clean virtual environment with vf-rl installed as a user would have it.
 
 What is clean: the venv is new, holds no packages of its own, and gets vf-rl as a built wheel, so
-that a template which is not shipped, or a command which is not declared, is missed. What is not
-made anew: third-party packages (torch and the like) are seen through a ``.pth`` file in the
+that a template which is not shipped, or a command which is not declared, is missed. What is
+shared: third-party packages (torch and the like) are seen through a ``.pth`` file in the
 packages of the Python that runs the tests. Nothing is downloaded.
 """
 
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOMS = ("vf", "traces", "sandbox", "inference", "rubrics", "environments", "trainer")
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+ROOMS = ("vf", *SETUPTOOLS["package-dir"].values())
 OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "-q")
 
 

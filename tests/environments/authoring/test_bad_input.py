@@ -12,7 +12,7 @@ import vf
 from vf.environments import registry
 from vf.environments.environment import Split
 from vf.trainer.commands.eval import main as vf_eval
-from vf.trainer.commands.train import main as vf_rl
+from vf.trainer.commands.main import main as vf_rl
 
 Command = Callable[[str], int]
 

@@ -1,4 +1,4 @@
-"""`vf-init` in every combination, from a clean venv: install, test, validate, evaluate, train."""
+"""`vf-rl init` in every combination, in a clean venv: install, test, validate, evaluate, train."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def test_what_is_written_works_at_once(
 ) -> None:
     if "--sandbox" in COMBINATIONS[name]:
         request.getfixturevalue("containers")
-    printed = clean_venv.run("vf-init", name, *COMBINATIONS[name])
+    printed = clean_venv.run("vf-rl", "init", name, *COMBINATIONS[name])
     assert f"pip install -e {name}" in printed
     clean_venv.install("-e", name)
     tested = clean_venv.run("python", "-m", "pytest", name, "-p", "no:cacheprovider", "-q")
     assert " passed" in tested
     assert "skipped" not in tested
     if "--sandbox" not in COMBINATIONS[name]:  # there, its own tests have taken long enough for it
-        assert f"{name} passed" in clean_venv.run("vf-eval", "--validate", name)
+        assert f"{name} passed" in clean_venv.run("vf-rl", "eval", "--validate", name)
     settings = ["max_steps=2", "batch_size=4", "rollouts_per_example=2", "eval_examples=2"]
     overrides = [part for setting in settings for part in ("--set", setting)]
     clean_venv.run("vf-rl", f"{name}/{name}.toml", *overrides)
     assert steps(clean_venv.work / "runs" / f"{name}-1") == [1, 2]
 
 
-def test_vf_eval_needs_no_more_than_the_name(clean_venv: CleanVenv) -> None:
-    clean_venv.run("vf-init", "at-once")
+def test_an_evaluation_needs_no_more_than_the_name(clean_venv: CleanVenv) -> None:
+    clean_venv.run("vf-rl", "init", "at-once")
     clean_venv.install("-e", "at-once")
-    printed = clean_venv.run("vf-eval", "at-once", "-n", "2")
+    printed = clean_venv.run("vf-rl", "eval", "at-once", "-n", "2")
     assert "no model was named (-m)" in printed
     assert (clean_venv.work / "evals" / "at-once-tiny" / "results.json").is_file()
 

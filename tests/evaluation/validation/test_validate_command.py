@@ -1,4 +1,4 @@
-"""`vf-eval --validate ENV`."""
+"""`vf-rl eval --validate ENV`."""
 
 from __future__ import annotations
 
@@ -77,4 +77,4 @@ def test_arguments_reach_the_environment(capsys: pytest.CaptureFixture[str]) -> 
 )
 def test_bad_usage_exits_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
-    assert capsys.readouterr().err.startswith("vf-eval: ")
+    assert capsys.readouterr().err.startswith("vf-rl eval: ")

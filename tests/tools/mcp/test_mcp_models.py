@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,9 @@ def test_the_tiny_model_uses_them_and_is_scored(
     shown = Remote(url).episode(0).toolbox.schemas()
     assert shown == Calculator().episode(0).toolbox.schemas()
     argv = ["remote-calculator", "-m", "tiny", "-n", "4", "-r", "2", "--max-tokens", "48"]
-    code, _, err = call(capsys, *argv, "--env-arg", f"url={url}", "-o", str(tmp_path / "out"))
+    code, _, err = call(
+        capsys, *argv, "--args", json.dumps({"url": url}), "-o", str(tmp_path / "out")
+    )
     assert code == 0, err
     every = traces(tmp_path / "out")
     assert len(every) == 8

@@ -1,4 +1,4 @@
-"""`vf-search serve` in a process of its own."""
+"""`vf-rl search serve` in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-COMMAND = "import sys; from vf.trainer.commands.search import main; sys.exit(main(sys.argv[1:]))"
+COMMAND = [sys.executable, "-m", "vf.trainer.commands.main", "search"]
 
 
 def command(*args: object) -> list[str]:
-    """Return the command line of `vf-search` with these arguments."""
-    return [sys.executable, "-c", COMMAND, *map(str, args)]
+    """Return the command line of `vf-rl search` with these arguments."""
+    return [*COMMAND, *map(str, args)]
 
 
 @contextmanager

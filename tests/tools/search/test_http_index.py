@@ -316,7 +316,7 @@ def test_a_retriever_that_dies_costs_the_reward_and_is_never_text(tmp_path: Path
     assert (trace.error.boundary, trace.reward) == ("tool", None)
     assert "the retriever did not answer" in trace.error.message
     assert not [message for message in trace.messages if message.role == "tool"]
-    with pytest.raises(ConfigError, match="`vf-search serve INDEX` starts one"):
+    with pytest.raises(ConfigError, match="`vf-rl search serve INDEX` starts one"):
         asyncio.run(SearchTools(index).check())
 
 

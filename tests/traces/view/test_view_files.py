@@ -197,7 +197,7 @@ def test_a_trace_that_comes_twice_has_two_links(tmp_path: Path) -> None:
 def test_only_a_page_of_our_own_is_replaced(tmp_path: Path) -> None:
     file, page = save(tmp_path / "a.jsonl", research()), tmp_path / "report.html"
     page.write_text("<!doctype html>mine")
-    with pytest.raises(ConfigError, match="was not made by vf-view"):
+    with pytest.raises(ConfigError, match="was not made by vf-rl view"):
         write(page, file)
     assert page.read_text() == "<!doctype html>mine"
     page.unlink()

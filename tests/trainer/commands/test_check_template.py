@@ -11,7 +11,7 @@ from docs.make_template_table import templates, tokenizer
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
 from vf.trainer.commands.check_template import main as check
-from vf.trainer.commands.train import main
+from vf.trainer.commands.main import main
 from vf.trainer.preflight import preflight
 from vf.trainer.settings.load_config import load_config
 from vf.trainer.watching.plan_text import describe

@@ -1,4 +1,4 @@
-"""`vf-eval --rescore`, as it is run."""
+"""`vf-rl eval --rescore`, as it is run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vf
-from vf.trainer.commands.eval import main
+from vf.trainer.commands.main import main
 
 RUBRICS = """
 import vf
@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(*argv: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     try:
-        code = main(argv)
+        code = main(["eval", *argv])
     except SystemExit as error:  # argparse's way out
         code = int(error.code or 0)
     said = capsys.readouterr()
@@ -56,7 +56,7 @@ def test_a_folder_is_scored_by_an_environments_rubric(
 ) -> None:
     code, out, _ = run("--rescore", "traces", "--rubric", "calculator", capsys=capsys)
     assert code == 0
-    assert "4 traces, 1 of them failed rollouts, left as they are" in out
+    assert "4 traces; 1 failed rollouts were left unchanged" in out
     assert "reward 0.6667 → 0.6667, 0 changed" in out
 
 
@@ -72,7 +72,7 @@ def test_another_rubric_is_loaded_from_here_and_the_traces_are_written(
     assert rewards == [0.25, 0.25, 0.25, None]
     code, _, err = run(*arguments, capsys=capsys)
     assert code == 2
-    assert "scored.jsonl exists, and is never overwritten" in err
+    assert "scored.jsonl exists and is never overwritten" in err
 
 
 def test_what_cannot_be_scored_is_counted_and_exits_with_1(
@@ -93,14 +93,14 @@ def test_what_cannot_be_scored_is_counted_and_exits_with_1(
     [
         ([], "name an environment or a TOML, or --compare, --validate or --rescore"),
         (["--rescore", "traces"], "--rescore and --rubric go together"),
-        (["--validate", "x", "--output", "y"], "--output goes with an evaluation or --rescore"),
+        (["--validate", "x", "--output", "y"], "--output belongs to an evaluation or --rescore"),
         (
             ["--rescore", "x", "--rubric", "y", "--json"],
-            "--json goes with an evaluation or --compare or --validate",
+            "--json belongs to an evaluation or --compare or --validate",
         ),
-        (["--validate", "x", "-m", "y"], "--model goes with an evaluation"),
-        (["calculator", "--rescore", "x", "--rubric", "y"], "are two things; ask for one"),
-        (["calculator", "-m", "tiny", "--allow", "solvable"], "--allow goes with --validate"),
+        (["--validate", "x", "-m", "y"], "--model belongs to an evaluation"),
+        (["calculator", "--rescore", "x", "--rubric", "y"], "cannot be combined"),
+        (["calculator", "-m", "tiny", "--allow", "solvable"], "--allow belongs to --validate"),
         (["--validate", "calculater"], "Did you mean 'calculator'"),
         (["--rescore", "none.jsonl", "--rubric", "calculator"], "no traces file at none.jsonl"),
         (["--rescore", ".", "--rubric", "calculator"], "there is no .jsonl file in ."),
@@ -110,7 +110,7 @@ def test_what_cannot_be_scored_is_counted_and_exits_with_1(
         (["--rescore", "traces", "--rubric", "my_rubrics_of_test:partial", "--args", "3"], "JSON"),
         (
             ["--rescore", "traces", "--rubric", "my_rubrics_of_test:strict", "--args", '{"a": 1}'],
-            "is a rubric already, and takes no --args",
+            "is already a rubric and takes no --args",
         ),
         (
             ["--rescore", "traces", "--rubric", "my_rubrics_of_test:partial", "--args", '{"a": 1}'],
@@ -128,8 +128,8 @@ def test_bad_usage_exits_with_2_and_says_what_is_wrong(
 
 def test_the_command_runs_as_a_process_and_loads_no_torch(folder: Path) -> None:
     code = (
-        "import sys; from vf.trainer.commands.eval import main; "
-        "code = main(sys.argv[1:]); sys.exit(code or 'torch' in sys.modules)"
+        "import sys; from vf.trainer.commands.main import main; "
+        "code = main(['eval', *sys.argv[1:]]); sys.exit(code or 'torch' in sys.modules)"
     )
     arguments = ["--rescore", "traces", "--rubric", "my_rubrics_of_test:strict"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

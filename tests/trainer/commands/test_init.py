@@ -1,4 +1,4 @@
-"""`vf-init`: what it writes, what it prints, and what it refuses."""
+"""`vf-rl init`: what it writes, what it prints, and what it refuses."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_it_names_each_file_and_the_next_commands(capsys: Capsys) -> None:
     assert sorted(re.findall(r"wrote (\S+)", printed)) == sorted(written)
     for command in (
         "pip install -e word-count",
-        "vf-eval word-count -m tiny",
-        "vf-eval --validate word-count",
+        "vf-rl eval word-count -m tiny",
+        "vf-rl eval --validate word-count",
         "python -m pytest word-count",
         "vf-rl word-count/word-count.toml",
     ):
         assert command in printed
-    assert "vf-sandbox" not in printed
+    assert "vf-rl sandbox" not in printed
 
 
 @pytest.mark.parametrize("kind", FLAGS)
@@ -55,7 +55,7 @@ def test_every_combination_is_complete(kind: tuple[bool, bool], capsys: Capsys) 
     code = texts[folder / "word_count" / "environment.py"]
     assert ("@vf.tool" in code) == tools
     assert ("sandbox_source" in code) == sandbox
-    assert ("vf-sandbox build" in capsys.readouterr().out) == sandbox
+    assert ("vf-rl sandbox build" in capsys.readouterr().out) == sandbox
     classes = [node.name for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ClassDef)]
     assert classes == ["WordCountEnv"]
     project = tomllib.loads(texts[folder / "pyproject.toml"])["project"]
@@ -196,11 +196,11 @@ def test_a_folder_that_cannot_be_written_is_a_failure(capsys: Capsys) -> None:
     Path("file").touch()
     Path("full").symlink_to("/proc")
     assert main(["word-count", "--into", "full"]) == 1
-    assert capsys.readouterr().err.startswith("vf-init: ")
+    assert capsys.readouterr().err.startswith("vf-rl init: ")
 
 
 def test_help_shows_an_example(capsys: Capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--help"])
     assert caught.value.code == 0
-    assert "vf-init word-count --tools" in capsys.readouterr().out
+    assert "vf-rl init word-count --tools" in capsys.readouterr().out

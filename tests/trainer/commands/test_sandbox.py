@@ -1,4 +1,4 @@
-"""``vf-sandbox`` as a user types it."""
+"""``vf-rl sandbox`` as a user types it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import Owner, this_host
+from vf.sandbox.contract import Limits
 
 COMMANDS = ("ps", "reap", "build", "doctor")
 
 
 def vf_sandbox(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "vf.trainer.commands.sandbox", *words],
+        [sys.executable, "-m", "vf.trainer.commands.main", "sandbox", *words],
         env=os.environ | env,
         capture_output=True,
         text=True,
@@ -31,21 +32,21 @@ def test_help_has_examples_of_every_command() -> None:
     told = vf_sandbox("--help")
     assert told.returncode == 0
     for name in (*COMMANDS, "self-check"):
-        assert f"vf-sandbox {name}" in told.stdout
+        assert f"vf-rl sandbox {name}" in told.stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_shows_how_it_is_used(name: str) -> None:
     told = vf_sandbox(name, "--help")
     assert told.returncode == 0
-    assert f"examples:\n  vf-sandbox {name}" in told.stdout
+    assert f"examples:\n  vf-rl sandbox {name}" in told.stdout
 
 
 @pytest.mark.parametrize("words", [[], ["pss"], ["ps", "--nonsense"]])
 def test_a_wrong_command_is_a_usage_error(words: list[str]) -> None:
     told = vf_sandbox(*words)
     assert told.returncode == 2
-    assert "usage: vf-sandbox" in told.stderr
+    assert "usage: vf-rl sandbox" in told.stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -57,7 +58,9 @@ def test_without_an_engine_one_line_says_what_to_do(name: str) -> None:
     assert "apt-get install docker.io" in line
 
 
-def test_ps_shows_the_living_and_reap_leaves_them(engine: Engine, profile: Profile) -> None:
+def test_ps_shows_the_living_and_reap_leaves_them(engine: Engine) -> None:
+    profile = Profile(limits=Limits(lifetime=300))
+
     async def run() -> None:
         async with await DockerSandbox.create(engine, profile) as sandbox:
             told = await asyncio.to_thread(vf_sandbox, "ps")

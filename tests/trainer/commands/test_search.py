@@ -1,4 +1,4 @@
-"""`vf-search`: build, ask, look; exit codes and errors."""
+"""`vf-rl search`: build, ask, look; exit codes and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_build_query_and_info(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "deep" / "index")
-    assert main(["build", str(corpus), "--out", out, *FIELDS, "--language", "none"]) == 0
+    assert main(["build", str(corpus), "-o", out, *FIELDS, "--language", "none"]) == 0
     meta = TantivyIndex(out).meta
     assert (meta.documents, meta.language) == (5, None)
     assert capsys.readouterr().out == f"{out}: 5 documents, fingerprint {meta.fingerprint}\n"
@@ -37,9 +37,9 @@ def test_build_query_and_info(
     assert capsys.readouterr().out.startswith('<result id="oslo" title="Oslo">\nOslo is the')
     assert main(["info", out]) == 0
     assert f"fingerprint  {meta.fingerprint}" in capsys.readouterr().out
-    assert main(["build", str(corpus), "--out", out, *FIELDS]) == 2
+    assert main(["build", str(corpus), "-o", out, *FIELDS]) == 2
     assert "exists already" in capsys.readouterr().err
-    assert main(["build", str(corpus), "--out", out, *FIELDS, "--overwrite"]) == 0
+    assert main(["build", str(corpus), "-o", out, *FIELDS, "--overwrite"]) == 0
     assert TantivyIndex(out).meta.language == "english"
 
 
@@ -49,13 +49,13 @@ def test_several_sources_and_a_bad_line(
     other = tmp_path / "more.jsonl"
     other.write_text('{"key": "rome", "passage": "Rome."}\n{"key": "kyiv"}\n')
     sources = [str(corpus), str(other)]
-    assert main(["build", *sources, "--out", str(tmp_path / "index"), *FIELDS]) == 2
+    assert main(["build", *sources, "-o", str(tmp_path / "index"), *FIELDS]) == 2
     said = capsys.readouterr().err
     assert said == (
-        f"vf-search: {other}, line 2: the field 'passage' (text) is missing; it has: key\n"
+        f"vf-rl search: {other}, line 2: the field 'passage' (text) is missing; it has: key\n"
     )
     other.write_text('{"key": "rome", "passage": "Rome."}\n')
-    assert main(["build", *sources, "--out", str(tmp_path / "index"), *FIELDS]) == 0
+    assert main(["build", *sources, "-o", str(tmp_path / "index"), *FIELDS]) == 0
     assert TantivyIndex(tmp_path / "index").meta.documents == 6
 
 
@@ -65,7 +65,7 @@ def test_several_sources_and_a_bad_line(
         (["info", "nowhere"], 2, "is not an index"),
         (["query", "nowhere", "x"], 2, "is not an index"),
         (["serve", "nowhere"], 2, "is not an index"),
-        (["build", "nowhere.jsonl", "--out", "x"], 2, "there is no file"),
+        (["build", "nowhere.jsonl", "-o", "x"], 2, "there is no file"),
         (["query", "http://127.0.0.1:9", "x"], 1, "the retriever did not answer"),
         (["query", "http://:1", "x"], 2, "is not a retriever's URL"),
     ],
@@ -81,7 +81,7 @@ def test_failures_are_said_in_a_line(
     monkeypatch.chdir(tmp_path)
     assert main(args) == code
     said = capsys.readouterr().err
-    assert said.startswith("vf-search: ")
+    assert said.startswith("vf-rl search: ")
     assert message in said
     assert said.count("\n") == 1
 
@@ -97,7 +97,7 @@ def test_an_empty_query_and_a_wrong_language_are_usage_errors(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     index = str(tmp_path / "index")
-    args = ["build", str(corpus), "--out", index, *FIELDS]
+    args = ["build", str(corpus), "-o", index, *FIELDS]
     assert main([*args, "--language", "klingon"]) == 2
     assert "no stemmer knows the language 'klingon'" in capsys.readouterr().err
     assert main(args) == 0
@@ -107,7 +107,7 @@ def test_an_empty_query_and_a_wrong_language_are_usage_errors(
 
 def test_a_server_is_asked_like_a_folder(corpus: Path, tmp_path: Path) -> None:
     index = tmp_path / "index"
-    assert main(["build", str(corpus), "--out", str(index), *FIELDS]) == 0
+    assert main(["build", str(corpus), "-o", str(index), *FIELDS]) == 0
     local = subprocess.run(command("query", index, "capital"), capture_output=True, text=True)
     with served(index) as (url, _):
         remote = subprocess.run(command("query", url, "capital"), capture_output=True, text=True)

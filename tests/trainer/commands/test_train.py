@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
-from vf.trainer.commands.train import main
+from vf.trainer.commands.main import main
 from vf.trainer.settings.load_config import load_config
 
 TOML = """
@@ -37,18 +34,6 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "mine.toml"
     path.write_text(TOML.format(output=str(tmp_path / "runs")))
     return path
-
-
-def test_help_answers_at_once_and_shows_examples() -> None:
-    started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", "from vf.trainer.commands.train import main; main(['--help'])"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert time.monotonic() - started < 1.0
-    assert "vf-rl configs/quickstart.toml" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -96,7 +81,7 @@ def test_dry_run_starts_everything_and_leaves_nothing(
 ) -> None:
     assert main([str(config), "--dry-run"]) == 0
     said = capsys.readouterr().out
-    for word in ("model", "engine", "environment", "memory", "all can start"):
+    for word in ("model", "engine", "environment", "memory", "everything starts"):
         assert word in said
     assert not (config.parent / "runs").exists()
 
@@ -138,13 +123,3 @@ def test_a_run_leaves_what_it_promises_and_can_be_resumed(
     assert main(["--resume", str(run), "--set", "max_steps=3"]) == 0
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("name", ["eval", "init", "view"])
-def test_the_other_commands_have_a_name_that_no_other_package_takes(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([name, "--help"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: vf-{name} ")

@@ -1,4 +1,4 @@
-"""`vf-view`, as it is run."""
+"""`vf-rl view`, as it is run."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_plain_text_cannot_command_the_terminal() -> None:
     [
         (["nowhere.jsonl"], "there is no nowhere.jsonl"),
         (["{run}", "-o", "{run}"], "is a folder"),
-        (["{run}", "--plain", "--serve"], "--plain goes with none"),
-        (["{run}", "--port", "80"], "--port goes with --serve"),
+        (["{run}", "--plain", "--serve"], "--plain cannot be combined"),
+        (["{run}", "--port", "80"], "--port needs --serve"),
     ],
 )
 def test_bad_usage(
@@ -87,13 +87,13 @@ def test_a_file_without_any_trace_fails_and_says_why(
     file.write_text('{"loss": 1}\n{"loss": 2}\n')
     assert main([str(file)]) == 1
     said = capsys.readouterr().err
-    assert "2 lines are no trace" in said
+    assert "2 lines are not a trace" in said
     assert f"{file}, line 1: not a trace: environment: Field required" in said
     assert [each.name for each in tmp_path.iterdir()] == ["other.jsonl"]
 
 
 def test_serving_answers_this_machine_only_and_ends_on_interrupt(run: Path) -> None:
-    command = [sys.executable, "-m", "vf.trainer.commands.view", str(run), "--serve"]
+    command = [sys.executable, "-m", "vf.trainer.commands.main", "view", str(run), "--serve"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -148,17 +148,17 @@ def test_export_says_what_it_leaves_out(run: Path, capsys: pytest.CaptureFixture
     out = run.parent / "out.jsonl"
     assert main([str(run), "--export", str(out), "--stop-reason", "max_turns"]) == 1
     said = capsys.readouterr().err
-    assert "1 line is no trace, and left out" in said
-    assert "1 traces did not stop for max_turns, and are left out" in said
-    assert "there is no trace to export" in said
+    assert "1 line is not a trace and skipped" in said
+    assert "skipped 1 traces that did not stop for max_turns" in said
+    assert "there are no traces to export" in said
     assert not out.exists()
 
 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--min-reward", "1"], "go with --export"),
-        (["--export", "a.jsonl", "--serve"], "--export goes with none"),
+        (["--min-reward", "1"], "need --export"),
+        (["--export", "a.jsonl", "--serve"], "--export cannot be combined"),
         (["--export", "a.csv"], "Known: .jsonl (OpenAI chat), .parquet"),
         (["--export", "a.parquet", "--bare"], "bare is about OpenAI chat lines"),
         (["--export", "a.jsonl", "--stop-reason", "tired"], "invalid choice"),

@@ -18,7 +18,8 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 
 from tests.trainer.saving.comparing import comparable
 from vf.runtime.errors import ConfigError
-from vf.trainer.commands import train as cli
+from vf.trainer.commands import train as command
+from vf.trainer.commands.main import main
 from vf.trainer.processes.launch import (
     OUTER_DEVICES,
     World,
@@ -256,7 +257,7 @@ def test_without_cuda_gpus_are_refused_before_anything_is_made(
     config: Path, environ: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environ.setattr(torch.cuda, "device_count", lambda: 0)
-    assert cli.main([str(config), "--set", "trainer.gpus=[0, 1]"]) == 2
+    assert main([str(config), "--set", "trainer.gpus=[0, 1]"]) == 2
     assert "trainer.gpus = [0, 1], but torch finds no CUDA device" in capsys.readouterr().err
     assert not (config.parent / "runs").exists()
 
@@ -272,9 +273,9 @@ def test_the_command_launches_one_process_for_each_device(
         return 7
 
     environ.setattr(torch.cuda, "device_count", lambda: 2)
-    environ.setattr(cli, "launch", launch)
+    environ.setattr(command, "launch", launch)
     argv = [str(config), "--set", "trainer.gpus=[2, 0]"]
-    assert cli.main(argv) == 7
+    assert main(argv) == 7
     assert launched == [(2, argv, None, "2,0")]
     assert outer_environ() == before  # what an inference server is started with
 
@@ -295,7 +296,7 @@ def test_an_accelerate_config_says_how_many_processes_there_are_and_what_they_sh
     settled, _, _ = _validate_launch_command(arguments)
     assert (settled.use_fsdp, settled.fsdp_version, settled.num_processes) == (True, 2, 3)
     assert (settled.training_script, settled.training_script_args) == (
-        "vf.trainer.commands.train",
+        "vf.trainer.commands.main",
         ["run.toml"],
     )
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from vf.inference.model_files import resolve_model
-from vf.trainer.commands.train import main
+from vf.trainer.commands.main import main
 from vf.trainer.learning.policy import Policy
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import Progress, save_checkpoint

@@ -21,7 +21,7 @@ from vf.inference.settings import VllmSettings
 from vf.inference.vllm.launch import SERVER_MODULE, choose_port, server_env
 from vf.inference.vllm.server_process import ServerProcess
 from vf.inference.wire import JsonClient
-from vf.trainer.commands.train import main
+from vf.trainer.commands.main import main
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`vf-sft`, as it is run."""
+"""`vf-rl sft`, as it is run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vf.trainer.commands import train as vf_rl
+from vf.trainer.commands import main as vf_rl
 from vf.trainer.commands.sft import main
 
 TOML = """
@@ -56,7 +56,7 @@ def test_a_run_from_its_toml_to_a_model(
         "all weights, learning rate 0.005, 4 steps of 8 sequences",
         "step     0  held-out loss ",
         "step     4  held-out loss ",
-        f"vf-eval ENV -m {run / 'model'}",
+        f"vf-rl eval ENV -m {run / 'model'}",
     ):
         assert part in said
     assert "grad_norm" not in said  # what TRL would print of every step
@@ -90,7 +90,7 @@ def test_a_dry_run_writes_nothing(
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "name either a config to run or a run to --resume"),
+        ([], "name either a config or"),
         (["{toml}", "--resume", "x"], "name either"),
         (["nowhere.toml"], "there is no file nowhere.toml"),
         (["{toml}", "--set", "lerning_rate=1"], "unknown key"),
@@ -127,7 +127,7 @@ def test_what_a_run_learns_from_is_settled_when_it_begins(
     assert main(["--resume", str(run), "--set", "min_reward=0.5"]) == 2
     assert "[data] cannot be changed" in capsys.readouterr().err
     assert main(["--resume", str(run)]) == 2
-    assert "is not the folder of a vf-sft run, or has no data" in capsys.readouterr().err
+    assert "is not the folder of a `vf-rl sft` run, or has no data" in capsys.readouterr().err
 
 
 def test_without_trl_the_extra_is_named(

@@ -1,0 +1,163 @@
+"""`vf-rl` itself: its help, its subcommands, its typing errors, and its name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+
+from vf.trainer.commands.main import COMMANDS, main
+
+ROOT = Path(__file__).parents[3]
+OURS = "vf-rl"
+HEAVY = ("torch", "transformers", "pydantic", "rich", "aiohttp", "openai", "docker")
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """Run the command; return its exit code, standard output and standard error."""
+    try:
+        code = main(argv)
+    except SystemExit as ended:  # argparse's way out
+        code = int(ended.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("argv", [["--help"], *([name, "--help"] for name in COMMANDS)])
+def test_help_answers_at_once_and_loads_nothing_that_it_does_not_need(argv: list[str]) -> None:
+    light = argv[:1] not in (["sandbox"], ["view"])  # these two load their own rooms
+    code = (
+        "import sys; from vf.trainer.commands.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        f"finally: print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
+    )
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
+    assert time.monotonic() - started < (2.0 if light else 10.0)
+    assert done.returncode == 0, done.stderr
+    if light:
+        assert done.stderr == "[]\n"
+    assert "'torch'" not in done.stderr
+
+
+def test_the_help_fits_one_screen_and_has_a_line_for_each_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = said(capsys, "--help")
+    lines = out.splitlines()
+    assert code == 0
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    for name, what in COMMANDS.items():
+        assert [line.split(None, 1) for line in lines].count([name, what]) == 1
+    assert "example: vf-rl configs/quickstart.toml" in out
+    modules = {path.stem for path in (ROOT / "trainer" / "commands").glob("*.py")}
+    assert {name.replace("-", "_") for name in COMMANDS} == modules - {"__init__", "main", "train"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_subcommand_is_called_as_it_is_typed_and_shows_an_example(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = said(capsys, name, "--help")
+    assert code == 0
+    assert out.startswith(f"usage: vf-rl {name} ")
+    assert f"examples:\n  vf-rl {name} " in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("evl calculator -m tiny", "there is no command 'evl'. Did you mean 'eval'"),
+        ("check_template tiny", "Did you mean 'check-template'"),
+        ("nonsense", "there is no command 'nonsense'. Commands: eval, init,"),
+        ("nowhere.toml", "there is no file nowhere.toml"),
+        ("a.toml --dryrun", "unrecognized arguments: --dryrun. Did you mean '--dry-run'"),
+        ("a.toml --resme=x", "Did you mean '--resume'"),
+        ("eval calculator --rollout 3", "Did you mean '--rollouts-per-example'"),
+        ("search build a.jsonl -o x --overwite", "Did you mean '--overwrite'"),
+        ("search biuld", "invalid choice: 'biuld'"),
+        ("sandbox self-check --paitence 3", "Did you mean '--patience'"),
+        ("a.toml --res x", "unrecognized arguments: --res"),  # no abbreviations
+        ("", "name either a config or, with --resume, the folder of a run"),
+        ("a.toml --resume x", "name either"),
+        ("--resume x --dry-run", "--dry-run starts no run"),
+        ("a.toml --allow-changes", "--allow-changes needs --resume"),
+        ("a.toml --tmux --dry-run", "cannot be combined with --tmux"),
+        ("--resume x --profile", "--profile starts its own run"),
+    ],
+)
+def test_a_typing_error_is_bad_usage_and_is_answered_with_what_was_meant(
+    argv: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = said(capsys, *argv.split())
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_nothing_but_training_and_export_needs_torch(tmp_path: Path) -> None:
+    """As without the extra `train`: an import of torch fails."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['torch', 'transformers']))\n"
+        "from vf.trainer.commands.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+
+    def run(*argv: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *argv],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert run("eval", "--validate", "calculator", "-n", "4")[0] == 0
+    assert run("init", "word-count")[0] == 0
+    (tmp_path / "traces.jsonl").touch()
+    assert run("view", "traces.jsonl") == (1, "vf-rl view: there are no traces to show\n")
+    assert run("sandbox", "self-check", "--list")[0] == 0
+    assert "is not an index" in run("search", "info", ".")[1]
+    run_toml = tmp_path / "run.toml"
+    run_toml.write_text('model = "tiny"\n[env]\nid = "calculator"\n')
+    assert run("run.toml") == (
+        2,
+        "vf-rl: this needs the package 'transformers': pip install 'vf-rl[train]'\n",
+    )
+
+
+def taken(scripts: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the scripts of ours that another distribution installs, too."""
+    own = set(scripts[OURS])
+    return [
+        f"{name} of {other}"
+        for other, names in scripts.items()
+        if other != OURS
+        for name in sorted(own.intersection(names))
+    ]
+
+
+def test_no_name_of_ours_is_a_script_of_another_distribution() -> None:
+    """Among all distributions installed here: `make setup` installs those of every extra."""
+    scripts: dict[str, set[str]] = {}
+    for found in distributions():
+        names = {each.name for each in found.entry_points if each.group == "console_scripts"}
+        scripts.setdefault(found.name, set()).update(names)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    scripts[OURS] = set(project["scripts"])
+    assert set(project["scripts"]) == {"vf-rl"}
+    assert sum(map(len, scripts.values())) > 20, "hardly anything is installed to compare with"
+    assert taken(scripts) == []
+
+
+def test_a_name_that_two_distributions_install_is_seen() -> None:
+    scripts = {"vf-rl": ["vf-rl", "vf-eval"], "verifiers": ["vf-eval", "vf-init"], "pip": ["pip"]}
+    assert taken(scripts) == ["vf-eval of verifiers"]

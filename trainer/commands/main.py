@@ -1,0 +1,101 @@
+"""`vf-rl`: `vf-rl CONFIG.toml` trains, and `vf-rl COMMAND` runs one of the other commands.
+
+Nothing heavy is imported before the arguments have been parsed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from vf.runtime.command import (
+    BAD_USAGE,
+    CommandParser,
+    add_run_options,
+    check_run_options,
+    complain,
+)
+from vf.runtime.errors import did_you_mean
+
+COMMANDS = {
+    "eval": "measure a model in an environment; compare, validate, rescore",
+    "init": "create the package of a new environment",
+    "view": "read traces in the browser or the terminal, or export them",
+    "search": "build, serve and query search indexes",
+    "sandbox": "set up and check the sandboxes that run untrusted code",
+    "sft": "fine-tune a model on saved traces, before RL",
+    "export": "write a checkpoint as a model for transformers and vLLM",
+    "check-template": "test a chat template on multi-turn conversations",
+}
+DESCRIPTION = "\n".join(
+    [
+        "Train a language model in an environment, or run one of the other commands.",
+        "",
+        "commands (vf-rl COMMAND --help shows their options):",
+        *(f"  {name:<17}{text}" for name, text in COMMANDS.items()),
+    ]
+)
+EPILOG = """\
+example: vf-rl configs/quickstart.toml --set max_steps=20
+Exit codes: 0 done, 1 failed, 2 bad usage or config."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: The arguments; by default those of the process.
+
+    Returns:
+        The exit code: 0 done, 1 failed, 2 bad usage or config.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    first = words[0] if words else "-"
+    if first in COMMANDS:
+        command = importlib.import_module(f"vf.trainer.commands.{first.replace('-', '_')}")
+        return int(command.main(words[1:]))
+    if not first.startswith("-") and not Path(first).suffix and not Path(first).exists():
+        hint = did_you_mean(first, COMMANDS)
+        known = f"Commands: {', '.join(COMMANDS)}; to train, name a TOML"
+        return complain("vf-rl", f"there is no command {first!r}.{hint} {known}", BAD_USAGE)
+    args = _parse(words)
+    from vf.trainer.commands.train import train
+
+    return train(args, words)
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    parser = CommandParser(
+        prog="vf-rl",
+        usage="vf-rl CONFIG.toml [options] | --resume RUN [options] | COMMAND ...",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        add_help=False,
+    )
+    add = parser.add_argument_group("options for training").add_argument
+    add("-h", "--help", action="help", help=argparse.SUPPRESS)
+    add_run_options(
+        add,
+        set="override a setting; a bare KEY means [trainer.args]",
+        dry_run="print the plan, check that everything starts, and stop",
+        resume="resume a run from its last checkpoint",
+    )
+    add("--allow-changes", action="store_true", help="resume even if other settings changed")
+    add("--tmux", action="store_true", help="run in a tmux session, with panes for the logs")
+    add("--profile", action="store_true", help="profile one step, print where its time went, stop")
+    args = parser.parse_args(words)
+    check_run_options(parser, args)
+    if args.allow_changes and args.resume is None:
+        parser.error("--allow-changes needs --resume")
+    if args.tmux and args.dry_run:
+        parser.error("--dry-run starts no run, so it cannot be combined with --tmux")
+    if args.profile and (args.dry_run or args.resume is not None):
+        parser.error("--profile starts its own run: leave out --dry-run and --resume")
+    return args
+
+
+if __name__ == "__main__":
+    sys.exit(main())
