@@ -51,13 +51,15 @@ def engine_settings(config: ModelConfig) -> EmbeddedSettings | VllmSettings:
     Raises:
         ConfigError: One is wrong, or only means something in training.
     """
-    kind = VllmSettings if config.engine == "vllm" else EmbeddedSettings
     for name in FOR_TRAINING:
         if name in config.inference:
             raise ConfigError(
                 f"model {config.name}: inference.{name} is for training; leave it out"
             )
-    return checked(kind, {**config.inference, "engine": config.engine}, under="inference")
+    raw = {**config.inference, "engine": config.engine}
+    if config.engine == "vllm":
+        return checked(VllmSettings, raw, under="inference")
+    return checked(EmbeddedSettings, raw, under="inference")
 
 
 def fingerprint(config: ModelConfig) -> str | None:

@@ -105,7 +105,8 @@ def _place(
     root: type[BaseModel], loc: tuple[Any, ...]
 ) -> tuple[str, type[BaseModel] | None, FieldInfo | None]:
     """Return where a problem is: its key as in the TOML, the table's model, and the last field."""
-    where, kind, table, field = "", root, None, None
+    kind: Any = root
+    where, table, field = "", None, None
     for part in loc:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             table, field = kind, kind.model_fields.get(str(part))
