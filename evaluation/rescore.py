@@ -219,7 +219,7 @@ class Tally:
 
     def lines(self) -> Iterator[str]:
         """Yield the result in sentences."""
-        yield f"{self.total} traces; {self.failed} failed rollouts were left unchanged"
+        yield f"{self.total} traces; failed rollouts left unchanged: {self.failed}"
         yield f"reward {_mean(self._old)} → {_mean(self._new)}, {self.changed} changed"
         if self.unscored:
             yield f"{self.unscored} cannot be scored by this rubric"

@@ -241,4 +241,4 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
     assert code == 2
     assert "another vf-rl eval is writing to out" in err
     assert first.returncode == 130
-    assert "interrupted; the same command goes on from here" in said
+    assert "interrupted; run the same command to resume" in said

@@ -58,9 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = importlib.import_module(f"vf.trainer.commands.{first.replace('-', '_')}")
         return int(command.main(words[1:]))
     if not first.startswith("-") and not Path(first).suffix and not Path(first).exists():
-        hint = did_you_mean(first, COMMANDS)
-        known = f"Commands: {', '.join(COMMANDS)}; to train, name a TOML"
-        return complain("vf-rl", f"there is no command {first!r}.{hint} {known}", BAD_USAGE)
+        known = f" Commands: {', '.join(COMMANDS)}; to train, name a TOML"
+        hint = did_you_mean(first, COMMANDS) or known
+        return complain("vf-rl", f"there is no command {first!r}.{hint}", BAD_USAGE)
     args = _parse(words)
     from vf.trainer.commands.train import train
 

@@ -56,7 +56,7 @@ def test_a_folder_is_scored_by_an_environments_rubric(
 ) -> None:
     code, out, _ = run("--rescore", "traces", "--rubric", "calculator", capsys=capsys)
     assert code == 0
-    assert "4 traces; 1 failed rollouts were left unchanged" in out
+    assert "4 traces; failed rollouts left unchanged: 1" in out
     assert "reward 0.6667 → 0.6667, 0 changed" in out
 
 

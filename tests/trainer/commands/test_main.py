@@ -146,7 +146,7 @@ def taken(scripts: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def test_no_name_of_ours_is_a_script_of_another_distribution() -> None:
-    """Among all distributions installed here: `make setup` installs those of every extra."""
+    """Among all that is installed: `make test` installs every extra except vllm and deepspeed."""
     scripts: dict[str, set[str]] = {}
     for found in distributions():
         names = {each.name for each in found.entry_points if each.group == "console_scripts"}
