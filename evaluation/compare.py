@@ -121,10 +121,12 @@ def _compare(environment: str, models: tuple[str, str], first: Side, second: Sid
     same = [task for task in common if ours[task].digest == theirs[task].digest]
     notes = []
     if len(same) < len(common):
-        notes.append(f"{len(common) - len(same)} tasks share an id, but not prompt and answer")
+        notes.append(
+            f"{len(common) - len(same)} tasks have the same id, but another prompt or answer"
+        )
     alone = len(ours) + len(theirs) - 2 * len(common)
     if alone:
-        notes.append(f"{alone} tasks are in one of the two only, and left out")
+        notes.append(f"{alone} tasks are in only one of the two and were skipped")
     rows = {}
     for what in ("reward", "success"):
         pairs = []
@@ -145,7 +147,7 @@ def _compare(environment: str, models: tuple[str, str], first: Side, second: Sid
                 mean_of_tasks([other - mine for mine, other in pairs], bounds=(-1.0, 1.0)),
             )
     if not rows:
-        raise ConfigError(f"{environment}: there is no task that both evaluations have scored")
+        raise ConfigError(f"{environment}: no task was scored in both evaluations")
     return Comparison(environment, *models, rows, notes)
 
 

@@ -74,8 +74,8 @@ def _meaning(
             "right, up to and including /v1?"
         )
     if isinstance(cause, openai.APIStatusError) and cause.status_code in (401, 403):
-        hint = "the key in it is refused" if key else "it is not set"
-        return f"{where} wants an API key: {variable}: {hint} ({cause.message})"
+        hint = "the key in it was rejected" if key else "it is not set"
+        return f"{where} requires an API key: {variable}: {hint} ({cause.message})"
     if known is not None and config.model not in known:
         return (
             f"{where} does not know the model {config.model!r}."
@@ -83,10 +83,10 @@ def _meaning(
         )
     if known is None and (cause is None or isinstance(cause, openai.NotFoundError | ValueError)):
         return (
-            f"{where} is not an OpenAI-compatible API ({error}). The address goes up to and "
-            "includes /v1"
+            f"{where} is not an OpenAI-compatible API ({error}). Give its address up to and "
+            "including /v1"
         )
-    return f"{where} refused a first question: {error}"
+    return f"{where} rejected a test request: {error}"
 
 
 async def _models(config: ModelConfig, key: str | None) -> list[str] | None:

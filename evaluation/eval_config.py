@@ -1,4 +1,4 @@
-"""What an evaluation is made of: the models behind its TOML and its command line.
+"""The settings of an evaluation: the pydantic models behind its TOML and its command line.
 
 Importing this module loads neither torch nor a network client.
 """
@@ -28,10 +28,10 @@ from vf.runtime.errors import ConfigError
 from vf.runtime.toml import checked
 
 Amount = Annotated[float, Field(ge=0)]
-# What changes how an evaluation runs, but not what it measures: a results folder may be gone on
-# with under other values.
+# What changes how an evaluation runs, but not what it measures: an evaluation can be resumed with
+# other values.
 NOT_MEASURED = ("max_concurrent", "retry_errors", "generation_timeout", "prices", "output")
-# How much of it is measured: under higher values, too.
+# How much is measured: it can be resumed with higher values.
 SIZE = ("tasks", "rollouts_per_example")
 SYNONYMS = {
     "num_tasks": "tasks",
@@ -46,7 +46,7 @@ def slug(name: str) -> str:
 
 
 def looks_local(model: str) -> bool:
-    """Return whether a model's name is that of a folder, or of the model that ships with us."""
+    """Return whether a model's name is a folder's, or that of the model that ships with vf-rl."""
     return model == TINY or model.startswith((".", "/", "~")) or Path(model).is_dir()
 
 
@@ -62,12 +62,12 @@ class Price(Strict):
 
 
 class ModelConfig(Strict):
-    """``[[models]]``: who is measured."""
+    """``[[models]]``: the models to measure."""
 
     model: str = Field(
-        description="Name at the API; or a folder, `tiny` or a hub name for an engine of our own."
+        description="Name at the API; for an engine started here, a folder, `tiny` or a hub name."
     )
-    name: str = Field(default="", description="What it is called in the results; by default so.")
+    name: str = Field(default="", description="Name in the results; by default the same.")
     engine: Literal["api", "embedded", "vllm"] | None = Field(
         default=None,
         description="`api`: an OpenAI-compatible chat API; `embedded` and `vllm` are started here. "
@@ -81,16 +81,16 @@ class ModelConfig(Strict):
         description="Environment variable with the API's key; OPENAI_API_KEY by default.",
     )
     extra_body: dict[str, Any] = Field(
-        default_factory=dict, description="Parameters sent along with every request to an API."
+        default_factory=dict, description="Extra parameters of every request to an API."
     )
     max_seq_len: Positive = Field(
         default=4096,
-        description="Tokens in one context of an engine of our own; at most the model's.",
+        description="Maximum tokens in a context of an engine started here; at most the model's.",
     )
     tokenizer: str | None = Field(
         default=None,
-        description="Where an engine of our own has tokenizer and chat template from, if not from "
-        "the model: a trained checkpoint of all weights has none.",
+        description="Model whose tokenizer and chat template to use if the model has none, as a "
+        "trained checkpoint of all weights.",
     )
     inference: dict[str, Any] = Field(
         default_factory=dict,
@@ -99,7 +99,7 @@ class ModelConfig(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Refuse settings that the engine would not heed."""
+        """Refuse settings that the engine would ignore."""
         if self.engine is None:
             ours = self.base_url is None and looks_local(self.model)
             self.engine = "embedded" if ours else "api"
@@ -115,19 +115,20 @@ class ModelConfig(Strict):
         wrong = [name for name in self.model_fields_set if only.get(name, kind) != kind]
         if wrong:
             where = "an API" if kind == "api" else f"the {self.engine} engine"
-            raise ValueError(f"{', '.join(sorted(wrong))} means nothing for {where}")
+            raise ValueError(f"{', '.join(sorted(wrong))} has no effect with {where}")
         self.name = self.name or self.model
         return self
 
 
 class EnvironmentConfig(Strict):
-    """``[[environments]]``: where it is measured."""
+    """``[[environments]]``: the environments to measure in."""
 
     id: str = Field(description="Name of a registered or installed environment.")
-    name: str = Field(default="", description="What it is called in the results; by default so.")
+    name: str = Field(default="", description="Name in the results; by default the same.")
     args: dict[str, Any] = Field(default_factory=dict, description="Arguments of its constructor.")
     tasks: Positive | None = Field(
-        default=None, description="How many tasks of its eval split; by default as above."
+        default=None,
+        description="Number of tasks of its eval split; by default `tasks` of the file.",
     )
 
     @model_validator(mode="after")
@@ -139,25 +140,28 @@ class EnvironmentConfig(Strict):
 class Limits(Strict):
     """``[limits]``: of one rollout. One that reaches a limit is scored, and marked truncated."""
 
-    max_turns: Positive | None = Field(default=None, description="Answers of the model.")
-    max_tokens: Positive | None = Field(default=None, description="Tokens sampled, all turns.")
+    max_turns: Positive | None = Field(default=None, description="Replies of the model.")
+    max_tokens: Positive | None = Field(default=None, description="Tokens sampled in all turns.")
     max_seconds: Seconds | None = Field(default=None, description="Wall time.")
     max_cost: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Price, by the table [prices]; a turn begun is paid in full."
+        default=None, description="Cost, by [prices]; a turn that has started is paid in full."
     )
 
 
 class EvalConfig(Strict):
     """A whole evaluation: every model in every environment."""
 
-    environments: list[EnvironmentConfig] = Field(min_length=1, description="Where to measure.")
-    models: list[ModelConfig] = Field(min_length=1, description="Whom to measure.")
+    environments: list[EnvironmentConfig] = Field(
+        min_length=1, description="The environments to measure in."
+    )
+    models: list[ModelConfig] = Field(min_length=1, description="The models to measure.")
     tasks: Positive | None = Field(
-        default=None, description="Tasks of each eval split, from its front; by default all."
+        default=None,
+        description="Number of tasks of each eval split, from its start; by default all.",
     )
     rollouts_per_example: Positive = Field(default=1, description="Rollouts of each task.")
-    max_concurrent: Positive = Field(default=32, description="Rollouts in flight at once.")
-    max_tokens: Positive = Field(default=1024, description="Tokens sampled in one turn at most.")
+    max_concurrent: Positive = Field(default=32, description="Rollouts in flight.")
+    max_tokens: Positive = Field(default=1024, description="Maximum tokens sampled in one turn.")
     temperature: Annotated[float, Field(ge=0)] = Field(
         default=1.0, description="Sampling temperature; 0 is greedy."
     )
@@ -165,12 +169,12 @@ class EvalConfig(Strict):
     top_k: TopK = 0
     min_p: MinP = 0.0
     repetition_penalty: RepetitionPenalty = 1.0
-    seed: int = Field(default=0, description="Seed of everything random.")
+    seed: int = Field(default=0, description="Seed of all randomness.")
     generation_timeout: Seconds = Field(
-        default=120.0, description="Seconds for one attempt at one answer of the model."
+        default=120.0, description="Seconds for one request to the model."
     )
     retry_errors: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="How often a failed rollout is done over before it counts as failed."
+        default=0, description="Times that a failed rollout is retried before it counts as failed."
     )
     limits: Limits = Field(default_factory=Limits, description="Limits of one rollout.")
     prices: dict[str, Price] = Field(
@@ -180,7 +184,7 @@ class EvalConfig(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Refuse names that would share a folder, and a limit that nothing can be held against."""
+        """Refuse names that would share a folder, and a cost limit without prices."""
         for kind, entries in (("environments", self.environments), ("models", self.models)):
             if twice := _twice(slug(entry.name) for entry in entries):
                 raise ValueError(f"two of the {kind} are called {twice}; give them a name each")
@@ -226,8 +230,8 @@ def parse_config(raw: Mapping[str, Any], overrides: Mapping[str, Any] | None = N
     """Check an evaluation's settings.
 
     Args:
-        raw: What the TOML says, or the like of it.
-        overrides: Settings of the command line, which replace those of the same name; tables are
+        raw: The settings as nested dicts.
+        overrides: Settings from the command line. They replace those of the same name; tables are
             merged.
 
     Raises:

@@ -1,4 +1,4 @@
-"""From ``[[models]]`` to something that answers: an API, or an engine of our own."""
+"""From ``[[models]]`` to a model that answers: behind an API, or on an engine started here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OpenModel:
 
     Attributes:
         model: Who answers.
-        run: Runs a rollout; one that an outage of our own server broke is done over.
+        run: Runs a rollout; one that an outage of the engine broke is retried.
         failure: Ends with an error if the engine dies; None for an API.
     """
 
@@ -46,7 +46,7 @@ class OpenModel:
 
 
 def engine_settings(config: ModelConfig) -> EmbeddedSettings | VllmSettings:
-    """Return the settings of an engine of our own.
+    """Return the settings of an engine that is started here.
 
     Raises:
         ConfigError: One is wrong, or only means something in training.
@@ -65,7 +65,7 @@ def engine_settings(config: ModelConfig) -> EmbeddedSettings | VllmSettings:
 def fingerprint(config: ModelConfig) -> str | None:
     """Return a digest of a local model's files: their names, sizes, beginnings and ends.
 
-    So results are never gone on with after the checkpoint in that folder has been replaced.
+    So an evaluation is never resumed after the checkpoint in that folder was replaced.
     Nothing for an API or a hub name.
     """
     if config.engine == "api" or not looks_local(config.model):

@@ -1,4 +1,4 @@
-"""What an evaluation shows while it runs: live on a terminal, plain lines elsewhere."""
+"""Progress of an evaluation: live on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class Progress:
         self.console.print(escape(text), soft_wrap=True, highlight=False)
 
     def start(self, tallies: Sequence[Tally]) -> None:
-        """Begin, or go on, with what is counted already."""
+        """Begin, counting what an earlier run has finished."""
         self._tallies = tallies
         found = sum(tally.done for tally in tallies)
         self._now = _Now(time.monotonic(), found)
         if found:
             total = sum(tally.rollouts for tally in tallies)
-            self.say(f"{found} of {total} rollouts are done already")
+            self.say(f"resuming: {found} of {total} rollouts are done")
         if self.console.is_terminal and found < sum(tally.rollouts for tally in tallies):
             self._live = Live(
                 console=self.console, get_renderable=self._table, refresh_per_second=4

@@ -79,9 +79,9 @@ def _lines(summary: Summary) -> Iterator[str]:
     phases = sorted(summary.seconds.items(), key=lambda item: -item[1])
     spent = ", ".join(f"{name} {clock(seconds)}" for name, seconds in phases if seconds >= 0.5)
     if spent:
-        yield f"time, summed over rollouts side by side: {spent}"
+        yield f"time, summed over concurrent rollouts: {spent}"
     if summary.unscored:
-        yield f"{summary.unscored} rollouts were left without a reward by the rubric"
+        yield f"{summary.unscored} rollouts got no reward from the rubric"
     if summary.missing:
         yield f"{summary.missing} rollouts have not been run"
     for boundary, seen in summary.errors.items():
@@ -89,12 +89,12 @@ def _lines(summary: Summary) -> Iterator[str]:
 
 
 def _passes(summary: Summary) -> Table:
-    table = Table(title="of k rollouts", title_justify="left")
+    table = Table(title="with k rollouts", title_justify="left")
     for name in ("k", "pass@k: one succeeds", "pass^k: all succeed", "tasks", "incomplete"):
         table.add_column(name)
     for k, at in summary.pass_at.items():
         hat = summary.pass_hat[k]
-        left_out = f"{at.left_out} left out" if at.left_out else ""
+        left_out = f"{at.left_out} skipped" if at.left_out else ""
         table.add_row(
             str(k),
             interval(at, percent=True),
@@ -134,7 +134,7 @@ def print_comparison(comparisons: Sequence[Comparison], console: Console) -> Non
             )
     console.print(table)
     if any(row.apart for each in comparisons for row in each.rows.values()):
-        console.print("* the interval does not hold 0", highlight=False)
+        console.print("* the interval excludes 0", highlight=False)
     for each in comparisons:
         for note in each.notes:
             console.print(escape(f"{each.environment}: {note}"), soft_wrap=True, highlight=False)

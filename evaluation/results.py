@@ -1,9 +1,9 @@
-"""The results folder: traces appended as they finish, and gone on with after any interruption.
+"""The results folder: traces appended as they finish; any interruption can be resumed.
 
 FOLDER/config.json                     what was measured: settings, tasks, model files
 FOLDER/results.json                    the results, once all rollouts are done
 FOLDER/ENVIRONMENT/MODEL/traces.jsonl  one line a rollout
-FOLDER/ENVIRONMENT/MODEL/failed/       rollouts that were done over since
+FOLDER/ENVIRONMENT/MODEL/failed/       rollouts that were retried since
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Cell:
 
         Args:
             whole: The number of rollouts of a task, where they are scored as a group: then a
-                group that is not complete is to be done over.
+                incomplete group is to be retried.
         """
         done: set[Key] = set()
         self._lines = 0
@@ -87,7 +87,7 @@ class Cell:
         return done
 
     def keep(self, done: set[Key]) -> None:
-        """Put away all rollouts but those that :meth:`done` gave: they are done over.
+        """Put away all rollouts except those that :meth:`done` returned: they are retried.
 
         They go to ``failed/traces.jsonl``. A process killed in here loses nothing: what was put
         away twice is put away once more at the most.
@@ -166,7 +166,7 @@ class ResultsFolder:
         foreign = sorted({entry.name for entry in self.path.iterdir()} - {"lock", "config.tmp"})
         if foreign:
             raise ConfigError(
-                f"{self.path} is no results folder, and holds {foreign[0]!r}; name another with "
+                f"{self.path} is not a results folder (it holds {foreign[0]!r}); name another with "
                 "--output"
             )
         return None

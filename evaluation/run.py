@@ -35,7 +35,7 @@ FAILURES_IN_A_ROW = 25  # after which nothing can be expected of the rest
 
 
 class EvaluationStopped(VfError):
-    """So many rollouts in a row failed that the rest would too. It can be gone on with."""
+    """So many rollouts in a row failed that the rest would, too. It can be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ async def run_evaluation(
     Raises:
         ConfigError: An endpoint or an engine cannot be used; nothing was run.
         EvaluationStopped: Rollouts failed one after the other.
-        EngineError: An engine of our own died.
+        EngineError: An engine started here died.
     """
     parts = [_part(config, place, model, folder) for model in config.models for place in places]
     try:

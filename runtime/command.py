@@ -8,7 +8,8 @@ import logging
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,3 +146,25 @@ def quiet_transformers() -> None:
 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
+
+
+@contextmanager
+def reading_bar(files: Iterable[Path]) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how much of some files has been read.
+
+    Args:
+        files: The files that are read in the block.
+
+    Yields:
+        A function to call with the number of bytes read since the last call.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    total = sum(file.stat().st_size for file in files)
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda size: bar.advance(task, size)

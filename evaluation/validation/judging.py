@@ -26,7 +26,7 @@ def judge_oracle(result: AgentResult, task_ids: Sequence[str]) -> Finding:
         "oracle",
         "fail",
         f"the oracle must get 1 on every task: {', '.join(short[:3])}{more}",
-        "look whether the outcome refuses a right answer, or a penalty falls on a faultless one",
+        "check that the outcome accepts every right answer and no penalty hits a faultless one",
     )
 
 

@@ -177,7 +177,7 @@ class _Validation:
                 return script(situation.messages)
             lines = list(script)
             if situation.turn >= len(lines):
-                raise ModelError("the oracle's script is at its end, but the episode goes on")
+                raise ModelError("the oracle's script has ended, but the episode continues")
             return lines[situation.turn]
 
         return Agent("oracle", "says what the environment's oracle says", speak)

@@ -118,7 +118,7 @@ class Engine:
             if any(isinstance(cause, PermissionError) for cause in _causes(error)):
                 raise EngineForbidden(
                     f"this user may not use the engine at {address}: add it to the group docker "
-                    "(`usermod -aG docker $USER`, then log in anew) or run as root"
+                    "(`usermod -aG docker $USER`, then log in again) or run as root"
                 ) from error
             raise EngineMissing(f"no container engine answers at {address}. {START_IT}") from error
         return cls(client)

@@ -141,7 +141,7 @@ async def _cause(engine: Engine, name: str, stream: Stream) -> str:
 
 @contextlib.contextmanager
 def _explained(profile: Profile) -> Iterator[None]:
-    """Tell what the user can mend from what went wrong by itself."""
+    """Tell apart what the user can fix and what failed on its own."""
     try:
         yield
     except SandboxError as error:

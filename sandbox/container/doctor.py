@@ -1,4 +1,4 @@
-"""What is missing for sandboxes in containers, and how to mend it: asked before a run starts."""
+"""What this machine lacks for sandboxes in containers, and how to fix it; checked before a run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_engine(profile: Profile) -> None:
     """Make sure that containers with this profile can be made; see :func:`prepare`.
 
     Raises:
-        ConfigError: They cannot; the type and the message say why and how to mend it.
+        ConfigError: They cannot; the type and the message say why, and how to fix it.
         SandboxError: The engine stopped to answer.
     """
     engine = Engine.connect()
@@ -68,7 +68,7 @@ def prepare(engine: Engine, profile: Profile) -> Profile:
         The profile with the image that has the packages.
 
     Raises:
-        ConfigError: Containers cannot be made; the message says why and how to mend it.
+        ConfigError: Containers cannot be made; the message says why, and how to fix it.
         SandboxError: The engine stopped to answer.
     """
     for finding in examine(engine, profile):
@@ -143,14 +143,14 @@ def check_limits(info: Mapping[str, Any]) -> str:
     """
     if info.get("CgroupDriver") == "none":
         raise LimitNotEnforced(
-            "the engine runs without root and without cgroups, so no limit holds: give it cgroup "
-            "v2 with delegation (systemd: Delegate=cpu memory pids), or run it as root"
+            "the engine runs without root and without cgroups, so it enforces no limits: give it "
+            "cgroup v2 with delegation (systemd: Delegate=cpu memory pids), or run it as root"
         )
     for key, (what, needs) in KERNEL_LIMITS.items():
         if not info.get(key, False):
             raise LimitNotEnforced(
-                f"the kernel does not limit {what} of a container: start it with {needs}, and the "
-                "engine again afterwards"
+                f"the kernel does not limit the {what} of a container: boot it with {needs}, then "
+                "restart the engine"
             )
     if not info.get("SwapLimit", False) and _may_swap():
         raise LimitNotEnforced(
@@ -207,10 +207,10 @@ def check_runtime(info: Mapping[str, Any], runtime: str | None) -> str:
     known = sorted(info.get("Runtimes") or {})
     if runtime is not None and runtime not in known:
         raise RuntimeUnknown(
-            f"the engine knows no runtime {runtime!r}, only {', '.join(known)}: install it and "
-            'name it under "runtimes" in the engine\'s daemon.json, then start the engine again'
+            f"the engine has no runtime {runtime!r}, only {', '.join(known)}: install it, add it "
+            'to "runtimes" in the engine\'s daemon.json, and restart the engine'
         )
-    return runtime or f"{info.get('DefaultRuntime', '?')} (the engine's own choice)"
+    return runtime or f"{info.get('DefaultRuntime', '?')} (the engine's default)"
 
 
 def check_image(engine: Engine, image: str) -> str:
@@ -224,14 +224,13 @@ def check_image(engine: Engine, image: str) -> str:
         found: dict[str, Any] = engine.call_now("inspect_image", image)
     except EngineRefused as error:
         if error.status != NOT_THERE:
-            raise ImageUnfit(f"{image!r} is no name of an image: {error}") from error
+            raise ImageUnfit(f"{image!r} is not the name of an image: {error}") from error
         if image == DEFAULT_IMAGE:
-            mend = "make it with `vf-rl sandbox build`"
+            fix = "build it with `vf-rl sandbox build`"
         else:
-            mend = f"fetch it with `docker pull {image}`, or use {DEFAULT_IMAGE!r}"
+            fix = f"pull it with `docker pull {image}`, or use {DEFAULT_IMAGE!r}"
         raise ImageMissing(
-            f"the image {image!r} is not on this machine, and nothing is fetched during a run: "
-            f"{mend}"
+            f"the image {image!r} is not on this machine, and nothing is pulled during a run: {fix}"
         ) from None
     volumes = (found.get("Config") or {}).get("Volumes") or {}
     if volumes:

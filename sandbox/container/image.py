@@ -94,7 +94,7 @@ def build(
         packages: What to install from PyPI, as pip is told: ``numpy==2.1.0``. They weaken the
             sandbox by what they can do.
         suite: Which Debian, if one is made here.
-        fresh: Make it anew even if it is there.
+        fresh: Build it even if it exists.
 
     Raises:
         ConfigError: The base cannot be had, or a package cannot.
@@ -183,8 +183,8 @@ def debootstrap(engine: Engine, tag: str, suite: str = SUITE) -> None:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode != 0:
             end = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-            mend = "\nIts keys: `apt-get install debian-archive-keyring`" * ("eyring" in end)
-            raise ConfigError(f"`{' '.join(command)}` failed:\n{end}{mend}")
+            keys = "\nIts keys: `apt-get install debian-archive-keyring`" * ("eyring" in end)
+            raise ConfigError(f"`{' '.join(command)}` failed:\n{end}{keys}")
         for pattern in LEFT_OUT:
             for path in root.glob(pattern):
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

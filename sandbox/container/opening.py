@@ -26,7 +26,7 @@ async def open_engine(profile: Profile) -> AsyncIterator[tuple[Engine, Profile]]
         The engine, and the profile with an image that has the packages.
 
     Raises:
-        ConfigError: Containers with this profile cannot be made; the message says how to mend it.
+        ConfigError: Containers with this profile cannot be made; the message says how to fix it.
         SandboxError: The engine stopped to answer.
     """
     engine = await asyncio.to_thread(Engine.connect)
@@ -46,7 +46,7 @@ async def open_container(profile: Profile | None = None) -> AsyncIterator[Docker
     """Make one sandbox; it is destroyed on the way out.
 
     Raises:
-        ConfigError: It cannot be made; the message says how to mend it.
+        ConfigError: It cannot be made; the message says how to fix it.
         SandboxError: The engine failed.
     """
     async with (
@@ -63,7 +63,7 @@ async def open_pool(
     """Keep ``size`` sandboxes ready, ``concurrency`` made at a time; all are destroyed at the end.
 
     Raises:
-        ConfigError: None can be made; the message says how to mend it.
+        ConfigError: None can be made; the message says how to fix it.
         SandboxError: The engine failed.
         ValueError: A number is not positive.
     """

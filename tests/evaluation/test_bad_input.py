@@ -62,12 +62,12 @@ def test_a_key_that_is_missing_or_wrong(capsys: Capsys, monkeypatch: pytest.Monk
     assert "no API key: set OPENAI_API_KEY" in refused(capsys, "reverse-text", "-m", "gpt-5-mini")
     with standing(key="secret") as (url, _):
         argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "1"]
-        assert "wants an API key: OPENAI_API_KEY: it is not set" in refused(capsys, *argv)
+        assert "requires an API key: OPENAI_API_KEY: it is not set" in refused(capsys, *argv)
         said = refused(capsys, *argv, "--api-key-env", "MY_KEY")
         assert "no API key: set MY_KEY" in said
         monkeypatch.setenv("MY_KEY", "wrong")
         said = refused(capsys, *argv, "--api-key-env", "MY_KEY")
-        assert "MY_KEY: the key in it is refused" in said
+        assert "MY_KEY: the key in it was rejected" in said
         assert "wrong" not in said
         monkeypatch.setenv("MY_KEY", "secret")
         assert call(capsys, *argv, "--api-key-env", "MY_KEY")[0] == 0
@@ -108,7 +108,7 @@ def test_a_server_that_answers_as_a_model_that_it_does_not_list_is_used_with_a_n
         (["calculator", "-m", "tiny", "--max-cost", "1"], "max_cost needs a price for tiny"),
         (
             ["calculator", "-m", "tiny", "--engine", "embedded", "-b", "http://x/v1"],
-            "base_url means nothing for the embedded engine",
+            "base_url has no effect with the embedded engine",
         ),
         (["none.toml"], "there is no file none.toml"),
         (["--compare", "a", "b"], "there are no traces in a"),
@@ -140,7 +140,7 @@ base_url = "http://127.0.0.1:9/v1"
         (TOML + '[prices."m"]\nin = 1', "prices.m.in: unknown key. Did you mean 'input'"),
         (TOML + '[prices."m"]\ninput = -1\noutput = 1', "prices.m.input = -1"),
         ("rollouts = 1\nrollouts_per_example = 2" + TOML, "are the same setting; keep"),
-        ("[[models]]\nmodel = 'm'", "environments: missing. Where to measure"),
+        ("[[models]]\nmodel = 'm'", "environments: missing. The environments to measure in"),
         ("tasks = ", "not valid TOML"),
         (TOML + 'engine = "embeded"', "models[0].engine = 'embeded'"),
         (
@@ -206,7 +206,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(capsys: Capsys, url: str
     Path("mine/thesis.txt").write_text("years of work")
     code, _, err = call(capsys, "reverse-text", "-m", MODEL, "-b", url, "-o", "mine")
     assert code == 2
-    assert "mine is no results folder, and holds 'thesis.txt'" in err
+    assert "mine is not a results folder (it holds 'thesis.txt')" in err
 
 
 def test_when_one_rollout_after_the_other_fails_it_stops(capsys: Capsys) -> None:

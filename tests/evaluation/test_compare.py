@@ -91,14 +91,14 @@ def test_what_cannot_be_paired_is_left_out_and_said(tmp_path: Path) -> None:
     (found,) = compare(a, b)
     assert found.rows["reward"].difference.tasks == 3
     assert found.rows["reward"].difference.mean == pytest.approx((0.5 + 0.0 + 0.5) / 3)
-    assert "2 tasks are in one of the two only, and left out" in found.notes
+    assert "2 tasks are in only one of the two and were skipped" in found.notes
     assert "reward: 1 tasks have no scored rollout in one of the two" in found.notes
 
 
 def test_tasks_that_only_share_an_id_are_not_the_same(tmp_path: Path) -> None:
     a = write(tmp_path / "a", {"1": [1.0]})
     b = write(tmp_path / "b", {"1": [1.0]}, prompt="another question")
-    with pytest.raises(vf.ConfigError, match="no task that both evaluations have scored"):
+    with pytest.raises(vf.ConfigError, match="no task was scored in both evaluations"):
         compare(a, b)
 
 
@@ -134,7 +134,7 @@ def test_the_command_prints_a_table_or_json(
     assert "0.100" in out
     assert "0.675" in out
     assert "0.575 [" in out
-    assert "* the interval does not hold 0" in out
+    assert "* the interval excludes 0" in out
     code, out, _ = call(capsys, "--compare", str(a), str(b), "--json")
     (found,) = json.loads(out)
     rows: dict[str, Any] = found["rows"]

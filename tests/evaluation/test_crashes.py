@@ -86,7 +86,7 @@ def test_a_torn_last_line_is_done_over_and_nothing_else(
         file.write_bytes(before[:-40])
         code, _, err = call(capsys, *argv)
     assert code == 0
-    assert "5 of 6 rollouts are done already" in err
+    assert "5 of 6 rollouts are done" in err
     after = traces(folder)
     assert [trace.id for trace in after[:5]] == ids[:5]
     assert set(rollouts(folder).values()) == {1}
@@ -104,7 +104,7 @@ def test_failed_rollouts_are_done_over_and_nothing_else(
         assert code == 1
         assert "4 failed in the model; the first" in out
         assert "cannot be answered" in out
-        assert "2 left out" in out
+        assert "2 skipped" in out
         found = results(folder)
         assert (found["scored"], found["failed"], found["missing"]) == (4, 4, 0)
         assert (found["pass_at"]["2"]["tasks"], found["pass_at"]["2"]["left_out"]) == (2, 2)
@@ -112,7 +112,7 @@ def test_failed_rollouts_are_done_over_and_nothing_else(
         mended.touch()
         code, _, err = call(capsys, *argv)
         assert code == 0
-        assert "4 of 8 rollouts are done already" in err
+        assert "4 of 8 rollouts are done" in err
         code, _, err = call(capsys, *argv)  # and there is nothing left to do
         assert code == 0
         server.kill()
@@ -137,7 +137,7 @@ def test_a_larger_evaluation_adds_to_a_smaller_one(
         assert call(capsys, *argv, str(grown), "-n", "8")[0] == 0
         code, _, err = call(capsys, *argv, str(grown), "-n", "8", "-r", "3")
         assert code == 0
-        assert "8 of 24 rollouts are done already" in err
+        assert "8 of 24 rollouts are done" in err
         assert call(capsys, *argv, str(whole), "-n", "8", "-r", "3")[0] == 0
         code, _, err = call(capsys, *argv, str(grown), "-n", "8", "-r", "2")
         server.kill()
@@ -204,7 +204,7 @@ def test_a_group_that_is_scored_together_is_done_over_together(
         file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
         code, _, err = call(capsys, *argv)
     assert code == 0
-    assert "8 of 12 rollouts are done already" in err
+    assert "8 of 12 rollouts are done" in err
     assert set(rollouts(folder).values()) == {1}
     assert flat(results(folder)["components"]) == pytest.approx(flat(whole["components"]))
     assert "part/best" in whole["components"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vf.runtime.command import (
@@ -15,6 +14,7 @@ from vf.runtime.command import (
     add_run_options,
     check_run_options,
     quiet_transformers,
+    reading_bar,
     run_command,
     show,
 )
@@ -102,11 +102,12 @@ def _prepare(
     """Select the traces, show the plan, and create the run's folder."""
     from vf.trainer.settings.write_config import to_toml
     from vf.trainer.sft.dataset import save_sequences
-    from vf.trainer.sft.select import select
+    from vf.trainer.sft.select import select, training_sources
     from vf.trainer.sft.training import held_out_file, total_steps, train_file
 
     args = config.args
-    with _reading(config, console) as advance:
+    sources, _ = training_sources(config.data.traces)
+    with reading_bar(source.path for source in sources) as advance:
         selection = select(config, renderer, advance)
     how = f"LoRA rank {args.lora_rank}" if args.use_lora else "all weights"
     steps = total_steps(args, len(selection.train))
@@ -221,20 +222,3 @@ def _one_device() -> None:
     """Let torch see one device: TRL's trainer would spread the batch over all of them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     os.environ["CUDA_VISIBLE_DEVICES"] = "0" if visible is None else visible.partition(",")[0]
-
-
-@contextmanager
-def _reading(config: SftConfig, console: Console) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how much has been read."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    from vf.trainer.sft.select import training_sources
-
-    sources, _ = training_sources(config.data.traces)
-    total = sum(source.path.stat().st_size for source in sources)
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda size: bar.advance(task, size)

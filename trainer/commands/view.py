@@ -6,15 +6,12 @@ import argparse
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vf.runtime.command import DONE, FAILED, CommandParser, complain, run_command
+from vf.runtime.command import DONE, FAILED, CommandParser, complain, reading_bar, run_command
 from vf.traces.trace import StopReason, Trace
 from vf.traces.view.plain import print_trace
 from vf.traces.view.serve import serve
@@ -32,12 +29,6 @@ examples:
 The page is self-contained and works offline.
 Exit codes: 0 done, 1 failed, 2 bad usage or input.
 """
-
-
-class Advance(Protocol):
-    """Receives progress: the bytes read since the last call."""
-
-    def __call__(self, size: int, /) -> None: ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -125,7 +116,7 @@ def _page(sources: Sequence[Source], output: Path, args: argparse.Namespace) -> 
 
     check_output(output)
     title = args.traces[0].resolve().name + (" and more" if len(args.traces) > 1 else "")
-    with _progress(sources) as advance:
+    with reading_bar(source.path for source in sources) as advance:
         written = write_page(sources, output, title=title, texts_of=token_texts, advance=advance)
     _name_unreadable(written)
     if not written.traces:
@@ -160,7 +151,7 @@ def _export(sources: Sequence[Source], args: argparse.Namespace) -> int:
             yield found, source.model_behind(source.model_of(found))
 
     check_export(args.export, bare=args.bare)
-    with _progress(sources) as advance:
+    with reading_bar(source.path for source in sources) as advance:
         done = export_traces(
             traces(),
             args.export,
@@ -185,7 +176,7 @@ def _export(sources: Sequence[Source], args: argparse.Namespace) -> int:
 
 
 def _readable(
-    sources: Sequence[Source], written: Written, advance: Advance | None = None
+    sources: Sequence[Source], written: Written, advance: Callable[[int], None] | None = None
 ) -> Iterator[tuple[Source, Trace]]:
     """Yield the traces; lines that are not traces are counted in ``written``."""
     for source in sources:
@@ -213,16 +204,3 @@ def _beside(paths: Sequence[Path]) -> Path:
     if len(paths) > 1:
         return Path("traces.html")
     return paths[0] / "traces.html" if paths[0].is_dir() else paths[0].with_suffix(".html")
-
-
-@contextmanager
-def _progress(sources: Sequence[Source]) -> Iterator[Advance]:
-    """Show on a terminal how much has been read."""
-    console = Console(stderr=True)
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    total = sum(source.path.stat().st_size for source in sources)
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda size: bar.advance(task, size)

@@ -65,7 +65,7 @@ def open_session(folder: RunFolder, command: Sequence[str]) -> str:
     variables = _save_environment(os.environ)
     trainer = ["sh", "-c", PANE, "sh", str(variables), session, *command]
     try:
-        # In one call: a pane that ends at once stays too.
+        # In one call: a pane that ends immediately stays too.
         _tmux(
             *("set-option", "-w", "-t", target, "remain-on-exit", "on", ";"),
             *("set-option", "-w", "-t", target, "pane-border-status", "top", ";"),
@@ -92,7 +92,7 @@ def attach(session: str) -> int:
         print(f"the run is in tmux session {session}; to see it: tmux switch-client -t {name}")
         return 0
     print(f"the run is in tmux session {session}; to see it: tmux attach -t {name}")
-    print(f"it goes on without you, and the session stays: tmux kill-session -t {name} ends both")
+    print(f"it continues when you detach; to end run and session: tmux kill-session -t {name}")
     if not sys.stdout.isatty():
         return 0
     return subprocess.call(["tmux", "attach-session", "-t", f"={session}"])

@@ -44,7 +44,7 @@ class Sequenced:
 
 @dataclass(slots=True)
 class Selection:
-    """What is learned from, and what became of the rest.
+    """The traces to train on, and why the others were dropped.
 
     Attributes:
         train: The sequences to train on.
@@ -54,7 +54,7 @@ class Selection:
         read: How many traces were read.
         kept: How many of them are learned from or measured with.
         recorded: How many of those are trained on as they were sampled.
-        rendered: How many are rendered anew, by why.
+        rendered: Number of traces rendered again, by reason.
         dropped: How many traces, sequences and lines are left out, by why.
         best_reward: The highest reward that was read.
     """
@@ -75,11 +75,11 @@ class Selection:
         rows = [("traces", f"{self.read} read in {self.files} files, {self.kept} kept")]
         if self.evaluations:
             said = f"{self.evaluations} files of held-out evaluations; name them to read them"
-            rows.append(("left out", said))
-        rows += [("left out", f"{count} {why}") for why, count in self.dropped.most_common()]
+            rows.append(("dropped", said))
+        rows += [("dropped", f"{count} {why}") for why, count in self.dropped.most_common()]
         why = "".join(f", {count} {reason}" for reason, count in self.rendered.most_common())
-        anew = f"; {self.rendered.total()} rendered anew{why}" if self.rendered else ""
-        rows.append(("tokens", f"{self.recorded} traces as they were sampled{anew}"))
+        again = f"; {self.rendered.total()} rendered again{why}" if self.rendered else ""
+        rows.append(("tokens", f"{self.recorded} traces as sampled{again}"))
         for name, sequences in (("train", self.train), ("held out", self.held_out)):
             tokens, learned = (
                 sum(len(s.labels) for s in sequences),

@@ -313,8 +313,8 @@ def _save_model(
         writing.rename(target)
     except OSError as error:
         raise TrainingError(
-            f"the model could not be written to {target}: {error}. The checkpoints are whole: "
-            f"make room, and go on with --resume {target.parent}"
+            f"the model could not be written to {target}: {error}. The checkpoints are "
+            f"intact: make room, then resume with --resume {target.parent}"
         ) from error
     finally:
         shutil.rmtree(writing, ignore_errors=True)

@@ -166,7 +166,7 @@ def test_traces_without_tokens_and_of_another_tokenizer_are_rendered_and_told(
     assert found.recorded == 3
     assert found.rendered == {"without tokens": 4, "with tokens of another tokenizer": 2}
     said = dict(found.describe())["tokens"]
-    assert "3 traces as they were sampled; 6 rendered anew" in said
+    assert "3 traces as sampled; 6 rendered again" in said
     only = select(make_config(data={**data, "tokens": "recorded"}), renderer)
     assert only.kept == 3
     assert only.dropped["without tokens (tokens = 'recorded')"] == 4
@@ -264,7 +264,7 @@ def test_held_out_evaluations_of_a_run_are_read_only_where_they_are_named(
     write(folder / "eval-000000.jsonl", solved[3:8])
     found = select(make_config(data={"traces": [str(tmp_path / "run")]}), renderer)
     assert (found.read, found.files, found.evaluations) == (3, 1, 1)
-    assert ("left out", "1 files of held-out evaluations; name them to read them") in (
+    assert ("dropped", "1 files of held-out evaluations; name them to read them") in (
         found.describe()
     )
     named = {"traces": [str(tmp_path / "run"), str(folder / "eval-000000.jsonl")]}

@@ -50,7 +50,7 @@ def test_a_run_from_its_toml_to_a_model(
     said = capsys.readouterr().out
     for part in (
         "48 read in 1 files, 48 kept",
-        "0 traces as they were sampled; 48 rendered anew, 48 without tokens",
+        "0 traces as sampled; 48 rendered again, 48 without tokens",
         "38 sequences, ",
         "10 sequences, ",
         "all weights, learning rate 0.005, 4 steps of 8 sequences",
