@@ -1,6 +1,6 @@
 """Group rewards: functions that see all the rollouts of one task together.
 
-They run after the group's rollouts have been scored one by one, on the traces alone: the
+They run after the group's rollouts have been scored one by one, and see only the traces: the
 environments are closed by then.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from vf.rubrics.scorers import Part, check_scorer, checked, name_of
+from vf.rubrics.scorers import Part, blaming, check_scorer, checked, name_of
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, InfrastructureError, RubricError
 from vf.traces.trace import Failure, Score, Trace
@@ -21,7 +21,7 @@ GroupScorer = Callable[[Sequence[Trace]], Values | Awaitable[Values]]
 
 
 class AnyRubric(Protocol):
-    """What the rollout loop and the trainer ask of a rubric."""
+    """What the rollout loop and the trainer need of a rubric."""
 
     @property
     def group_rewards(self) -> Mapping[str, GroupReward]:
@@ -31,7 +31,7 @@ class AnyRubric(Protocol):
         """Score one trace; raise RubricError where that fails."""
 
     async def score_group(self, traces: Sequence[Trace]) -> None:
-        """Bring the scores of one task's traces up to what the group rewards say."""
+        """Add the group rewards to the scores of one task's traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ async def score_group(rubric: AnyRubric, traces: Sequence[Trace], timeout: float
     """Let the group rewards of a rubric score the rollouts of one task, in place.
 
     Without group rewards this does nothing. If they fail, or take too long, every rollout that
-    had not failed before has ``Trace.error`` set, and no score: a reward that could not be
-    computed is no reward.
+    had not failed before gets ``Trace.error`` and loses its score: a reward that could not be
+    computed is not a reward.
 
     Args:
         rubric: The rubric.
@@ -94,7 +94,7 @@ async def apply_group_rewards(
     traces: Sequence[Trace],
     combine: Callable[[Score], float | None],
 ) -> None:
-    """Record what the group rewards say in each trace's ``score.parts``, and combine again.
+    """Record the group rewards in each trace's ``score.parts``, and combine again.
 
     In a group of fewer than two there is nothing to compare, so every value is None.
 
@@ -118,12 +118,8 @@ async def apply_group_rewards(
 async def _values(name: str, fn: GroupScorer, traces: Sequence[Trace]) -> list[float | None]:
     if len(traces) < 2:
         return [None] * len(traces)
-    try:
+    with blaming(repr(name)):
         values = list(await call(fn, list(traces)))
-    except (InfrastructureError, ConfigError):
-        raise
-    except Exception as error:
-        raise RubricError(f"{name!r} raised {type(error).__name__}: {error}") from error
     if len(values) != len(traces):
         raise RubricError(f"{name!r} returned {len(values)} numbers for {len(traces)} traces")
     part = Part(name, lambda trace: None)

@@ -18,13 +18,24 @@ and group rewards that are None do not apply to this trace, and cost nothing.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vf.rubrics.group import GroupReward, GroupScorer, apply_group_rewards
-from vf.rubrics.scorers import Part, Range, Scorer, by_name, check_scorer, name_of, values_of
-from vf.runtime.errors import ConfigError
+from vf.rubrics.scorers import (
+    Part,
+    Range,
+    Scorer,
+    blaming,
+    by_name,
+    check_scorer,
+    name_of,
+    values_of,
+)
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError, RubricError
 from vf.traces.trace import Score, Trace
 
 MAX_FLOOR = 0.1
@@ -39,9 +50,10 @@ class Penalty:
         fn: 0 is faultless, 1 is as bad as it gets; None where it does not apply.
         weight: Share of the outcome that a penalty of 1 costs, above 0 and at most 1.
         name: How it appears in scores; the function's name by default.
-        turns: Where in the rollout its causes lie: a function of the trace that returns a weight
-            of at least 0 for each turn. With ``credit = "turn"`` the trainer places the
-            penalty's cost on them in proportion; by default it falls on the last turn.
+        turns: Where in the rollout its causes lie: a plain function of the trace that returns a
+            weight of at least 0 for each turn. The penalty's cost is recorded by turn in
+            proportion to these (``Score.turn_costs``), and with ``credit = "turn"`` the trainer
+            places it there; by default it falls on the last turn.
     """
 
     fn: Scorer
@@ -171,12 +183,13 @@ class Rubric:
             metrics={name: next(rest) for name in self.metrics},
         )
         score.reward = self.combine(score)
+        await self._place_costs(trace, score)
         return score
 
     async def score_group(self, traces: Sequence[Trace]) -> None:
-        """Add what the group rewards say to the scores of one task's traces, in place.
+        """Add the group rewards to the scores of one task's traces, in place.
 
-        A trace without a reward (it failed, or was not scored) is no part of its group.
+        A trace without a reward (it failed, or was not scored) is not part of its group.
 
         Raises:
             RubricError: A function raised, or returned something that is not a number in [0, 1]
@@ -184,6 +197,9 @@ class Rubric:
         """
         scored = [trace for trace in traces if trace.reward is not None]
         await apply_group_rewards(self.group_rewards, scored, self.combine)
+        for trace in scored:
+            if trace.score is not None:
+                await self._place_costs(trace, trace.score)
 
     def combine(self, score: Score) -> float | None:
         """Return the reward that the raw components make; the formula stands at the top."""
@@ -204,6 +220,22 @@ class Rubric:
         if score.outcome > 0.0:
             return self.floor + (1.0 - self.floor) * score.outcome * (1.0 - taken)
         return self.floor * (1.0 - taken / self.cap) if self.floor else 0.0
+
+    async def _place_costs(self, trace: Trace, score: Score) -> None:
+        """Record in a score what its penalties cost in which turn."""
+        score.turn_costs = {}
+        if not trace.turns:
+            return
+        for name, penalty in self.penalties.items():
+            if penalty.turns is None or not score.penalties.get(name) or score.reward is None:
+                continue
+            without = replace(score, penalties={**score.penalties, name: 0.0})
+            if not (cost := (self.combine(without) or 0.0) - score.reward):
+                continue
+            with blaming(f"penalty {name!r}: its turns"):
+                weights = await call(penalty.turns, trace)
+            if total := sum(_checked_turns(name, weights, len(trace.turns))):
+                score.turn_costs[name] = [cost * weight / total for weight in weights]
 
 
 def episode_return(trace: Trace) -> float:
@@ -233,6 +265,15 @@ def group_rewards_by_name(
         name: entry if isinstance(entry, GroupReward) else GroupReward(entry)
         for name, entry in by_name("group rewards", entries, _name).items()
     }
+
+
+def _checked_turns(name: str, weights: Sequence[float], turns: int) -> Sequence[float]:
+    if len(weights) != turns or not all(0.0 <= weight < math.inf for weight in weights):
+        raise RubricError(
+            f"penalty {name!r}: its turns must be a finite weight of at least 0 for each of the "
+            f"{turns} turns, got {list(weights)!r}"
+        )
+    return weights
 
 
 def _name(entry: Penalty | GroupReward | Scorer | GroupScorer) -> str:

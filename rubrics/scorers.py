@@ -1,8 +1,8 @@
-"""Scoring functions: how they are checked when a rubric is made, called, and believed.
+"""Scoring functions: checked when a rubric is made, called, and their values validated.
 
-A scorer takes the trace and returns a number, or None where there is nothing to say. It may be a
-plain function (it runs in a thread), a coroutine function, an object with such a ``__call__``, or
-a function marked :func:`~vf.runtime.process_pool.cpu_bound` (it runs in a process).
+A scorer takes the trace and returns a number, or None where it does not apply. It may be a plain
+function (it runs in a thread), a coroutine function, an object with such a ``__call__``, or a
+function marked :func:`~vf.runtime.process_pool.cpu_bound` (it runs in a process).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from numbers import Real
@@ -48,7 +49,7 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 
 def check_scorer(fn: Callable[..., Any], takes: str = "the trace") -> None:
-    """See that something can be called with one argument.
+    """Check that something can be called with one argument.
 
     Raises:
         ConfigError: It cannot, or it is marked ``cpu_bound`` and cannot be sent to a process.
@@ -94,7 +95,7 @@ def by_name(
 
 
 async def values_of(parts: Sequence[Part], trace: Trace) -> list[float | None]:
-    """Call functions on one trace; return what they said, in order.
+    """Call functions on one trace; return their values, in order.
 
     Raises:
         RubricError: One raised, or returned something that is not in its range. The message
@@ -129,26 +130,32 @@ def _start(part: Part, trace: Trace) -> Any:
     timeout = cpu_timeout(part.fn)
     if timeout is not None:
         return run_in_process(part.fn, trace, timeout=timeout)
-    try:
+    with blaming(repr(part.name)):
         return part.fn(trace)
-    except (InfrastructureError, ConfigError):
-        raise
-    except (Exception, SystemExit) as error:
-        raise RubricError(f"{part.name!r} raised {type(error).__name__}: {error}") from error
 
 
 async def _waited(result: Awaitable[Value], part: Part) -> Value:
-    try:
+    with blaming(repr(part.name)):
         return await result
+
+
+@contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Turn what a user's function raises into a RubricError that begins with its name.
+
+    Infrastructure errors and config errors pass: what failed is not the rubric.
+    """
+    try:
+        yield
     except (InfrastructureError, ConfigError):
         raise
     except (Exception, SystemExit) as error:
-        raise RubricError(f"{part.name!r} raised {type(error).__name__}: {error}") from error
+        raise RubricError(f"{what} raised {type(error).__name__}: {error}") from error
 
 
 async def _all(waits: Sequence[Awaitable[Value]]) -> list[Value]:
-    """Await them at once; if one raises, cancel the others."""
-    if len(waits) < 2:  # as a rule, and then a task would only cost
+    """Await them concurrently; if one raises, cancel the others."""
+    if len(waits) < 2:  # the usual case, which needs no tasks
         return [await wait for wait in waits]
     tasks: list[asyncio.Future[Value]] = [asyncio.ensure_future(wait) for wait in waits]
     try:
@@ -159,14 +166,14 @@ async def _all(waits: Sequence[Awaitable[Value]]) -> list[Value]:
 
 
 def checked(value: object, part: Part) -> float | None:
-    """Return what a function returned as a number, or None.
+    """Return a function's value as a float, or None.
 
     Raises:
-        RubricError: It is no number, not finite, or out of its range.
+        RubricError: It is not a number, not finite, or out of its range.
     """
     if value is None:
         return None
-    # bool, and NumPy's scalars, are among them, but for NumPy's bool: by its name in 1 and 2.
+    # Real covers bool and NumPy's scalars, except NumPy's bool (called bool before NumPy 2).
     if not isinstance(value, Real) and type(value).__name__ not in ("bool", "bool_"):
         raise RubricError(f"{part.name!r} returned {type(value).__name__}, not a number")
     number = float(value)  # type: ignore[arg-type]

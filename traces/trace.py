@@ -150,6 +150,8 @@ class Score:
         gates: Whether each gate was kept; False makes the reward 0.
         parts: Each group reward, and each function of a weighted sum, before its weight.
         metrics: Measured, never part of the reward.
+        turn_costs: The reward that a penalty took, by turn. Only penalties that know their turns
+            and cost something are listed.
     """
 
     reward: float | None
@@ -158,6 +160,7 @@ class Score:
     gates: dict[str, bool | None] = field(default_factory=dict)
     parts: dict[str, float | None] = field(default_factory=dict)
     metrics: dict[str, float | None] = field(default_factory=dict)
+    turn_costs: dict[str, list[float]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

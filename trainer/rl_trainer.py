@@ -192,7 +192,7 @@ class RLTrainer:
 
     def _build(self, group: Group) -> list[Sample]:
         """Return the samples of a group; none if it has nothing to teach."""
-        built = build_samples([group], self.args, self.plan.environment.rubric)
+        built = build_samples([group], self.args)
         return built[0] if built else []
 
     def publish(self) -> float:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from vf.rubrics.penalties.text import same_call, sampled_calls
 from vf.rubrics.rubric import Penalty
+from vf.runtime.calling import instant
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Trace
 
@@ -32,6 +33,7 @@ def tool_errors(weight: float = 0.1) -> Penalty:
         events = trace.tool_events
         return sum(event.kind != "ok" for event in events) / len(events) if events else 0.0
 
+    @instant
     def failed_by_turn(trace: Trace) -> list[float]:
         failed = [0.0] * len(trace.turns)
         for event in trace.tool_events:
@@ -62,6 +64,7 @@ def extra_tool_calls(weight: float = 0.1, free: int | str = 0, scale: int = 4) -
         ConfigError: ``scale`` is below 1.
     """
 
+    @instant
     def beyond_by_turn(trace: Trace) -> list[float]:
         beyond = [0.0] * len(trace.turns)
         for event in trace.tool_events[_allowed(trace, free) :]:

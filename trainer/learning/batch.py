@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 
-from vf.rubrics.group import AnyRubric
 from vf.traces.trace import Branch, Trace
 from vf.trainer.learning.advantages import group_advantages
 from vf.trainer.learning.credit import (
@@ -30,7 +29,7 @@ class Sample:
         branch: The tokens.
         advantage: A of all its tokens.
         turn_advantages: If not empty, A by the turn of a token, instead.
-        weight: What the loss of each trained token is multiplied with; see :func:`weighted`.
+        weight: Factor of each trained token's loss; see :func:`weighted`.
     """
 
     branch: Branch
@@ -55,8 +54,8 @@ class MicroBatch:
         loss_mask: bool ``[B, L]``, True for sampled tokens, which alone carry loss.
         sampler_logprobs: float32 ``[B, L]``, the engine's; 0 where there is no loss.
         advantages: float32 ``[B, L]``.
-        weights: float32 ``[B, 1]``, what a sequence's token losses are multiplied with.
-        tree: The same tokens packed, if they are.
+        weights: float32 ``[B, 1]``, factors of a sequence's token losses.
+        tree: The same tokens, packed; None if the model runs on the rows.
     """
 
     input_ids: torch.Tensor
@@ -79,9 +78,7 @@ class MicroBatch:
         return self.input_ids.numel() if self.tree is None else len(self.tree)
 
 
-def build_samples(
-    groups: Sequence[Group], args: TrainerArgs, rubric: AnyRubric | None = None
-) -> list[list[Sample]]:
+def build_samples(groups: Sequence[Group], args: TrainerArgs) -> list[list[Sample]]:
     """Return the samples of each group that has something to teach.
 
     A group whose rewards are all equal is left out, however its turns or lengths differ.
@@ -89,13 +86,12 @@ def build_samples(
     Args:
         groups: The step's rollouts.
         args: ``[trainer.args]``: advantage, credit, overlong shaping and ``mask_truncated``.
-        rubric: What scored the rollouts: it knows which turns penalties belong to.
     """
     batches: list[list[Sample]] = []
     for group in groups:
         if group.uniform:
             continue
-        by_turn = _turn_advantages(group, args, rubric)
+        by_turn = _turn_advantages(group, args)
         batch = [
             Sample(branch, values[0], values if args.credit == "turn" else ())
             for trace, values in zip(group.traces, by_turn, strict=True)
@@ -108,16 +104,14 @@ def build_samples(
     return batches
 
 
-def _turn_advantages(
-    group: Group, args: TrainerArgs, rubric: AnyRubric | None
-) -> list[tuple[float, ...]]:
+def _turn_advantages(group: Group, args: TrainerArgs) -> list[tuple[float, ...]]:
     """Return the advantages of a group's rollouts by turn; one for all with trace credit."""
     if args.credit == "trace":
         totals = [(trace.reward or 0.0) - sum(overlong(trace, args)) for trace in group.traces]
         return [(value,) for value in group_advantages(totals, args.advantage)]
     discounted = []
     for trace in group.traces:
-        rewards = turn_rewards(trace, rubric)
+        rewards = turn_rewards(trace)
         for turn, cost in enumerate(overlong(trace, args)):
             rewards[turn] -= cost
         discounted.append(returns(rewards, args.credit_discount))
@@ -125,7 +119,7 @@ def _turn_advantages(
 
 
 def overlong(trace: Trace, args: TrainerArgs) -> list[float]:
-    """Return what each turn costs for its length; nothing where that is not asked for."""
+    """Return what each turn costs for its length; empty unless ``overlong_buffer`` is set."""
     if args.overlong_buffer is None:
         return []
     return overlong_costs(trace, args.max_tokens, args.overlong_buffer, args.overlong_penalty)
@@ -138,14 +132,14 @@ def sequence_tokens(sample: Sample) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How much an optimizer step is made of, over all its samples.
+    """The size of an optimizer step, over all its samples.
 
     Attributes:
         tokens: Trained tokens N.
         sequences: Branches S that have any.
         processed: All their tokens, however often they are shared, without padding.
         computed: Tokens that went through the model: padding counts, a shared prefix once.
-        too_long: Samples that were over ``max_seq_len``, and therefore dropped or cut.
+        too_long: Samples over ``max_seq_len``, which were dropped or cut.
     """
 
     tokens: int = 0
@@ -165,13 +159,13 @@ class Totals:
 
 
 def weighted(samples: Sequence[Sample], args: TrainerArgs) -> list[Sample]:
-    """Return samples with the weights of their token losses, up to the factor of :func:`scale`.
+    """Return samples with the weights of their token losses, up to the factor :func:`scale`.
 
     The loss of an optimizer step is scale · Σ weight · token loss over all its trained tokens. A
-    weight is made from the sequence alone, and the factor is known once the step's last sample
-    is: so the step is the same sum however its samples are split over micro-batches, passes and
-    trainer processes. With N trained tokens in S sequences (branches that have any), and n in the
-    sequence at hand, weight · scale is:
+    weight depends on its sequence alone, and the factor is known once the step's last sample is:
+    the step is the same sum however its samples are split over micro-batches, passes and trainer
+    processes. With N trained tokens in S sequences (branches that have any), n of them in this
+    sequence, weight · scale is:
 
     - ``token``: 1 · 1/N (DAPO, arXiv:2503.14476, section 3.3).
     - ``sequence``: 1/n · 1/S (GRPO, arXiv:2402.03300, eq. 3).
@@ -191,9 +185,9 @@ def weighted(samples: Sequence[Sample], args: TrainerArgs) -> list[Sample]:
 
 
 def scale(totals: Totals, args: TrainerArgs) -> float:
-    """Return what the summed, weighted loss of an optimizer step is multiplied with."""
+    """Return the factor of an optimizer step's summed, weighted loss."""
     count = totals.tokens if args.loss_normalisation == "token" else totals.sequences
-    return 1.0 / max(count, 1)  # of nothing, the sum is 0
+    return 1.0 / max(count, 1)  # without tokens, the sum is 0
 
 
 def micro_batches(
@@ -201,7 +195,7 @@ def micro_batches(
 ) -> list[MicroBatch]:
     """Split samples into micro-batches of at most ``max_tokens`` tokens, padding included.
 
-    Samples are sorted by length, so that little of a row is padding.
+    Samples are sorted by length to keep padding small.
 
     Args:
         samples: What to train on.

@@ -1,20 +1,15 @@
-"""Which turn a reward belongs to, and what being too long costs.
+"""Which turn a reward belongs to, and what overlong turns cost.
 
 With ``credit = "turn"`` a rollout's reward R is spread over its turns without changing its sum:
-each turn gets the step reward that the environment gave for it, less what penalties that know
-their turn cost there, and the last turn gets the rest of R. Turn k is then worth its discounted
+each turn gets the environment's step reward, less what penalties cost there
+(``Score.turn_costs``), and the last turn gets the rest of R. Turn k is then worth its discounted
 return G_k = Σ_{u ≥ k} γ^{u − k} ρ_u.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-from vf.rubrics.group import AnyRubric
-from vf.rubrics.rubric import Rubric
-from vf.runtime.errors import RubricError
 from vf.traces.trace import Trace
 from vf.trainer.learning.advantages import group_advantages
 from vf.trainer.settings.loss_args import AdvantageKind
@@ -26,11 +21,11 @@ def was_cut(trace: Trace) -> bool:
 
 
 def overlong_costs(trace: Trace, max_tokens: int, buffer: int, penalty: float) -> list[float]:
-    """Return what each turn costs for coming close to the limit of its length.
+    """Return what each turn costs for coming close to the length limit.
 
     The longest turn, of y tokens, costs penalty · min(1, max(0, y − (L_max − L_buffer)) /
-    L_buffer), and the others nothing: DAPO's soft overlong punishment (arXiv:2503.14476, eq. 13)
-    of the answer that is nearest to being cut.
+    L_buffer), and the others nothing: DAPO's soft overlong punishment (arXiv:2503.14476, eq. 13),
+    applied to the answer that is nearest to being cut.
 
     Args:
         trace: The rollout.
@@ -50,34 +45,24 @@ def overlong_costs(trace: Trace, max_tokens: int, buffer: int, penalty: float) -
     return costs
 
 
-def turn_rewards(trace: Trace, rubric: AnyRubric | None = None) -> list[float]:
+def turn_rewards(trace: Trace) -> list[float]:
     """Return the reward of each turn; they sum to the rollout's.
 
     Args:
         trace: A rollout with a reward.
-        rubric: What scored it. Its penalties that have ``turns`` are placed on those.
 
     Raises:
         ValueError: The rollout has no reward.
-        RubricError: The ``turns`` of a penalty are not a weight of at least 0 for each turn.
     """
     if trace.score is None or trace.score.reward is None:
         raise ValueError(f"the rollout of task {trace.task.id!r} has no reward")
-    reward = trace.score.reward
     placed = [0.0] * max(1, len(trace.turns))
     for turn, value in enumerate(trace.step_rewards[: len(placed)]):
         placed[turn] += value
-    if isinstance(rubric, Rubric):
-        for name, penalty in rubric.penalties.items():
-            if penalty.turns is None or not trace.score.penalties.get(name):
-                continue
-            without = replace(trace.score, penalties={**trace.score.penalties, name: 0.0})
-            cost = (rubric.combine(without) or 0.0) - reward
-            weights = _weights(name, penalty.turns, trace)
-            total = sum(weights)
-            for turn, weight in enumerate(weights):
-                placed[turn] -= cost * weight / total if total else 0.0
-    placed[-1] += reward - sum(placed)
+    for costs in trace.score.turn_costs.values():
+        for turn, cost in enumerate(costs):
+            placed[turn] -= cost
+    placed[-1] += trace.score.reward - sum(placed)
     return placed
 
 
@@ -113,18 +98,3 @@ def turn_advantages(
         [columns[turn][index] for turn in range(len(rollout))]
         for index, rollout in enumerate(group)
     ]
-
-
-def _weights(name: str, turns: Callable[[Trace], Sequence[float]], trace: Trace) -> Sequence[float]:
-    try:
-        weights = turns(trace)
-    except Exception as error:
-        raise RubricError(
-            f"penalty {name!r}: its turns raised {type(error).__name__}: {error}"
-        ) from error
-    if len(weights) != len(trace.turns) or not all(0.0 <= weight < math.inf for weight in weights):
-        raise RubricError(
-            f"penalty {name!r}: its turns must be a finite weight of at least 0 for each of the "
-            f"{len(trace.turns)} turns, got {list(weights)!r}"
-        )
-    return weights

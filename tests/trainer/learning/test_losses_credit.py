@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any, Literal
 
 import pytest
@@ -55,8 +56,8 @@ def group(*traces: Trace) -> Group:
     return Group(vf.Task("t", "?"), list(traces))
 
 
-def advantages(groups: list[Group], rubric: vf.Rubric | None = RUBRIC, **args: Any) -> list[Any]:
-    [samples] = build_samples(groups, TrainerArgs(**args), rubric)
+def advantages(groups: list[Group], **args: Any) -> list[Any]:
+    [samples] = build_samples(groups, TrainerArgs(**args))
     rows = []
     for sample in samples:
         [batch] = micro_batches([sample], 100)
@@ -71,8 +72,8 @@ def test_turn_credit_by_hand() -> None:
     two = trace(0.5, 2, steps=(0.25, 0.0))
     cost = 0.2 / 3
     assert one.reward == pytest.approx(1 - cost)
-    assert turn_rewards(one, RUBRIC) == pytest.approx([-cost, 0.0, 1.0])
-    assert turn_rewards(two, RUBRIC) == pytest.approx([0.25, 0.25])
+    assert turn_rewards(one) == pytest.approx([-cost, 0.0, 1.0])
+    assert turn_rewards(two) == pytest.approx([0.25, 0.25])
     # γ = 0.5: returns of the first are (1/4 − cost, 1/2, 1); of the second (0.375, 0.25).
     # At turn 2 the second's last return stands for it.
     a0, a1, a2 = (0.25 - cost - 0.375) / 2, (0.5 - 0.25) / 2, (1.0 - 0.25) / 2
@@ -101,8 +102,8 @@ def test_placing_rewards_never_changes_their_sum(
 ) -> None:
     made = trace(score, len(steps), tuple(steps), tuple(failed))
     assert made.reward is not None
-    assert sum(turn_rewards(made, RUBRIC)) == pytest.approx(made.reward, abs=1e-9)
-    assert returns(turn_rewards(made, RUBRIC), 1.0)[0] == pytest.approx(made.reward, abs=1e-9)
+    assert sum(turn_rewards(made)) == pytest.approx(made.reward, abs=1e-9)
+    assert returns(turn_rewards(made), 1.0)[0] == pytest.approx(made.reward, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["mean", "mean_std", "rloo"])
@@ -137,7 +138,35 @@ def test_turns_of_a_penalty_that_make_no_sense_are_an_error_naming_it() -> None:
     for turns in wrong:
         rubric = vf.Rubric(outcome=outcome, penalties=[vf.Penalty(fault, turns=turns)])
         with pytest.raises(RubricError, match="penalty 'fault'"):
-            turn_rewards(trace(1.0, rubric=rubric), rubric)
+            trace(1.0, rubric=rubric)
+
+
+def test_what_a_turn_cost_is_in_the_record_and_old_records_can_be_read() -> None:
+    made = trace(1.0, 3, failed_in=(0, 2))
+    assert made.score is not None
+    assert made.score.turn_costs == {"tool_errors": pytest.approx([0.2 / 3, 0.0, 0.2 / 3])}
+    assert turn_rewards(Trace.from_json(made.to_json())) == turn_rewards(made)
+    failure = trace(0.0, 3, failed_in=(0, 2)).score
+    assert failure is not None
+    assert failure.turn_costs == {}, "there was nothing to take"
+    old = json.loads(made.to_json())
+    del old["score"]["turn_costs"]
+    assert turn_rewards(Trace.from_json(json.dumps(old))) == [0.0, 0.0, made.reward]
+
+
+def test_group_rewards_change_what_a_turn_cost() -> None:
+    """They share the cap: what a group reward takes, a penalty can no longer cost."""
+    rubric = vf.Rubric(
+        outcome=outcome,
+        penalties=[tool_errors(weight=0.3)],
+        group_rewards=[vf.GroupReward(lambda group: [0.0] * len(group), weight=0.3)],
+        cap=0.4,
+    )
+    made = [trace(1.0, 2, failed_in=(0, 1), rubric=rubric) for _ in range(2)]
+    assert turn_rewards(made[0]) == pytest.approx([-0.15, 0.85])  # alone it costs 0.3
+    asyncio.run(rubric.score_group(made))
+    assert made[0].reward == pytest.approx(0.6)
+    assert turn_rewards(made[0]) == pytest.approx([-0.05, 0.65])  # without it 0.7 would be left
 
 
 def test_overlong_costs_by_hand() -> None:
