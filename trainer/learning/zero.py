@@ -1,18 +1,17 @@
-"""Optimizer state, gradients and parameters spread over the trainer processes: DeepSpeed's ZeRO.
+"""Optimizer state, gradients and parameters sharded over the trainer processes: DeepSpeed's ZeRO.
 
-Stage 1 spreads Adam's moments, stage 2 gradients too, stage 3 parameters too (Rajbhandari et al.
-2020, arXiv:1910.02054). Stages 1 and 2 keep the model whole in every process; in stage 3 a layer is
-put together for as long as it computes.
+Stage 1 shards Adam's moments, stage 2 gradients too, stage 3 parameters too (Rajbhandari et al.
+2020, arXiv:1910.02054). In stages 1 and 2 every process holds the whole model; in stage 3 a layer
+is gathered while it computes.
 
-An Accelerate config has the settings, DeepSpeed's engine does the work. It sees parameters through
-hooks on modules and gathers only what runs inside of its own ``forward``, so whatever the trainer
-does with the model goes through :meth:`Zero.run`. It averages gradients over processes, and clips
-while it steps: :meth:`Zero.step` makes that the sum times a factor by way of its loss scale.
+The settings come from an Accelerate config, and DeepSpeed's engine does the work. It gathers only
+what runs inside its own ``forward``, so everything that runs the model goes through
+:meth:`Zero.run`. It averages gradients over processes and clips while it steps: :meth:`Zero.step`
+turns that average into the sum times a factor by overriding the loss scale.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,11 @@ from vf.trainer.learning.sharding import Copies
 from vf.trainer.processes.launch import check_deepspeed
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's AdamW calls them
+SETTINGS = "the DeepSpeed settings of Accelerate"
+NO_FP16 = (
+    f"{SETTINGS} ask for fp16, whose loss scale would skip steps; "
+    'use bf16, or mixed_precision: "no"'
+)
 
 
 class Zero(Copies):
@@ -43,36 +47,31 @@ class Zero(Copies):
     def __init__(self) -> None:
         check_deepspeed()
         self._engine: Any = None
-        self._modules: set[int] = set()  # ids of those that the engine holds
+        self._modules: set[int] = set()  # ids of the modules that the engine holds
+        self._trained: set[int] = set()  # ids of the parameters that it trains
 
     def accelerator(self, timeout: timedelta) -> Any:
         """Join the other processes; see :class:`Copies`.
 
         Raises:
-            ConfigError: The settings ask for what cannot be.
+            ConfigError: The settings are not possible.
         """
         from accelerate import Accelerator
         from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
 
-        cuda = torch.cuda.is_available()
-        if not cuda:
-            # DeepSpeed would compile an extension for sums in shared memory; gloo does without.
-            operations = importlib.import_module("deepspeed.ops")
-            operations.__compatible_ops__["deepspeed_shm_comm"] = False
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-        # It calls what newer releases of torch have under other names.
+        # It calls torch functions that newer releases have renamed.
         warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
         try:
             plugin = DeepSpeedPlugin(zero3_init_flag=False)
         except (ValueError, TypeError, AssertionError, OSError) as error:
-            raise ConfigError(f"the DeepSpeed settings of Accelerate: {error}") from error
+            raise ConfigError(f"{SETTINGS}: {error}") from error
         _settle(plugin.deepspeed_config)
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
         accelerator = Accelerator(
             deepspeed_plugin=plugin,
             step_scheduler_with_optimizer=False,
-            kwargs_handlers=[
-                InitProcessGroupKwargs(backend="nccl" if cuda else "gloo", timeout=timeout)
-            ],
+            kwargs_handlers=[InitProcessGroupKwargs(backend=backend, timeout=timeout)],
         )
         _load_models_whole()
         if accelerator.mixed_precision == "fp16":
@@ -80,7 +79,7 @@ class Zero(Copies):
         return accelerator
 
     def spread(self, model: Any, device: torch.device, *, trained: bool = True) -> None:
-        """Leave to :meth:`prepare` what is trained; another model is whole in every process."""
+        """Leave the trained model to :meth:`prepare`; another one is whole in every process."""
         if not trained:
             model.to(device)
 
@@ -95,32 +94,31 @@ class Zero(Copies):
             raise ConfigError(f"DeepSpeed refuses its settings: {error}") from error
         _load_models_whole()  # a reference too
         self._modules = {id(module) for module in model.modules()}
-        # Made now and not in the first step, so that a checkpoint can be loaded before that.
-        state, inner = optimizer.state, self._engine.optimizer
-        for part in self._parts:
-            state[part] = {
-                "step": torch.tensor(0.0),
-                **{name: torch.zeros_like(part) for name in MOMENTS},
-            }
-        if self._engine.zero_optimization_stage() < 3:
-            inner._lazy_init_hp_params_optimizer_state()
+        self._trained = {id(each) for each in model.parameters() if each.requires_grad}
+        self._make_optimizer_state(model, optimizer)
 
-    @property
-    def _parts(self) -> list[torch.Tensor]:
-        """What the optimizer steps: this process's parts of the parameters, laid end to end."""
-        inner = self._engine.optimizer
-        if self._engine.zero_optimization_stage() == 3:
-            return list(inner.fp32_partitioned_groups_flat)
-        return list(inner.single_partition_of_fp32_groups)
+    def _make_optimizer_state(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
+        """Take a step that changes nothing: a checkpoint can only be loaded into a state."""
+        rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        token = torch.zeros(1, 1, dtype=torch.long, device=self._engine.device)
+        logits = self.run(lambda model: model(input_ids=token).logits, model.eval())
+        self.backward(0.0 * logits.sum())
+        self._engine.step()
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        for entry in optimizer.state.values():
+            entry["step"].zero_()
 
     def run(self, function: Callable[..., Any], model: Any, *args: Any, **options: Any) -> Any:
-        """Run a function inside of the engine, if the model is the trained one."""
+        """Run a function inside the engine, if the model is the trained one."""
         if id(model) not in self._modules:
             return function(model, *args, **options)
         return self._engine(lambda: function(model, *args, **options))
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradient of a loss, on all processes at once."""
+        """Add the gradient of a loss, on all processes together."""
         self._engine.backward(loss, scale_wrt_gas=False)
 
     def step(
@@ -130,55 +128,52 @@ class Zero(Copies):
         factor: float,
         max_norm: float,
     ) -> float:
-        """Take an optimizer step; clips to what :meth:`prepare` was told."""
+        """Take an optimizer step; clips to the ``max_norm`` that :meth:`prepare` received."""
         inner = self._engine.optimizer
-        # What was gathered is the mean over the processes, and it divides by the loss's scale.
-        inner.external_loss_scale = inner.loss_scale / (factor * dist.get_world_size())
-        inner.custom_loss_scaler = True
+        # The gradient is the mean over the processes, and gets divided by the loss scale.
+        inner.override_loss_scale(1.0 / (factor * dist.get_world_size()))
         try:
             self._engine.step()
         finally:
-            inner.custom_loss_scaler, inner.external_loss_scale = False, None
+            inner.override_loss_scale(1.0)  # of the next backward passes
         if not self._engine.was_step_applied():
             return float("inf")
         return float(self._engine.get_global_grad_norm())
 
     def whole(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Put a parameter together; in float32, as it is stepped, if its pass has less."""
-        from deepspeed.runtime.zero import GatheredParameters
+        """Gather a parameter; a trained one in float32, as it is stepped."""
+        from deepspeed import zero
         from deepspeed.utils import safe_get_full_fp32_param
 
-        if tensor.dtype != torch.float32 and _is_trained(tensor):
+        if tensor.dtype != torch.float32 and id(tensor) in self._trained:
             exact: torch.Tensor = safe_get_full_fp32_param(tensor)
             return exact.detach()
         if not hasattr(tensor, "ds_id"):
             return tensor.detach()
-        with GatheredParameters([tensor]):
+        with zero.GatheredParameters([tensor]):
             return tensor.detach().clone()
 
     def shape(self, tensor: Any) -> torch.Size:
-        """Return the shape of a parameter put together."""
+        """Return the shape of a parameter once gathered."""
         shape: torch.Size = getattr(tensor, "ds_shape", tensor.shape)
         return shape
 
-    def put(self, parameter: torch.Tensor, value: torch.Tensor) -> None:
+    def put(self, parameter: Any, value: torch.Tensor) -> None:
         """Overwrite this process's part, and the float32 copy that is stepped."""
         from deepspeed.utils import safe_set_full_fp32_param, safe_set_local_fp32_param
 
         value = value.to(parameter.device)
-        spread = hasattr(parameter, "ds_id")
         with torch.no_grad():
-            if not spread or parameter.numel():
+            if not hasattr(parameter, "ds_id"):
                 parameter.copy_(value)
-            if spread:
-                part = _part(value, parameter)
-                parameter.ds_tensor.copy_(part)  # type: ignore[attr-defined]
-            if not _is_trained(parameter):
+                if id(parameter) in self._trained:
+                    safe_set_full_fp32_param(parameter, value)
                 return
-            if spread:
-                safe_set_local_fp32_param(parameter, part)
-            else:
-                safe_set_full_fp32_param(parameter, value)
+            if parameter.numel():  # small ones stay whole
+                parameter.copy_(value)
+            part = _part(value, parameter)
+            parameter.ds_tensor.copy_(part)
+            safe_set_local_fp32_param(parameter, part)
 
     def optimizer_state(
         self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
@@ -186,7 +181,7 @@ class Zero(Copies):
         """Return the state that one process's optimizer would have, on the CPU."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
-        step = optimizer.state[self._parts[0]]["step"]
+        step = next(iter(optimizer.state.values()))["step"]
         state = {
             number: {"step": step.detach().cpu().clone()}
             | {
@@ -212,8 +207,8 @@ class Zero(Copies):
         [group], [saved] = optimizer.param_groups, state["param_groups"]
         group.update({name: value for name, value in saved.items() if name != "params"})
         steps = [entry["step"] for entry in state["state"].values()]
-        for part in self._parts:
-            optimizer.state[part]["step"].fill_(float(max(steps, default=0.0)))
+        for mine in optimizer.state.values():
+            mine["step"].fill_(float(max(steps, default=0.0)))
         for number, parameter in enumerate(parameters):
             entry = state["state"].get(number, {})
             for name in MOMENTS:
@@ -230,36 +225,29 @@ class _Root(torch.nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.config = model.config  # sizes that the settings leave to "auto"
+        self.config = model.config  # DeepSpeed reads sizes for settings that are "auto"
 
     def forward(self, function: Callable[[], Any]) -> Any:
         return function()
-
-
-NO_FP16 = (
-    "the DeepSpeed settings of Accelerate ask for fp16, whose loss scale would skip steps; "
-    'use bf16, or mixed_precision: "no"'
-)
 
 
 def _settle(settings: dict[str, Any]) -> None:
     """Change DeepSpeed's settings to those that the trainer needs.
 
     Raises:
-        ConfigError: They ask for what cannot be.
+        ConfigError: They are not possible here.
     """
     zero = settings["zero_optimization"]
     if zero["stage"] not in (1, 2, 3):
-        raise ConfigError("the DeepSpeed settings of Accelerate: zero_stage must be 1, 2 or 3")
+        raise ConfigError(f"{SETTINGS}: zero_stage must be 1, 2 or 3")
     if settings.get("fp16", {}).get("enabled") is True:
         raise ConfigError(NO_FP16)
     for what in ("offload_optimizer", "offload_param"):
         if zero.get(what, {}).get("device") == "nvme":
             raise ConfigError(
-                f"the DeepSpeed settings of Accelerate: {what} to nvme has no checkpoints here; "
-                "use cpu or none"
+                f"{SETTINGS}: {what} to nvme cannot be saved in checkpoints; use cpu or none"
             )
-    # The trainer's: its optimizer, its schedule, and as many micro-batches as a step has.
+    # The trainer has its own optimizer and schedule, and any number of micro-batches in a step.
     for name in ("train_batch_size", "optimizer", "scheduler"):
         settings.pop(name, None)
     settings.update(
@@ -269,18 +257,14 @@ def _settle(settings: dict[str, Any]) -> None:
         zero_force_ds_cpu_optimizer=False,
     )
     if zero["stage"] == 1:
-        zero["overlap_comm"] = False  # not while each backward pass sums by itself
+        zero["overlap_comm"] = False  # each backward pass sums by itself
 
 
 def _load_models_whole() -> None:
-    """Let transformers forget the settings: in stage 3 it would spread models while it loads."""
+    """Let transformers forget the settings: in stage 3 it would shard models while it loads."""
     from transformers.integrations import unset_hf_deepspeed_config
 
     unset_hf_deepspeed_config()
-
-
-def _is_trained(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad and (hasattr(tensor, "ds_id") or hasattr(tensor, "_hp_mapping"))
 
 
 def _part(value: torch.Tensor, parameter: Any) -> torch.Tensor:

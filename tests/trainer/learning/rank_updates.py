@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import random
 import sys
@@ -21,7 +22,7 @@ from vf.traces.trace import Branch
 from vf.trainer.follower import follow
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.policy import Policy
-from vf.trainer.processes.launch import world
+from vf.trainer.processes.launch import world, zero_stage
 from vf.trainer.saving.checkpoint import Progress, load_checkpoint, save_checkpoint
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.load_config import parse_config
@@ -108,6 +109,10 @@ def _held(parameter: torch.nn.Parameter) -> str:
 def main() -> None:
     """Do it under a launcher; rank 0 writes to the file that is named."""
     lora, path = sys.argv[1] == "lora", Path(sys.argv[2])
+    if zero_stage() is not None and not torch.cuda.is_available():
+        # DeepSpeed would compile an extension for sums in shared memory; gloo works without it.
+        ops = importlib.import_module("deepspeed.ops")
+        ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if rank := world().rank:
         follow(settings(lora, seed=rank))  # starts from other weights, and must get rank 0's
     else:
