@@ -132,15 +132,13 @@ def test_all_weights_are_learned_through_vllm_and_published_in_flight(
     traces: list[vf.Trace] = []
     deadline = time.monotonic() + 120.0
 
-    crew = trainer.collector.orchestrator.crew
+    model = trainer.collector.orchestrator.model
 
     async def roll() -> None:
         running.set()
         while not (traces and straddles(traces[-1])) and time.monotonic() < deadline:
             seed = len(traces)
-            traces.append(
-                await vf.rollout(environment, task, crew.model, sampling=sampling, seed=seed)
-            )
+            traces.append(await vf.rollout(environment, task, model, sampling=sampling, seed=seed))
 
     worker = threading.Thread(target=lambda: trainer.collector.call(roll()), daemon=True)
     worker.start()

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, whose owner never waits blindly."""
+"""An event loop in a thread of its own, whose owner keeps watching while it waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BackgroundLoop:
         Args:
             work: What to run.
             watch: Called several times a second while waiting; whatever it raises ends the wait,
-                cancels the work and is raised here. So a dead engine is noticed at once.
+                cancels the work and is raised here. So a dead engine is noticed immediately.
 
         Raises:
             Exception: What the work or the watch raised.
@@ -37,11 +37,11 @@ class BackgroundLoop:
         return self.wait(self.submit(work), watch)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin a coroutine, and return without waiting for it."""
+        """Start a coroutine, and return without waiting for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def wait(self, future: concurrent.futures.Future[T], watch: Callable[[], None]) -> T:
-        """Wait for what was submitted, as :meth:`call` does.
+        """Wait for a submitted coroutine, as :meth:`call` does.
 
         Raises:
             Exception: What the work or the watch raised.
@@ -51,7 +51,7 @@ class BackgroundLoop:
                 try:
                     return future.result(POLL_SECONDS)
                 except concurrent.futures.TimeoutError:
-                    if future.done():  # meanwhile, or the work itself raised a TimeoutError
+                    if future.done():  # just now, or the work itself raised a TimeoutError
                         return future.result()
                     watch()
         except BaseException:
@@ -59,7 +59,7 @@ class BackgroundLoop:
             raise
 
     def stop(self) -> None:
-        """Cancel what still runs and end the thread. Safe to call twice."""
+        """Cancel everything that still runs, and end the thread. Safe to call twice."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout=10.0)

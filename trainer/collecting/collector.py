@@ -1,4 +1,4 @@
-"""The rollouts of a run, as the trainer's thread sees them."""
+"""The trainer thread's side of the rollouts."""
 
 from __future__ import annotations
 
@@ -33,25 +33,31 @@ from vf.trainer.watching.watchdog import Watchdog
 T = TypeVar("T")
 log = logging.getLogger("vf.environments")
 
-STOP_TIMEOUT = 3 * CLOSE_TIMEOUT  # seconds; an environment that ends has two of them to close
+STOP_TIMEOUT = 3 * CLOSE_TIMEOUT  # seconds; an environment may take CLOSE_TIMEOUT twice to close
 
 
 class Collector:
-    """Runs rollouts in a thread of its own, and writes every trace.
+    """Runs an :class:`Orchestrator` in a thread of its own, and writes every trace.
 
-    While the trainer waits here, it notices at once if something that it waits for has died.
+    While the trainer waits here, it notices within a second if the engine or a step ahead failed.
 
     Args:
         plan: The run.
-        engine: Whom the rollouts ask; it has been started.
+        engine: Samples the rollouts; it has been started.
         folder: Where traces go.
         display: Shows them.
-        clock: Told what the rollouts do that are waited for.
-        note: Told of stalls.
+        clock: Receives what the awaited rollouts are doing.
+        note: Called with a description of every stall.
+
+    Attributes:
+        orchestrator: The event loop's side.
+        sampler: The client through which rollouts reach the engine.
+        watchdog: Reports stalls.
     """
 
     def __init__(
         self,
+        *,
         plan: Plan,
         engine: Engine,
         folder: RunFolder,
@@ -65,11 +71,12 @@ class Collector:
         self._folder = folder
         self._display = display
         self._clock = clock
-        self._step = 0  # the step that is waited for
-        self._stores: dict[int, TraceStore] = {}
-        self._stopped = False
-        self._ended: Counter[int] = Counter()  # rollouts of a step
+        self._step = 0  # whose rollouts are awaited
+        self._stores: dict[int, TraceStore] = {}  # of the open steps
+        self._ended: Counter[int] = Counter()  # rollouts by step
         self._evaluation: tuple[Future[Evaluation], TraceStore] | None = None
+        self._stopped = False
+        self._loop = BackgroundLoop()
         self.sampler: TokenClient = engine.sampler(args.generation_timeout)
         model = TokenModel(
             self.sampler,
@@ -80,39 +87,35 @@ class Collector:
         )
         self.orchestrator = Orchestrator(
             plan.environment,
-            model=model,
+            model,
             tasks=plan.tasks,
             eval_tasks=plan.eval_tasks,
             args=args,
             serving=engine.serving,
             ahead=steps_ahead(plan.config),
             on_trace=self._on_trace,
-            beat=self.beat,
+            beat=lambda: self.watchdog.beat(),
         )
-        self._crew = self.orchestrator.crew
-        self._loop = BackgroundLoop()
-        self.watchdog = Watchdog(args.stall_timeout, self._crew.activities, note, folder.stalls)
+        self.watchdog = Watchdog(
+            args.stall_timeout, self.orchestrator.activities, note, folder.stalls
+        )
         try:
             self.call(call(plan.environment.start))
         except BaseException:
             self.stop()
             raise
 
-    def beat(self) -> None:
-        """Note that a rollout got on."""
-        self.watchdog.beat()
-
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine beside the rollouts, and wait for its end.
+        """Run a coroutine beside the rollouts, and wait for its result.
 
         Raises:
-            EngineError: The engine died meanwhile.
-            TrainingError: Too many rollouts of a step ahead have failed.
+            EngineError: The engine died.
+            TrainingError: Too many rollouts of a step ahead failed.
         """
         return self._loop.call(work, self._watch)
 
     def open(self, first: int, version: int) -> None:
-        """Start the rollouts that may; see :meth:`Orchestrator.open`."""
+        """Start every step that may start; see :meth:`Orchestrator.open`."""
         self.call(self.orchestrator.open(first, version))
 
     def arriving(self, step: int) -> Iterator[Group]:
@@ -124,7 +127,7 @@ class Collector:
         """
         self._step = step
         while True:
-            with self._clock.waiting(lambda: self._crew.activities(step)):
+            with self._clock.waiting(lambda: self.orchestrator.activities(step)):
                 group = self.call(self.orchestrator.next_group(step))
             if group is None:
                 break
@@ -133,7 +136,7 @@ class Collector:
             store.close()
 
     def begin_evaluation(self, step: int) -> None:
-        """Start the rollouts of the held-out tasks, after ``step`` training steps."""
+        """Start the evaluation on the held-out tasks after ``step`` training steps."""
         done, total = 0, len(self._plan.eval_tasks)
         store = self._folder.eval_traces(step)
 
@@ -147,10 +150,11 @@ class Collector:
         self._evaluation = self._loop.submit(self.orchestrator.evaluate(on_trace)), store
 
     def end_evaluation(self) -> Metrics:
-        """Wait for the evaluation under way, and return what it says; nothing if there is none.
+        """Wait for the evaluation under way, and return its metrics; none if there is none.
 
         Raises:
             TrainingError: Too many of its rollouts failed, or none could be scored.
+            EngineError: The engine died.
         """
         if self._evaluation is None:
             return {}
@@ -176,7 +180,7 @@ class Collector:
         return self.call(self.orchestrator.queue())
 
     def restore(self, queue: Queue) -> None:
-        """Go on where a saved queue was; see :meth:`Orchestrator.restore`."""
+        """Resume a saved queue; see :meth:`Orchestrator.restore`."""
         self.call(self.orchestrator.restore(queue))
 
     def stop(self) -> None:
@@ -204,10 +208,10 @@ class Collector:
     def _watch(self) -> None:
         self._engine.check()
         self.orchestrator.check()
-        self._clock.sample(self._crew.activities(self._step))
+        self._clock.sample(self.orchestrator.activities(self._step))
 
     def _on_trace(self, step: int, trace: Trace) -> None:
-        """Keep a finished training rollout. Called by the rollouts' thread."""
+        """Keep a finished training rollout. Called from the rollouts' thread."""
         if step not in self._stores:
             self._stores[step] = self._folder.step_traces(step)
         _append(self._stores[step], trace)

@@ -1,38 +1,44 @@
-"""Rollouts beside the trainer: the steps that are open, and evaluation."""
+"""Rollouts in the event loop: those of the open training steps, and of evaluations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from vf.environments.runner import Activity
 from vf.environments.environment import Environment
 from vf.environments.runner import rollout
 from vf.evaluation.evaluate import Evaluation, evaluate
 from vf.inference.model import Model, Sampling
 from vf.inference.serving import Serving
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ServerDown
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
-from vf.trainer.collecting.crew import EVALUATION, Crew
 from vf.trainer.collecting.places import Places
 from vf.trainer.collecting.step_rollouts import StepRollouts, check_failures
 from vf.trainer.collecting.task_cursor import TaskCursor
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
+log = logging.getLogger(__name__)
+
+EVALUATION = 0  # the step under which evaluation rollouts are listed
+
 OnStepTrace = Callable[[int, Trace], None]
 
 
 @dataclass(slots=True)
 class Queue:
-    """What a checkpoint keeps of the rollouts that were ahead of training.
+    """The part of a checkpoint that describes rollouts ahead of training.
 
     Attributes:
         cursor: The task cursor's state.
         steps: The state of every open step.
-        traces: The rollouts of these that have ended.
+        traces: The finished rollouts of these steps.
     """
 
     cursor: dict[str, Any]
@@ -43,43 +49,41 @@ class Queue:
 class Orchestrator:
     """Runs rollouts against a model, for training and for evaluation.
 
-    Coroutines belong to the event loop of the rollouts; what is no coroutine may be called from
-    any thread.
+    Coroutines must run in the rollouts' event loop; the other methods may be called from any
+    thread.
 
     Training step s begins with weights of version s - 1. Its rollouts start once the served
-    version is at least s - 1 - ``ahead``, and are trained on in step s: so no
-    token is older than that.
+    version is at least s - 1 - ``ahead``, and step s trains on them, so no token is older than
+    that.
 
     Args:
         environment: Where the model acts.
-        model: Who acts.
+        model: What acts.
         tasks: The train split.
         eval_tasks: What to evaluate on.
         args: ``[trainer.args]``.
-        serving: The model's server, whose outages are waited out.
+        serving: The model's server; rollouts wait while it is down.
         ahead: Steps that generation may run ahead of training.
         on_trace: Called with every finished training rollout and its step.
-        beat: Called whenever any rollout gets on.
+        beat: Called whenever a rollout makes progress.
     """
 
     def __init__(
         self,
         environment: Environment,
         model: Model,
+        *,
         tasks: Sequence[Task],
         eval_tasks: Sequence[Task],
         args: TrainerArgs,
         serving: Serving,
-        *,
         ahead: int,
         on_trace: OnStepTrace = lambda step, trace: None,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
-        self._args = args
-        self._ahead = ahead
-        self._eval_tasks = eval_tasks
-        self._on_trace = on_trace
-        sampling = Sampling(
+        self.environment = environment
+        self.model = model
+        self.sampling = Sampling(
             max_tokens=args.max_tokens,
             temperature=args.temperature,
             top_p=args.top_p,
@@ -87,10 +91,16 @@ class Orchestrator:
             min_p=args.min_p,
             repetition_penalty=args.repetition_penalty,
         )
-        self.crew = Crew(environment, model, sampling, serving, beat)
         self.cursor = TaskCursor(tasks, args)
+        self._eval_tasks = eval_tasks
+        self._args = args
+        self._serving = serving
+        self._ahead = ahead
+        self._on_trace = on_trace
+        self._beat = beat
         self._places = Places(args.max_concurrent, args.eval_share)
         self._open: dict[int, StepRollouts] = {}
+        self._live: dict[Activity, int] = {}  # with their step
 
     async def open(self, first: int, version: int) -> None:
         """Start the rollouts of every step that may start.
@@ -108,20 +118,16 @@ class Orchestrator:
     async def next_group(self, step: int) -> Group | None:
         """Wait for a group of an open step to finish; None once all have been returned.
 
-        A group that is too old is not returned: its task is done over.
-
         Raises:
             TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
         """
-        rollouts = self._open[step]
-        while (group := await rollouts.next_group()) is not None and self._too_old(group, step):
-            rollouts.do_over(group)
+        group = await self._open[step].next_group()
         if group is None:
             del self._open[step]
         return group
 
     def check(self) -> None:
-        """Raise what broke the rollouts of a step ahead.
+        """Raise the error that ended the rollouts of a step ahead, if any.
 
         Raises:
             TrainingError: More rollouts failed than ``max_error_rate`` allows.
@@ -133,22 +139,25 @@ class Orchestrator:
     async def evaluate(self, on_trace: Callable[[Trace], None]) -> Evaluation:
         """Run one rollout of each evaluation task, always with the same seeds.
 
+        Args:
+            on_trace: Called with every trace as it finishes.
+
         Raises:
             TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
         """
-        args, crew = self._args, self.crew
+        args = self._args
 
         async def run(
             environment: Environment, task: Task, model: Model, *, sampling: Sampling, seed: int
         ) -> Trace:
-            return await crew.run(task, seed, EVALUATION, self._places.evaluating())
+            return await self._run(task, seed, EVALUATION, self._places.evaluating())
 
         result = await evaluate(
-            crew.environment,
-            crew.model,
+            self.environment,
+            self.model,
             tasks=self._eval_tasks,
             max_concurrent=args.max_concurrent,
-            sampling=crew.sampling,
+            sampling=self.sampling,
             seed=derive_seed(args.seed, "eval"),
             on_trace=on_trace,
             check=False,
@@ -160,10 +169,13 @@ class Orchestrator:
 
     async def try_one(self) -> Trace:
         """Run one rollout of the first train task."""
-        crew = self.crew
         return await rollout(
-            crew.environment, self.cursor.first, crew.model, sampling=crew.sampling
+            self.environment, self.cursor.first, self.model, sampling=self.sampling
         )
+
+    def activities(self, step: int | None = None) -> list[Activity]:
+        """Return what the rollouts of one step, or of all, are doing now."""
+        return [each for each, of in self._live.copy().items() if step in (None, of)]
 
     async def queue(self) -> Queue:
         """Return what is ahead of training, to be saved."""
@@ -175,26 +187,17 @@ class Orchestrator:
         return queue
 
     async def restore(self, queue: Queue) -> None:
-        """Go on where a saved queue was, instead of what is under way.
+        """Replace what is under way by a saved queue, and resume it.
 
         Raises:
             ConfigError: It holds a task that the environment does not have.
         """
         await self.stop()
         self.cursor.load(queue.cursor)
-        by_group: dict[int, list[Trace]] = {}
-        for trace in queue.traces:
-            by_group.setdefault(trace.info["group"], []).append(trace)
         for state in queue.steps:
             step = int(state["step"])
             self._open[step] = self._step(step)
-            groups = []
-            for saved in state["groups"]:
-                group, traces = self._group(saved), by_group.get(saved["number"], [])
-                group.traces = traces
-                stale = self._too_old(group, step)
-                groups.append((group, saved["done"] and not stale, [] if stale else traces))
-            self._open[step].restore(state, groups)
+            self._open[step].restore(state, queue.traces)
 
     async def stop(self) -> None:
         """End the training rollouts under way."""
@@ -202,25 +205,50 @@ class Orchestrator:
             await rollouts.stop()
         self._open.clear()
 
-    def _group(self, saved: dict[str, Any]) -> Group:
-        task = self.cursor.task(saved["task"])
-        if task is None:
-            raise ConfigError(
-                f"the checkpoint has rollouts of the task {saved['task']!r}, which the environment "
-                "does not have: it has changed since"
-            )
-        return Group(task, number=saved["number"], epoch=saved["epoch"], stopped=saved["stopped"])
-
-    def _too_old(self, group: Group, step: int) -> bool:
-        oldest = group.oldest_version
-        return oldest is not None and oldest < step - 1 - self._ahead
-
     def _step(self, step: int) -> StepRollouts:
+        async def run(task: Task, seed: int, number: int) -> Trace:
+            return await self._run(task, seed, step, self._places.training((step, number)))
+
         return StepRollouts(
             step,
-            self.crew,
-            self._places,
-            self.cursor,
-            self._args,
-            lambda trace: self._on_trace(step, trace),
+            run=run,
+            doing=lambda task, doing: self._doing(task, doing, step),
+            environment=self.environment,
+            cursor=self.cursor,
+            args=self._args,
+            oldest=step - 1 - self._ahead,
+            on_trace=lambda trace: self._on_trace(step, trace),
         )
+
+    async def _run(
+        self, task: Task, seed: int, step: int, place: AbstractAsyncContextManager[None]
+    ) -> Trace:
+        """Run a rollout once it has its place; retry it if the server died under it."""
+        with self._doing(task, "place", step) as activity:
+            async with place:
+                while True:
+                    activity.enter("server")
+                    await self._serving.available()
+                    trace = await rollout(
+                        self.environment,
+                        task,
+                        self.model,
+                        sampling=self.sampling,
+                        seed=seed,
+                        activity=activity,
+                    )
+                    if trace.error is None or trace.error.boundary != ServerDown.boundary:
+                        return trace
+                    log.warning("rollout of %s is retried: %s", task.id, trace.error.message)
+
+    @contextmanager
+    def _doing(self, task: Task, doing: str, step: int) -> Iterator[Activity]:
+        """List an activity for a task of a step while the block runs."""
+        activity = Activity(task, self._beat)
+        activity.enter(doing)
+        self._live[activity] = step
+        try:
+            yield activity
+        finally:
+            del self._live[activity]
+            self._beat()

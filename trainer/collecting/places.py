@@ -1,4 +1,4 @@
-"""Who may run a rollout now: training in the order of the steps, evaluation within its share."""
+"""Which rollouts may run now: training in the order of the steps, evaluation within its share."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Rank = tuple[int, ...]
 
 
 class Places:
-    """A number of places, given first to the earliest step.
+    """A number of places, which go first to the earliest step.
 
-    Evaluation rollouts have at most their share while training rollouts wait, and whatever
+    Evaluation rollouts hold at most their share while training rollouts wait, and may use whatever
     these leave free. A place that is held is never taken away.
 
     Args:
@@ -37,7 +37,7 @@ class Places:
         """Hold a place for a training rollout.
 
         Args:
-            rank: The smaller, the sooner it gets one.
+            rank: The smallest gets the next place.
         """
         turn = asyncio.get_running_loop().create_future()
         heapq.heappush(self._training, (rank, next(self._order), turn))
@@ -63,7 +63,7 @@ class Places:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it came together with the cancellation
+            if turn.done() and not turn.cancelled():  # granted together with the cancellation
                 self._give_back(evaluating=evaluating)
             raise
 

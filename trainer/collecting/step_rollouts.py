@@ -1,42 +1,46 @@
-"""The rollouts of one training step: groups that start together, and finish one by one."""
+"""The rollouts of one training step: groups that start together and finish one by one."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+from vf.environments.environment import Environment
 from vf.rubrics.group import score_group
-from vf.runtime.errors import TrainingError
+from vf.runtime.errors import ConfigError, TrainingError
 from vf.runtime.seeding import derive_seed
+from vf.traces.task import Task
 from vf.traces.trace import Trace
-from vf.trainer.collecting.crew import Crew
-from vf.trainer.collecting.places import Places
 from vf.trainer.collecting.task_cursor import Draw, TaskCursor
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
 ATTEMPTS = 3  # of one rollout, before its group does without it
 
-OnTrace = Callable[[Trace], None]
+Run = Callable[[Task, int, int], Awaitable[Trace]]
+Doing = Callable[[Task, str], AbstractContextManager[Any]]
 
 
 class StepRollouts:
     """All rollouts of one step.
 
-    A rollout that fails is replaced by a fresh one of the same task. A group that ends with too
-    few scored rollouts stays, with nothing to teach. One that the rubric leaves without a reward
-    is not replaced: it was no failure, and a rubric that cannot score this task would be asked for
-    ever. A group without spread is followed by one of a fresh task, within ``max_refill``.
+    A rollout that fails is replaced by another of the same task. A group that ends with too few
+    scored rollouts stays, with nothing to teach. A rollout that the rubric leaves without a reward
+    is not replaced: it did not fail, and a rubric that cannot score this task would be called
+    forever. A group without spread is followed by one of another task, within ``max_refill``.
 
     Args:
         step: Number of the step.
-        crew: Runs rollouts.
-        places: Where they wait for their turn.
+        run: Runs one rollout, given its task, seed and group number.
+        doing: Lists an activity, given a task and what is done for it, while a block runs.
+        environment: Where the model acts; its rubric scores groups.
         cursor: Where tasks come from.
         args: ``[trainer.args]``.
+        oldest: Version of the oldest weights whose tokens may be trained on.
         on_trace: Called with every trace as it finishes, failed ones included; where the rubric
             has group rewards, with those of a group once they are scored.
     """
@@ -44,19 +48,24 @@ class StepRollouts:
     def __init__(
         self,
         step: int,
-        crew: Crew,
-        places: Places,
+        *,
+        run: Run,
+        doing: Doing,
+        environment: Environment,
         cursor: TaskCursor,
         args: TrainerArgs,
-        on_trace: OnTrace,
+        oldest: int,
+        on_trace: Callable[[Trace], None],
     ) -> None:
-        self.step = step
-        self._crew = crew
-        self._places = places
+        self._step = step
+        self._run = run
+        self._doing = doing
+        self._rubric = environment.rubric
+        self._timeout = environment.timeout
         self._cursor = cursor
         self._args = args
+        self._oldest = oldest
         self._on_trace = on_trace
-        self._rubric = crew.environment.rubric
         self._refills = round(args.groups_per_step * args.max_refill)
         self._groups: dict[int, Group] = {}  # by their number
         self._ended: dict[int, dict[int, Trace]] = {}  # rollouts of unfinished groups, by index
@@ -69,26 +78,28 @@ class StepRollouts:
     def start(self) -> None:
         """Draw the step's tasks and start their rollouts."""
         for _ in range(self._args.groups_per_step):
-            self._launch(self._fresh(self._cursor.draw()))
+            self._launch(self._group(self._cursor.draw()))
 
     async def next_group(self) -> Group | None:
         """Wait for a group to finish; None once all have been returned.
+
+        A group that is too old is retried instead.
 
         Raises:
             TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
         """
         while self.error is None:
             if self._finished:
-                return self._finished.popleft()
+                group = self._finished.popleft()
+                if not self._too_old(group):
+                    return group
+                self._launch(self._group(Draw(group.task, group.number, group.epoch)))
+                continue
             if not self._work:
                 return None
             self._changed.clear()
             await self._changed.wait()
         raise self.error
-
-    def do_over(self, group: Group) -> None:
-        """Run a group anew, with its task."""
-        self._launch(self._fresh(Draw(group.task, group.number, group.epoch)))
 
     async def stop(self) -> None:
         """Cancel what is under way."""
@@ -98,7 +109,7 @@ class StepRollouts:
         await asyncio.gather(*work, return_exceptions=True)
 
     def state(self) -> tuple[dict[str, Any], list[Trace]]:
-        """Return what there is to save: the step's groups as JSON has them, and their traces."""
+        """Return what a checkpoint needs: the step's groups as JSON, and their traces."""
         traces: list[Trace] = []
         groups = []
         for number, group in self._groups.items():
@@ -114,23 +125,28 @@ class StepRollouts:
                     "done": done,
                 }
             )
-        return {"step": self.step, "refills": self._refills, "groups": groups}, traces
+        return {"step": self._step, "refills": self._refills, "groups": groups}, traces
 
-    def restore(
-        self, state: dict[str, Any], groups: Sequence[tuple[Group, bool, list[Trace]]]
-    ) -> None:
-        """Go on where a saved step was: what had ended is kept, what had not starts anew.
+    def restore(self, state: dict[str, Any], saved_traces: Sequence[Trace]) -> None:
+        """Resume a saved step: finished rollouts are kept, the others start again.
 
-        Failures of before do not count against ``max_error_rate``: whoever goes on has mended what
+        Earlier failures do not count against ``max_error_rate``: whoever resumes has fixed what
         made the run stop.
 
         Args:
             state: As :meth:`state` returned it.
-            groups: Each with whether it was done, and its traces.
+            saved_traces: Its traces, and maybe those of other steps.
+
+        Raises:
+            ConfigError: The environment does not have one of the tasks.
         """
         self._refills = state["refills"]
-        for group, done, traces in groups:
-            group.min_size = self._args.min_group_size
+        for saved in state["groups"]:
+            group, done = self._saved_group(saved), saved["done"]
+            traces = [trace for trace in saved_traces if trace.info["group"] == group.number]
+            group.traces = traces
+            if self._too_old(group):
+                done, traces = False, []
             if done:
                 self._groups[group.number] = group
                 group.take(traces)
@@ -143,9 +159,27 @@ class StepRollouts:
                 if done or trace.error is not None or not self._rubric.group_rewards:
                     self._on_trace(trace)
 
-    def _fresh(self, draw: Draw) -> Group:
-        task, number, epoch = draw
-        return Group(task, number=number, epoch=epoch, min_size=self._args.min_group_size)
+    def _group(self, draw: Draw, stopped: int = 0) -> Group:
+        return Group(
+            draw.task,
+            number=draw.number,
+            epoch=draw.epoch,
+            stopped=stopped,
+            min_size=self._args.min_group_size,
+        )
+
+    def _saved_group(self, saved: dict[str, Any]) -> Group:
+        task = self._cursor.task(saved["task"])
+        if task is None:
+            raise ConfigError(
+                f"the checkpoint has rollouts of the task {saved['task']!r}, which the environment "
+                "does not have: it has changed since"
+            )
+        return self._group(Draw(task, saved["number"], saved["epoch"]), saved["stopped"])
+
+    def _too_old(self, group: Group) -> bool:
+        oldest = group.oldest_version
+        return oldest is not None and oldest < self._oldest
 
     def _launch(self, group: Group, ended: dict[int, Trace] | None = None) -> None:
         self._groups[group.number] = group
@@ -165,11 +199,8 @@ class StepRollouts:
     async def _whole(self, group: Group) -> None:
         traces = await self._enough(group)
         if self._rubric.group_rewards:
-            scoring = self._crew.begin(group.task, self.step, "score")
-            try:
-                await score_group(self._rubric, traces, self._crew.environment.timeout)
-            finally:
-                self._crew.end(scoring)
+            with self._doing(group.task, "score"):
+                await score_group(self._rubric, traces, self._timeout)
             for trace in traces:
                 self._on_trace(trace)
         self._failures += [trace for trace in traces if trace.error is not None]
@@ -179,13 +210,13 @@ class StepRollouts:
         self._cursor.observe(Draw(group.task, group.number, group.epoch), group.outcomes)
         if group.uniform and self._refills:
             self._refills -= 1
-            self._launch(self._fresh(self._cursor.draw()))
+            self._launch(self._group(self._cursor.draw()))
         self._finished.append(group)
 
     async def _enough(self, group: Group) -> list[Trace]:
-        """Run the group's rollouts, and return as many as it shall have.
+        """Run the group's rollouts, and return as many as it needs.
 
-        In the order of the seeds, not of arrival: a resumed run sums in the same order.
+        They are in the order of the seeds, not of arrival: a resumed run sums in the same order.
         """
         args, ended = self._args, self._ended[group.number]
         started = math.ceil(args.rollouts_per_example * args.oversample)
@@ -210,13 +241,9 @@ class StepRollouts:
     async def _one(self, group: Group, index: int) -> None:
         tried = sum(trace.info["rollout"] == index for trace in group.failed)
         for attempt in range(tried, ATTEMPTS):
-            trace = await self._crew.run(
-                group.task,
-                derive_seed(self._args.seed, "train", group.number, index, attempt),
-                self.step,
-                self._places.training((self.step, group.number)),
-            )
-            trace.info |= {"step": self.step, "group": group.number, "rollout": index}
+            seed = derive_seed(self._args.seed, "train", group.number, index, attempt)
+            trace = await self._run(group.task, seed, group.number)
+            trace.info |= {"step": self._step, "group": group.number, "rollout": index}
             ended = self._ended[group.number]
             if trace.error is None and len(ended) >= self._args.rollouts_per_example:
                 group.stopped += 1  # the others came first, if only by a moment
@@ -239,8 +266,8 @@ def check_failures(failures: Sequence[Trace], total: int, most: float) -> None:
     """Raise TrainingError if too many rollouts failed; it names the most frequent cause.
 
     Args:
-        failures: The traces of those that did.
-        total: How many rollouts there were to be.
+        failures: The traces of those that failed.
+        total: How many rollouts were planned.
         most: ``max_error_rate``.
     """
     if len(failures) <= most * total:

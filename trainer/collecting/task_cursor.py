@@ -1,4 +1,4 @@
-"""Which task comes next: shuffled epochs, in which solved or hopeless tasks may rest."""
+"""Which task comes next: shuffled epochs, in which easy or hard tasks may rest."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from vf.trainer.settings.config import TrainerArgs
 
 
 class Draw(NamedTuple):
-    """A task in its turn.
+    """A task that was drawn.
 
     Attributes:
         task: The problem.
-        number: Its place in the sequence of all draws, which no other has; seeds derive from it.
-        epoch: How often all tasks had had their turn before.
+        number: Its unique place in the sequence of all draws; seeds derive from it.
+        epoch: How many passes over all tasks came before.
     """
 
     task: Task
@@ -26,7 +26,7 @@ class Draw(NamedTuple):
 
 
 class TaskCursor:
-    """Walks through the tasks, in an order that is shuffled anew for every epoch.
+    """Walks through the tasks, in an order that is shuffled for every epoch.
 
     Args:
         tasks: The train split.
@@ -48,7 +48,7 @@ class TaskCursor:
 
     @property
     def resting(self) -> int:
-        """How many tasks rest in the epoch under way. For any thread."""
+        """How many tasks rest in the current epoch. For any thread."""
         epoch = self._position // len(self._tasks)
         return sum(through >= epoch for through in self._rests_through.copy().values())
 
@@ -67,10 +67,10 @@ class TaskCursor:
         return self._by_id.get(task_id)
 
     def observe(self, draw: Draw, outcomes: Sequence[float]) -> None:
-        """Let a task rest if its group says that it is easy, or hard.
+        """Let a task rest if its group shows that it is easy, or hard.
 
         Args:
-            draw: The task's turn.
+            draw: The task as it was drawn.
             outcomes: Those of the group's rollouts, each in [0, 1].
         """
         args, rest = self._args, 0
@@ -84,11 +84,11 @@ class TaskCursor:
             self._rests_through[draw.task.id] = draw.epoch + rest
 
     def state(self) -> dict[str, Any]:
-        """Return all there is to save, as JSON has it."""
+        """Return the state for a checkpoint, as JSON."""
         return {"position": self._position, "rests_through": dict(self._rests_through)}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on where a saved cursor was."""
+        """Resume where a saved cursor was."""
         self._position = int(state["position"])
         self._rests_through = dict(state["rests_through"])
 

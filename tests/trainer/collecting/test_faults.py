@@ -135,7 +135,7 @@ def test_an_environment_that_does_not_end_cannot_hold_up_the_end(
     monkeypatch.setattr(collector, "STOP_TIMEOUT", 0.5)
     trainer: RLTrainer = make_trainer(env="test-stubborn", env_args={"how": "never"})
     trainer.collector.open(1, version=0)
-    while not any(each.doing == "step" for each in trainer.collector._crew.activities()):
+    while not any(each.doing == "step" for each in trainer.collector.orchestrator.activities()):
         time.sleep(0.05)
     closing = threading.Thread(target=trainer.close, daemon=True)
     closing.start()

@@ -77,10 +77,10 @@ def orchestrator(
     return Orchestrator(
         environment,
         server,
-        list(environment.tasks("train")),
-        list(environment.tasks("eval")),
-        TrainerArgs(**usual | args),
-        serving,
+        tasks=list(environment.tasks("train")),
+        eval_tasks=list(environment.tasks("eval")),
+        args=TrainerArgs(**usual | args),
+        serving=serving,
         ahead=0,
         on_trace=on_trace,
     )

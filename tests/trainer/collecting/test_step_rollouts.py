@@ -52,10 +52,10 @@ def build(
     return Orchestrator(
         environment,
         Model(answer),
-        list(environment.tasks("train")),
-        list(environment.tasks("eval")),
-        TrainerArgs(**usual | args),
-        Serving("m"),
+        tasks=list(environment.tasks("train")),
+        eval_tasks=list(environment.tasks("eval")),
+        args=TrainerArgs(**usual | args),
+        serving=Serving("m"),
         ahead=ahead,
         on_trace=lambda step, trace: kept.append(trace),
     )
@@ -145,7 +145,7 @@ def test_the_slowest_of_a_group_are_stopped() -> None:
     assert [group.stopped for group in groups] == [2, 2]
     assert cancelled == 4
     assert len(traces) == 8
-    assert not work.crew.activities(), "nothing is left under way"
+    assert not work.activities(), "nothing is left under way"
 
 
 @pytest.mark.parametrize("rewards", [False, True])
@@ -153,7 +153,7 @@ def test_rollouts_that_end_at_once_are_no_more_than_asked_for(rewards: bool) -> 
     traces: list[vf.Trace] = []
     work = build(mixed, traces, oversample=2.0)
     if rewards:
-        work.crew.environment.rubric = vf.Rubric(
+        work.environment.rubric = vf.Rubric(
             outcome=lambda trace: float(trace.reply),
             group_rewards=[vf.GroupReward(lambda group: [0.0] * len(group))],
         )
@@ -207,7 +207,7 @@ def test_what_is_too_old_is_done_over_with_its_task(during: str) -> None:
             again = build(mixed, ahead=1, max_steps=3)
             await again.restore(queue)
         else:
-            again, work._ahead = work, 1
+            again, work._open[3]._oldest = work, 1
         return queue.traces, await groups_of(again, 3)
 
     old, trained = run(scene())
@@ -291,7 +291,7 @@ def test_what_was_stopped_before_a_save_is_counted_once() -> None:
         settings: dict[str, Any] = {"batch_size": 4, "oversample": 1.5}
         work, again = build(answer, **settings), build(answer, **settings)
         for each in (work, again):
-            each.crew.environment.rubric = vf.Rubric(
+            each.environment.rubric = vf.Rubric(
                 outcome=lambda trace: float(trace.reply), group_rewards=[vf.GroupReward(slow)]
             )
         await one_step(work)
