@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from vf.trainer.collecting.collector import Collector
 from vf.trainer.engines import build_engine, check_gap, probe
-from vf.trainer.learning.batch import Sample, build_samples
+from vf.trainer.learning.batch import Sample, build_samples, substeps
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.learning.policy import Policy
 from vf.trainer.processes.launch import leave_world
@@ -24,14 +25,25 @@ from vf.trainer.run.summary import Summary
 from vf.trainer.saving.checkpoint import Progress
 from vf.trainer.saving.checkpoint_keeper import Keeper
 from vf.trainer.settings.overlap import streams
-from vf.trainer.watching.alarms import Alarms, observe_kl
-from vf.trainer.watching.metrics import step_metrics
-from vf.trainer.watching.notes import baseline_notes, step_notes
-from vf.trainer.watching.report import Report
+from vf.trainer.watching.alarms import Alarms
+from vf.trainer.watching.records import Records
 from vf.trainer.watching.step_clock import StepClock
-from vf.trainer.watching.trackers import Tracker, open_trackers
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedStep:
+    """The last finished step, while the weights are still the ones that it left.
+
+    Attributes:
+        progress: Where the run stands; saved if the run ends before the next step trains.
+        repeat: Its line of ``metrics.jsonl`` if the run was resumed and has to repeat the
+            evaluation after it, which broke off.
+    """
+
+    progress: Progress
+    repeat: Metrics | None = None
 
 
 class RLTrainer:
@@ -51,6 +63,12 @@ class RLTrainer:
         folder: The run's folder; it must have been created.
         display: Shows progress; nothing by default.
 
+    Attributes:
+        step_count: Training steps begun.
+        policy: The model that learns.
+        engine: Samples the rollouts.
+        collector: Runs the rollouts.
+
     Raises:
         ConfigError: The model cannot be loaded.
         EngineError: The engine does not start.
@@ -62,17 +80,13 @@ class RLTrainer:
         self.folder = folder
         self.display = display or SilentDisplay()
         self.step_count = 0
-        self._alarms = Alarms()
+        self._records = Records(plan, folder, self.display)
         self._clock = StepClock(self._begin_part)
         self._earlier_seconds = 0.0
         self._started = time.perf_counter()
         self._streams = streams(plan.config)
-        self._report = Report(folder, plan)
-        self._tracker: Tracker | None = None
-        self._unwritten: Metrics | None = None  # the last step's, until its evaluation is there
-        self._again = False  # they were written without it, when it broke off
-        self._standing: Progress | None = None  # after the last step, while the policy is of it
-        self._closers: list[Callable[[], Any]] = []
+        self._finished: FinishedStep | None = None  # None once the next step changes the weights
+        self._stack = ExitStack()
         try:
             self._start()
         except BaseException:
@@ -85,125 +99,124 @@ class RLTrainer:
         set_seed(self.args.seed)
         plan, folder = self.plan, self.folder
         self.policy = Policy(plan.config.model, self.args)
-        self._closers.append(self.policy.ranks.stop)
+        self._on_close(self.policy.ranks.stop)
         leave_world()
-        self._keeper = Keeper(folder.checkpoints, self.policy, plan, self._note)
+        self._keeper = Keeper(folder.checkpoints, self.policy, plan, self._records.note)
         self.engine = build_engine(plan, self.policy, folder)
-        self._closers.append(self.engine.stop)
+        self._on_close(self.engine.stop)
         self.engine.start(self.display.waiting)
         log.info("engine %s at %s", plan.config.inference.engine, self.engine.base_url)
         self.collector = Collector(
-            plan,
+            plan=plan,
             engine=self.engine,
             folder=folder,
             display=self.display,
             clock=self._clock,
-            note=self._note,
+            note=self._records.note,
         )
-        self._closers.append(self.collector.stop)
+        self._on_close(self.collector.stop)
         self.publish()
-        self._clock.lap()  # the first step does not answer for the start
+        self._clock.lap()  # the start does not count for the first step
 
     def train(self) -> Summary:
         """Train to ``max_steps``, evaluating and saving on the way.
 
-        If it ends before, by an error or by Ctrl-C, the last finished step is saved first.
+        If training ends early, by an error or Ctrl-C, the last finished step is saved first.
 
         Raises:
             TrainingError: Too many rollouts failed, or the loss is not finite.
             EngineError: The engine died.
             CheckpointError: The last checkpoint could not be written.
         """
-        names, config = self.args.report_to, self.plan.config
-        self._tracker = open_trackers(names, self.folder, config, step=self.step_count)
-        self.display.start(self.step_count, self.args.max_steps)
+        self._records.open(self.step_count)
         self._open_ahead()
         try:
-            if self._unwritten is not None:
-                self._conclude(self._unwritten)
-            elif self.step_count == 0 and self._evaluates:
+            if self._finished is not None and self._finished.repeat is not None:
+                self._conclude(self._finished.repeat, again=True)
+            elif self.step_count == 0 and self._evaluation_is_due:
                 self._conclude({"step": 0})
             while self.step_count < self.args.max_steps:
                 self._conclude(self.step())
-            self.settle()
         except BaseException:
-            if self._standing is not None:
-                self._keeper.rescue(self._standing, self.seconds)
+            if self._finished is not None:
+                self._keeper.rescue(self._finished.progress, self.seconds)
             raise
         if self._keeper.unsaved is not None:
             raise self._keeper.unsaved
         return self.summary()
 
     def step(self) -> Metrics:
-        """Do one training step: roll out, score, learn, publish. Returns its metrics."""
-        self.settle()
+        """Do one training step: roll out, score, learn, publish.
+
+        Returns:
+            The step's metrics. :meth:`train` writes them down; you do, if you call this yourself.
+
+        Raises:
+            TrainingError: Too many rollouts failed, or the loss is not finite.
+            EngineError: The engine died.
+        """
         self.collector.open(self.step_count + 1, version=self.step_count)
         self.step_count += 1
         groups, updates = self._collect_and_learn()
         with self._clock.part("publish"), self.policy.phase("publish", None):
             gap = self.publish()
         self._open_ahead()
-        return self._measure(groups, updates, gap)
+        others = {
+            "learning_rate": self.policy.learning_rate,
+            "logprob_gap": gap,
+            "tasks/resting": self.collector.orchestrator.cursor.resting,
+        }
+        return self._records.measure(self.step_count, groups, updates, self._clock.lap(), others)
 
     def _open_ahead(self) -> None:
-        """Start what rollouts may begin with the weights that are served now."""
+        """Start the rollouts that may begin with the weights that are served now."""
         if self.step_count < self.args.max_steps:
             self.collector.open(self.step_count + 1, version=self.step_count)
 
     def _collect_and_learn(self) -> tuple[list[Group], list[UpdateStats]]:
-        """Wait for the step's groups, and train; on the first as they come, if these stream."""
+        """Wait for the step's groups, and take its optimizer steps.
+
+        With streaming, gradients of the first optimizer step are added up as groups finish.
+        """
         groups: list[Group] = []
+        updates: list[UpdateStats] = []
         streamed: dict[int, list[Sample]] = {}
-        most = self.args.groups_per_step // self.args.num_substeps
+        args = self.args
         for group in self.collector.arriving(self.step_count):
             groups.append(group)
-            if self._streams and len(streamed) < most and (new := self._build(group)):
+            room = len(streamed) < args.groups_per_step // args.num_substeps
+            if self._streams and room and (new := self._build(group)):
                 with self._clock.part("train"), self.engine.training():
                     self.policy.accumulate(new)
                 streamed[group.number] = new
         groups.sort(key=lambda group: group.number)
-        others = (self._build(group) for group in groups if group.number not in streamed)
         with self._clock.part("train"):
-            teaching = [*streamed.values(), *(new for new in others if new)]
-            return groups, self.learn(teaching, len(streamed))
-
-    def learn(self, groups: list[list[Sample]], streamed: int = 0) -> list[UpdateStats]:
-        """Take the step's optimizer steps: ``num_iterations`` times ``num_substeps``.
-
-        Args:
-            groups: Samples, by group.
-            streamed: How many of the first have been accumulated: they are the first substep's.
-        """
-        count, updates = self.args.num_substeps, []
-        if streamed and count > 1:
-            rest = groups[streamed:]
-            shares = [groups[:streamed], *(rest[i :: count - 1] for i in range(count - 1))]
-        else:
-            shares = [groups[i::count] for i in range(count)]
-        with self.engine.training():
-            for _ in range(self.args.num_iterations):
-                for share in filter(None, shares):
-                    if samples := [sample for group in share[streamed:] for sample in group]:
-                        self.policy.accumulate(samples)
-                    streamed = 0
-                    self._standing = None
+            others = [self._build(group) for group in groups if group.number not in streamed]
+            samples, done = [*streamed.values(), *filter(None, others)], len(streamed)
+            shares = substeps(samples, args.num_substeps, done)
+            with self.engine.training():
+                for share in [*filter(None, shares)] * args.num_iterations:
+                    if left := [sample for group in share[done:] for sample in group]:
+                        self.policy.accumulate(left)
+                    done = 0
+                    self._finished = None
                     updates.append(self.policy.finish())
-        return updates
+        return groups, updates
 
     def _build(self, group: Group) -> list[Sample]:
-        """Return the samples of a group; none if it has nothing to teach."""
+        """Return the samples of a group, if it has anything to teach."""
         built = build_samples([group], self.args)
         return built[0] if built else []
 
     def publish(self) -> float:
-        """Have the engine sample from the weights as they are, and see that it does.
+        """Publish the current weights to the engine, and check that it samples from them.
 
         Returns:
             How far its logprobs are from the trainer's on a probe, in nats.
 
         Raises:
             TrainingError: Farther than ``inference.logprob_tolerance``.
-            EngineError: The weights could not be brought to it.
+            EngineError: The weights could not be published.
         """
         self.engine.publish(self.step_count)
         stops = self.plan.renderer.stop_token_ids
@@ -212,73 +225,51 @@ class RLTrainer:
         check_gap(gap, self.plan.config.inference.logprob_tolerance, self.step_count)
         return gap
 
-    def _measure(self, groups: list[Group], updates: list[UpdateStats], gap: float) -> Metrics:
-        """Return the step's metrics, and say what is remarkable about them."""
-        times = self._clock.lap()
-        metrics: Metrics = {
-            "step": self.step_count,
-            **step_metrics(self.step_count, groups, updates, times, self.args),
-            "learning_rate": self.policy.learning_rate,
-            "logprob_gap": gap,
-            "tasks/resting": self.collector.orchestrator.cursor.resting,
-        }
-        alarms, notes = self._alarms.observe(groups)
-        kl_alarm, kl_notes = observe_kl(self._alarms.ringing, metrics, self.args)
-        for note in [*notes, *kl_notes]:
-            self._note(f"step {self.step_count}: {note}")
-        for note in step_notes(self.step_count, groups, metrics):
-            self._note(note)
-        shown = groups[0].traces
-        if shown and (self.step_count - 1) % self.args.sample_steps == 0:
-            self.display.sample(shown[0])
-        return metrics | alarms | kl_alarm
+    def _conclude(self, metrics: Metrics, *, again: bool = False) -> None:
+        """Conclude a step: evaluate if that is due, write its metrics, and save if that is due.
 
-    def _conclude(self, metrics: Metrics) -> None:
-        """Begin the evaluation that is due after a step, and write down what is known."""
-        self._unwritten = metrics
+        The next step's rollouts run meanwhile. Its training waits, for it would change the weights
+        that are evaluated.
+
+        Args:
+            metrics: The step's.
+            again: Whether they are in the file already, without the evaluation.
+        """
         if self.step_count:
             self.display.step(metrics)
-        self._standing = self._progress()
+        progress = self._progress()
         if self._evaluation_is_due:
             self.collector.begin_evaluation(self.step_count)
-        else:
-            self.settle()
-
-    def settle(self) -> None:
-        """Wait for the evaluation under way, write the last step's metrics, and save if it is due.
-
-        The next step's rollouts go on meanwhile; only its training waits, for it would change
-        the weights that are evaluated.
-        """
-        if self._unwritten is None:
-            return
-        metrics, self._unwritten = self._unwritten, None
-        again, self._again = self._again, False
+        self._finished = FinishedStep(progress)
         try:
-            metrics |= self.collector.end_evaluation()
-        finally:  # resume() makes up for one that breaks off
+            metrics = metrics | self.collector.end_evaluation()
+        finally:  # a resumed run repeats an evaluation that broke off
             self.folder.append_metrics(metrics, again=again)
-        best = False
-        if "eval/reward/mean" in metrics:
-            self.display.evaluation(self.step_count, metrics)
-            best = self.step_count > 0 and self._keeper.is_best(metrics["eval/reward/mean"])
-        for note in baseline_notes(self.step_count, metrics, evaluates=self._evaluates):
-            self._note(note)
-        if self._tracker is not None:
-            self._tracker.log(metrics)
+        self._records.tell(self.step_count, metrics)
         last = self.step_count == self.args.max_steps
-        if self.step_count and (best or last or self.step_count % self.args.save_steps == 0):
-            with self._clock.part("save"):
-                self._keeper.try_save(self._progress(), best=best)
-        self._report.update(final=last)
+        if self.step_count:
+            reward = metrics.get("eval/reward/mean")
+            best = reward is not None and self._keeper.is_best(reward)
+            if best or last or self.step_count % self.args.save_steps == 0:
+                with self._clock.part("save"):
+                    self._keeper.try_save(self._progress(), best=best)
+        self._records.update_report(final=last)
 
     def evaluate(self) -> Metrics:
-        """Measure the model on the held-out tasks, and write the traces."""
+        """Measure the model on the held-out tasks, and write the traces.
+
+        Returns:
+            Metrics whose names begin with ``eval/``.
+
+        Raises:
+            TrainingError: Too many rollouts failed, or none could be scored.
+            EngineError: The engine died.
+        """
         self.collector.begin_evaluation(self.step_count)
         return self.collector.end_evaluation()
 
     def save(self) -> Path:
-        """Write a checkpoint of where the run stands.
+        """Write a checkpoint of where the run stands, and return its folder.
 
         Raises:
             CheckpointError: It could not be written.
@@ -288,12 +279,12 @@ class RLTrainer:
     def resume(self, told: Collection[str] = (), *, allow_changes: bool = False) -> int:
         """Go back to the run's newest checkpoint, and return its step.
 
-        A run that ended before its first checkpoint begins anew, with step 0. Traces of what is
-        done over are kept apart (:meth:`RunFolder.rewind`).
+        A run that ended before its first checkpoint starts again with step 0. Traces of what will
+        be repeated are kept apart (:meth:`RunFolder.rewind`).
 
         Args:
             told: Dotted names of settings that were changed on purpose.
-            allow_changes: Go on even if the checkpoint is of other settings or another model.
+            allow_changes: Resume even if the checkpoint is of other settings or another model.
 
         Raises:
             ConfigError: It does not fit; the differences are listed.
@@ -305,38 +296,32 @@ class RLTrainer:
             return 0
         self.step_count = progress.step
         self._earlier_seconds = progress.seconds
-        self._alarms = Alarms(**progress.alarms)
+        self._records.alarms = Alarms(**progress.alarms)
         self.publish()
+        self._finished = None
         lines = [line for line in self.folder.read_metrics() if line["step"] == self.step_count]
         if self._evaluation_is_due and lines and "eval/reward/mean" not in lines[-1]:
-            self._unwritten, self._again = lines[-1], True
-        self.folder.rewind(self.step_count, evaluated=not self._again)
+            self._finished = FinishedStep(progress, repeat=lines[-1])
+        self.folder.rewind(self.step_count, evaluated=self._finished is None)
         self.collector.restore(progress.queue)
-        self._clock.lap()  # nor does the next step for what it took to come back
+        self._clock.lap()  # nor does resuming count for the next step
         return self.step_count
 
     def _progress(self) -> Progress:
         return Progress(
             self.step_count,
             self.seconds,
-            self._alarms.state(),
+            self._records.alarms.state(),
             self._keeper.best_reward,
             self._keeper.base,
             self.collector.queue(),
         )
 
     def summary(self) -> Summary:
-        """Return how the run went, from its own metrics."""
-        held_out = {
-            int(line["step"]): line.get("eval/reward/mean") for line in self.folder.read_metrics()
-        }
-        return Summary(
-            steps=self.step_count,
-            eval_before=held_out.get(0),
-            eval_after=held_out.get(self.step_count),
-            seconds=self.seconds,
-            checkpoint=self._keeper.latest or self.folder.checkpoints,
-        )
+        """Return how the run went, from its ``metrics.jsonl``."""
+        checkpoint = self._keeper.latest or self.folder.checkpoints
+        lines = self.folder.read_metrics()
+        return Summary.of(lines, self.step_count, seconds=self.seconds, checkpoint=checkpoint)
 
     @property
     def seconds(self) -> float:
@@ -344,56 +329,40 @@ class RLTrainer:
         return self._earlier_seconds + time.perf_counter() - self._started
 
     @property
-    def _evaluates(self) -> bool:
-        return self.args.eval_strategy == "steps"
-
-    @property
     def _evaluation_is_due(self) -> bool:
         last = self.step_count == self.args.max_steps
-        return self._evaluates and (last or self.step_count % self.args.eval_steps == 0)
+        now = last or self.step_count % self.args.eval_steps == 0
+        return now and self.args.eval_strategy == "steps"
 
     def _begin_part(self, name: str) -> None:
         self.collector.watchdog.phase(name)
         self.display.phase(name)
 
-    def _note(self, text: str) -> None:
-        log.warning("%s", text)
-        self.display.note(text)
-
     def close(self, *, failed: bool = False) -> None:
-        """Stop the engine and all that is in flight. Safe to call twice.
+        """Stop the engine and everything in flight. Safe to call twice.
 
-        A signal that comes meanwhile ends what is just being stopped, and nothing else: it is
-        raised when all is done.
+        A signal during this interrupts only what is being stopped at that moment; it is raised
+        once everything has been stopped.
 
         Args:
             failed: Whether the run ends because something went wrong.
         """
-        if failed:
-            self._closers.append(lambda: self._report.update(final=True))
-        if (tracker := self._tracker) is not None:
-            self._closers.append(lambda: tracker.close(failed=failed))
-            self._tracker = None
-        self._closers.append(self.display.stop)  # it too may fail: its terminal may be gone
-        signalled: BaseException | None = None
-        while self._closers:
-            closer = self._closers.pop()
+        self._on_close(lambda: self._records.close(failed=failed))
+        self._stack.close()
+
+    def _on_close(self, stop: Callable[[], object]) -> None:
+        """Have something stopped by :meth:`close`, before everything that was added earlier."""
+
+        def logged() -> None:
             try:
-                closer()
+                stop()
             except Exception:
                 log.exception("while closing")
-            except BaseException as error:
-                signalled = error
-        if signalled is not None:
-            raise signalled
+
+        self._stack.callback(logged)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        self.close(failed=exc is not None)
+    def __exit__(self, error: object, *details: object) -> None:
+        self.close(failed=error is not None)
