@@ -16,7 +16,7 @@ from vf.trainer.learning.batch import Sample, build_samples, substeps
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.learning.policy import Policy
 from vf.trainer.processes.launch import leave_world
-from vf.trainer.run.display import Display, SilentDisplay
+from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.plan import Plan
@@ -78,7 +78,7 @@ class RLTrainer:
         self.plan = plan
         self.args = plan.config.args
         self.folder = folder
-        self.display = display or SilentDisplay()
+        self.display = display or Display()
         self.step_count = 0
         self._records = Records(plan, folder, self.display)
         self._clock = StepClock(self._begin_part)

@@ -14,7 +14,7 @@ from vf.trainer.commands.main import main
 from vf.trainer.learning.batch import Sample, scale
 from vf.trainer.learning.policy import Policy
 from vf.trainer.rl_trainer import RLTrainer
-from vf.trainer.run.display import SilentDisplay
+from vf.trainer.run.display import Display
 from vf.trainer.settings.load_config import parse_config
 
 
@@ -206,7 +206,7 @@ def test_time_is_put_down_to_its_parts(make_trainer: Any) -> None:
     assert sum(line["time/total"] for line in lines) < summary.seconds
 
 
-class Order(SilentDisplay):
+class Order(Display):
     """Remembers which rollouts ended when."""
 
     def __init__(self) -> None:

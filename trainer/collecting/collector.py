@@ -216,7 +216,6 @@ class Collector:
             self._stores[step] = self._folder.step_traces(step)
         _append(self._stores[step], trace)
         self._ended[step] += trace.error is None
-        self._display.trace(trace)
         self._display.rollouts(self._ended[self._step], self._plan.config.args.batch_size)
         _log_failure(trace)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from vf.traces.trace import Trace
 from vf.trainer.run.metrics import Metrics
 
 
-class Display(Protocol):
-    """Receives the progress of a run.
+class Display:
+    """Receives the progress of a run. This one shows nothing; subclass it to show something.
 
-    :meth:`trace`, :meth:`rollouts` and :meth:`note` may be called from any thread, the others from
+    :meth:`rollouts` and :meth:`note` may be called from any thread, the others from
     the trainer's. None may raise or take long.
     """
 
@@ -27,9 +25,6 @@ class Display(Protocol):
     def rollouts(self, done: int, total: int, *, evaluating: bool = False) -> None:
         """``done`` of ``total`` rollouts of this step, or of an evaluation, are done."""
 
-    def trace(self, trace: Trace) -> None:
-        """A training rollout finished."""
-
     def step(self, metrics: Metrics) -> None:
         """A step is done; ``time/NAME`` are seconds that sum to ``time/total``."""
 
@@ -44,37 +39,3 @@ class Display(Protocol):
 
     def stop(self) -> None:
         """The run is over, finished or failed. Called more than once."""
-
-
-class SilentDisplay:
-    """Shows nothing."""
-
-    def waiting(self, text: str) -> None:
-        """Ignore."""
-
-    def start(self, step: int, max_steps: int) -> None:
-        """Ignore."""
-
-    def phase(self, name: str) -> None:
-        """Ignore."""
-
-    def rollouts(self, done: int, total: int, *, evaluating: bool = False) -> None:
-        """Ignore."""
-
-    def trace(self, trace: Trace) -> None:
-        """Ignore."""
-
-    def step(self, metrics: Metrics) -> None:
-        """Ignore."""
-
-    def evaluation(self, step: int, metrics: Metrics) -> None:
-        """Ignore."""
-
-    def sample(self, trace: Trace) -> None:
-        """Ignore."""
-
-    def note(self, text: str) -> None:
-        """Ignore."""
-
-    def stop(self) -> None:
-        """Ignore."""

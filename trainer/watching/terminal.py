@@ -13,6 +13,7 @@ from rich.text import Text
 
 from vf.traces.trace import Trace
 from vf.traces.view.plain import visible
+from vf.trainer.run.display import Display
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.watching.lines import evaluation_line, note_line, sample_panel, step_line
 from vf.trainer.watching.run_view import RunView
@@ -20,7 +21,7 @@ from vf.trainer.watching.run_view import RunView
 WAITING_SECONDS = 15.0  # between lines about what is waited for, where there is no live region
 
 
-class TerminalDisplay:
+class TerminalDisplay(Display):
     """Shows a run to its user.
 
     On a terminal, the rows of a :class:`RunView` stay below everything else that is printed:
@@ -61,9 +62,6 @@ class TerminalDisplay:
     def rollouts(self, done: int, total: int, *, evaluating: bool = False) -> None:
         """Show how many rollouts are done."""
         self._view.rollouts = (done, total, evaluating)
-
-    def trace(self, trace: Trace) -> None:
-        """Ignore: ``vf-rl view`` shows every trace."""
 
     def step(self, metrics: Metrics) -> None:
         """Show a finished step."""

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from vf.trainer.run.display import Display, SilentDisplay
+from vf.trainer.run.display import Display
 from vf.trainer.watching.lines import evaluation_line
-from vf.trainer.watching.terminal import TerminalDisplay
 
 if TYPE_CHECKING:
     from tests.trainer.watching.conftest import Terminal
@@ -34,7 +33,7 @@ trace.messages = [
     Message("user", "[bold]1+1[/bold]? \\x1b[2J\\x07"),
     Message("assistant", "", tool_calls=[ToolCall("c", "add", '{"a": 1}')]),
 ]
-d.trace(trace); d.sample(trace); d.rollouts(1, 2)
+d.sample(trace); d.rollouts(1, 2)
 d.step({"step": 1, "reward/mean": 0.5, "loss": 0.25, "groups/uniform_fraction": 0.5,
         "tokens_per_s/generate": 1234.0, "tokens_per_s/train": 99.0, "time/total": 1.0})
 d.note("a \\x1b]0;title\\x07 [red]note[/red] " + "that is long " * 20)
@@ -91,8 +90,8 @@ def test_a_file_that_cannot_hold_every_character_gets_lines_too() -> None:
     assert "step    1/4  reward 0.500" in done.stdout
 
 
-def test_the_silent_display_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    display: Display = SilentDisplay()
+def test_a_display_shows_nothing_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    display = Display()
     display.waiting("w")
     display.start(0, 1)
     display.phase("train")
@@ -100,13 +99,6 @@ def test_the_silent_display_says_nothing(capfd: pytest.CaptureFixture[str]) -> N
     display.note("n")
     display.stop()
     assert capfd.readouterr() == ("", "")
-
-
-def test_both_are_displays() -> None:
-    displays: list[Display] = [SilentDisplay(), TerminalDisplay()]
-    names = [name for name in vars(Display) if not name.startswith("_")]
-    assert {"phase", "trace"} <= set(names)
-    assert all(callable(getattr(each, name)) for each in displays for name in names)
 
 
 def test_an_evaluation_without_outcomes_has_no_success_rate() -> None:
