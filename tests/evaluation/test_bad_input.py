@@ -49,7 +49,7 @@ def test_an_endpoint_that_is_something_else(capsys: Capsys, url: str, path: str)
     wrong = url.removesuffix("/v1") + path
     said = refused(capsys, "reverse-text", "-m", MODEL, "-b", wrong)
     assert f"{wrong} is not an OpenAI-compatible API" in said
-    assert "includes /v1" in said
+    assert "up to and including /v1" in said
 
 
 def test_a_model_that_the_server_does_not_know(capsys: Capsys, url: str) -> None:

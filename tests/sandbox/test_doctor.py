@@ -186,7 +186,7 @@ def test_old_and_windows_engines_are_refused() -> None:
 
 def test_the_runtime_must_be_known() -> None:
     assert doctor.check_runtime(GOOD, "runsc") == "runsc"
-    assert "own choice" in doctor.check_runtime(GOOD, None)
+    assert "the engine's default" in doctor.check_runtime(GOOD, None)
     with pytest.raises(RuntimeUnknown, match="only runc, runsc"):
         doctor.check_runtime(GOOD, "runcs")
 
@@ -215,7 +215,7 @@ def test_every_problem_of_a_profile_is_found_with_the_real_engine(engine: Engine
     assert "docker pull no-such-image" in str(problems["image"])
     with pytest.raises(ConfigError):
         check_engine(bad)
-    with pytest.raises(ImageUnfit, match="no name of an image"):
+    with pytest.raises(ImageUnfit, match="not the name of an image"):
         check_engine(Profile(image="No Name"))
 
 
