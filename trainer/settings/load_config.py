@@ -23,8 +23,6 @@ SYNONYMS = {
     "per_device_train_batch_size": "micro_batch_size",
     "rank": "lora_rank",
 }
-# Those that are ours only together with another setting.
-PRODUCTS = ("groups_per_batch", "gradient_accumulation_steps")
 # What others call a setting's value.
 VALUES = {"advantage": {"leave_one_out": "rloo"}}
 
@@ -67,9 +65,8 @@ def overridden(overrides: Sequence[str]) -> set[str]:
 
 def _path(key: str) -> list[str]:
     path = key.strip().split(".")
-    if len(path) == 1 and path[0] in {*DEFAULTS, *SYNONYMS, *PRODUCTS}:
-        return ["trainer", "args", path[0]]
-    return path
+    bare = len(path) == 1 and path[0] not in Config.model_fields
+    return ["trainer", "args", *path] if bare else path
 
 
 def _translate(raw: dict[str, Any]) -> list[str]:

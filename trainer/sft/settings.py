@@ -166,8 +166,6 @@ def parse_sft_config(raw: dict[str, Any]) -> SftConfig:
 
 def _path(key: str) -> list[str]:
     path = key.strip().split(".")
-    if len(path) == 1:
-        for table, model in ((["trainer", "args"], SftArgs), (["data"], SftData)):
-            if path[0] in model.model_fields:
-                return [*table, path[0]]
-    return path
+    if len(path) > 1 or path[0] in SftConfig.model_fields:
+        return path
+    return ["data", *path] if path[0] in SftData.model_fields else ["trainer", "args", *path]

@@ -93,7 +93,7 @@ def test_a_dry_run_writes_nothing(
         ([], "name either a config or"),
         (["{toml}", "--resume", "x"], "name either"),
         (["nowhere.toml"], "there is no file nowhere.toml"),
-        (["{toml}", "--set", "lerning_rate=1"], "unknown key"),
+        (["{toml}", "--set", "lerning_rate=1"], "Did you mean 'learning_rate'"),
         (["{toml}", "--set", "data.min_rewards=1"], "Did you mean 'min_reward'?"),
         (["{toml}", "--set", "min_reward=2"], "data.min_reward = 2"),
         (["{toml}", "--set", "data.traces=[]"], "data.traces = []"),
