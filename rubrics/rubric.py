@@ -75,17 +75,17 @@ class Rubric:
     Every list may also be a dict of name to function; a function's own name is used otherwise.
 
     Args:
-        outcome: How well the task was solved, in [0, 1], or None for "cannot be said". Sync or
-            async, takes the trace.
+        outcome: How well the task was solved, in [0, 1], or None if that cannot be determined.
+            Sync or async, takes the trace.
         penalties: :class:`Penalty` objects, or plain functions (weight 0.1).
-        gates: Functions that say True, or False where the trace breaks a rule that voids it.
+        gates: Functions that return True, or False where the trace breaks a rule that voids it.
         metrics: Measured and recorded; never part of the reward. Any finite number.
         group_rewards: :class:`~vf.rubrics.group.GroupReward` objects, or plain functions (weight
-            0.1), of the list of traces of one task. What is missing to 1 counts as a penalty.
+            0.1), of the list of traces of one task. The shortfall from 1 counts as a penalty.
         cap: The largest share of the outcome that all penalties together can take, at most 0.5.
-        floor: What a failure gets that no penalty applies to, at most 0.1. For tasks that are
-            too hard to give spread otherwise: failures then differ by their penalties. Giving up
-            at once has few penalties, so add one for it.
+        floor: The reward of a failure without penalties, at most 0.1. For tasks that are too hard
+            to give spread otherwise: failures then differ by their penalties. Giving up
+            immediately has few penalties, so add one for it.
 
     Example::
 
@@ -202,7 +202,7 @@ class Rubric:
                 await self._place_costs(trace, trace.score)
 
     def combine(self, score: Score) -> float | None:
-        """Return the reward that the raw components make; the formula stands at the top."""
+        """Return the reward for the raw components; the formula is at the top of this file."""
         if False in score.gates.values():
             return 0.0
         if score.outcome is None:
@@ -241,7 +241,7 @@ class Rubric:
 def episode_return(trace: Trace) -> float:
     """The sum of the environment's step rewards.
 
-    Range: must be [0, 1] to serve as an outcome; the environment's author sees to it.
+    Range: must be [0, 1] to serve as an outcome; the environment's author ensures that.
 
     Formula: Σ rₜ over the turns t.
 

@@ -1,12 +1,12 @@
-"""A weighted sum of functions, for those who bring them from verifiers.
+"""A weighted sum of functions, as verifiers has it.
 
     reward = (Σ wᵢ·fᵢ − lo) / (hi − lo)      fᵢ ∈ [0, 1],  hi = Σ positive wᵢ,  lo = Σ negative wᵢ
 
 That is the usual ``Σ wᵢ·fᵢ``, mapped to [0, 1] by a scale and a shift that are the same for all
-traces: rewards keep their order, and advantages differ by the factor 1 / (hi − lo) only. With
+traces: rewards keep their order, and advantages only change by the factor 1 / (hi − lo). With
 positive weights it is the weighted mean.
 
-What this sum does not give: with it, a failure with good manners can beat a success. Use
+With this sum, a failure with good manners can beat a success. Use
 :class:`~vf.rubrics.rubric.Rubric` where there is an outcome.
 """
 
@@ -25,9 +25,8 @@ from vf.traces.trace import Score, Trace
 class WeightedSum:
     """Scores traces by a weighted sum. Has the interface of :class:`~vf.rubrics.rubric.Rubric`.
 
-    A function that returns None is left out for that trace, its weight too; where all are, the
-    trace is not scored. Raw values are recorded in ``Score.parts``, and the reward also as the
-    outcome.
+    A function that returns None is left out for that trace, with its weight; if all do, the trace
+    is not scored. Raw values are recorded in ``Score.parts``, and the reward also as the outcome.
 
     Args:
         functions: Functions of the trace, sync or async, with values in [0, 1]; or a dict of
@@ -94,9 +93,9 @@ class WeightedSum:
         return score
 
     async def score_group(self, traces: Sequence[Trace]) -> None:
-        """Add what the group rewards say to the scores of one task's traces, in place.
+        """Add the group rewards to the scores of one task's traces, in place.
 
-        A trace without a score (it failed) is no part of its group.
+        A trace without a score (it failed) is not part of its group.
 
         Raises:
             RubricError: A function raised, or returned something that is not a number in [0, 1]
@@ -106,7 +105,7 @@ class WeightedSum:
         await apply_group_rewards(self.group_rewards, scored, self._combined)
 
     def combine(self, score: Score) -> float | None:
-        """Return the reward that the raw values make; the formula stands at the top."""
+        """Return the reward for the raw values; the formula is at the top of this file."""
         weights = self.weights | {name: each.weight for name, each in self.group_rewards.items()}
         said = [(weights[name], value) for name, value in score.parts.items() if value is not None]
         low = sum(weight for weight, _ in said if weight < 0.0)

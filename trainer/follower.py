@@ -1,4 +1,4 @@
-"""What every trainer process but the first does: hold the model, and follow rank 0."""
+"""What every trainer process except rank 0 does: hold the model, and follow rank 0."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRACE_SECONDS = 10.0
 
 
 def follow(config: Config) -> None:
-    """Take part in the updates of rank 0 until it says stop. Writes nothing.
+    """Take part in the updates of rank 0 until it sends ``Stop``. Writes nothing.
 
     Args:
         config: The run's settings, the same as rank 0's.
@@ -35,8 +35,8 @@ def follow(config: Config) -> None:
     try:
         _follow(Policy(config.model, config.args))
     except VfError:
-        # Rank 0 has most likely met the same, or is the cause. The launcher ends this process with
-        # it; were this one to exit first, its message would be lost.
+        # Rank 0 most likely hit the same error, or caused it, and reports it. The launcher then
+        # ends this process; if this one exited first, rank 0's message would be lost.
         time.sleep(GRACE_SECONDS)
         raise
 
@@ -59,6 +59,6 @@ def _follow(policy: Policy) -> None:
                     deque(result, maxlen=0)
             case Finish():
                 # A loss that is not finite is so on every rank, and rank 0 decides what it means
-                # for the run: this one listens for what comes next.
+                # for the run: this one waits for the next command.
                 with suppress(TrainingError):
                     policy.take_step()

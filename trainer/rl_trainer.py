@@ -101,7 +101,9 @@ class RLTrainer:
         self.policy = Policy(plan.config.model, self.args)
         self._on_close(self.policy.ranks.stop)
         leave_world()
-        self._keeper = Keeper(folder.checkpoints, self.policy, plan, self._records.note)
+        self._keeper = Keeper(
+            folder.checkpoints, policy=self.policy, plan=plan, note=self._records.note
+        )
         self.engine = build_engine(plan, self.policy, folder)
         self._on_close(self.engine.stop)
         self.engine.start(self.display.waiting)
@@ -309,12 +311,12 @@ class RLTrainer:
 
     def _progress(self) -> Progress:
         return Progress(
-            self.step_count,
-            self.seconds,
-            self._records.alarms.state(),
-            self._keeper.best_reward,
-            self._keeper.base,
-            self.collector.queue(),
+            step=self.step_count,
+            seconds=self.seconds,
+            alarms=self._records.alarms.state(),
+            best_reward=self._keeper.best_reward,
+            base=self._keeper.base,
+            queue=self.collector.queue(),
         )
 
     def summary(self) -> Summary:

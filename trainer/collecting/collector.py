@@ -97,7 +97,10 @@ class Collector:
             beat=lambda: self.watchdog.beat(),
         )
         self.watchdog = Watchdog(
-            args.stall_timeout, self.orchestrator.activities, note, folder.stalls
+            args.stall_timeout,
+            look=self.orchestrator.activities,
+            tell=note,
+            path=folder.stalls,
         )
         try:
             self.call(call(plan.environment.start))

@@ -1,17 +1,17 @@
 """Several trainer processes that learn as one.
 
 Rank 0 runs the whole trainer; the others follow it and only hold the model and the optimizer.
-Rank 0 tells every rank what to do. In an update each computes the gradient of its own share of the
-samples, one sum over the ranks gives all of them the gradient of the whole batch, and each takes
-the same step: what one process would have done, up to the order of additions.
+Rank 0 sends every rank its commands. In an update each computes the gradient of its own share of
+the samples, one sum over the ranks gives all of them the gradient of the whole batch, and each
+takes the same step: what one process would have done, up to the order of additions.
 
 Commands travel over a gloo group of their own, on which a follower may wait as long as rollouts
-take. Sums travel over the default group (NCCL on GPUs), where nobody has reason to be late. Where a
-process dies, the launcher ends the others (see :mod:`vf.trainer.processes.launch`).
+take. Sums travel over the default group (NCCL on GPUs), where no rank should be late. If a process
+dies, the launcher ends the others (see :mod:`vf.trainer.processes.launch`).
 
 By default every rank holds the whole model. With FSDP (:mod:`vf.trainer.learning.fsdp`) or ZeRO
-(:mod:`vf.trainer.learning.zero`) each holds a part, and whatever reads parameters or runs the model
-is done by all of them.
+(:mod:`vf.trainer.learning.zero`) each holds a part, and all ranks together read parameters and run
+the model.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Sized)
 Value = TypeVar("Value")
 
-LATE = timedelta(minutes=30)  # in a sum, or in joining: then the process hangs
+LATE = timedelta(minutes=30)  # in a sum, or in joining: beyond that, a process hangs
 IDLE = timedelta(days=30)  # between two commands
 BUCKET_BYTES = 256 * 2**20
 
@@ -51,9 +51,9 @@ class Accumulate:
 
     Attributes:
         batches: The receiving rank's share.
-        totals: What the shares of all ranks hold together.
-        seed: Of the follower's dropout. Rank 0, which saves its random state, goes on with that.
-        rounds: Passes that every rank must make, where the model is spread over them; else 0.
+        totals: Of the shares of all ranks.
+        seed: Of the follower's dropout. Rank 0 uses its own random state, which it saves.
+        rounds: Passes that every rank must make, where the model is sharded; else 0.
     """
 
     batches: list[MicroBatch]
@@ -69,11 +69,11 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Run a method of the policy, for the parts of the model that this rank has.
+    """Run a method of the policy, for the parts of the model that this rank holds.
 
     Attributes:
-        path: Which: ``logprobs``, or ``weights.state``.
-        args: What it takes.
+        path: Which method: ``logprobs``, or ``weights.state``.
+        args: Its arguments.
     """
 
     path: str
@@ -93,7 +93,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """There is no more to do."""
+    """End."""
 
 
 Command = Accumulate | Finish | Together | Load | Stop
@@ -102,7 +102,7 @@ Command = Accumulate | Finish | Together | Load | Stop
 def balance(pieces: Sequence[T], ranks: int, cost: Callable[[T], int] = len) -> list[list[T]]:
     """Split samples, or other pieces of work, into one share per rank, nearly equal in tokens.
 
-    The longest go first, each to the rank that has the fewest tokens so far.
+    The longest are assigned first, each to the rank with the fewest tokens so far.
 
     Args:
         pieces: The work.
@@ -119,10 +119,10 @@ def balance(pieces: Sequence[T], ranks: int, cost: Callable[[T], int] = len) -> 
 
 
 def choose_sharding() -> Copies:
-    """Return the way of holding a model that the launcher asked for.
+    """Return how the launcher's settings want the model to be held.
 
     Raises:
-        ConfigError: It asked for what cannot be.
+        ConfigError: They are not possible.
     """
     if is_fsdp():
         return Fsdp()
@@ -130,7 +130,7 @@ def choose_sharding() -> Copies:
 
 
 class Ranks:
-    """All trainer processes, seen from one of them. With one process, nothing here costs anything.
+    """All trainer processes, as one of them sees them. With one process, this costs nothing.
 
     Attributes:
         accelerator: Accelerate's handle on this process and its device.
@@ -139,7 +139,7 @@ class Ranks:
         sharding: How the processes hold the model between them.
 
     Raises:
-        ConfigError: What the launcher asks for cannot be.
+        ConfigError: The launcher's settings are not possible.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class Ranks:
         self.count: int = self.accelerator.num_processes
         self.rank: int = self.accelerator.process_index
         self._commands: Any = None
-        self._owed = False  # the followers are in a sum that this process has not joined
+        self._owed = False  # whether the followers are in a sum that this process has not joined
         if self.count > 1:
             self._commands = dist.new_group(backend="gloo", timeout=IDLE)
 
@@ -191,13 +191,13 @@ class Ranks:
 
     @contextmanager
     def together(self, path: str, *args: Any) -> Iterator[None]:
-        """Let the other ranks run a method of the policy too, where the model is spread over them.
+        """Let the other ranks run a method of the policy too, where the model is sharded.
 
         Within another such method they run it anyway.
 
         Args:
-            path: The method, as the policy finds it.
-            *args: What it takes.
+            path: The method, as an attribute path of the policy.
+            *args: Its arguments.
 
         Raises:
             TrainingError: A rank is gone.
@@ -210,14 +210,14 @@ class Ranks:
         self.joined()
 
     def agree(self, base: str, model: Any) -> None:
-        """See that all ranks have loaded the same model.
+        """Check that all ranks have loaded the same model.
 
         Args:
-            base: A hash of what is not trained.
+            base: A hash of the weights that are not trained.
             model: The module.
 
         Raises:
-            ConfigError: They have not; names the first that differs from rank 0.
+            ConfigError: They have not; names the first rank that differs from rank 0.
             TrainingError: A rank is gone.
         """
         if self.count == 1:
@@ -237,7 +237,7 @@ class Ranks:
         """Give every rank the parameters of rank 0, in place.
 
         Args:
-            parameters: On the device of this process, or, before they are spread, on the CPU.
+            parameters: On the device of this process, or, before they are sharded, on the CPU.
 
         Raises:
             TrainingError: A rank is gone.
@@ -250,7 +250,7 @@ class Ranks:
                 dist.broadcast(parameter.detach(), src=0, group=group)
 
     def total(self, sums: torch.Tensor) -> None:
-        """Replace statistics by their sums over the ranks, before an update goes on.
+        """Replace statistics by their sums over the ranks, in the middle of an update.
 
         Args:
             sums: float64 ``[S]``, summed in place.
@@ -268,10 +268,10 @@ class Ranks:
     def add_up(self, parameters: Sequence[torch.Tensor], sums: torch.Tensor) -> None:
         """Replace gradients and statistics by their sums over the ranks.
 
-        Gradients of a model that is spread are summed already.
+        Gradients of a sharded model are summed already.
 
         Args:
-            parameters: The trained ones. What has a gradient on no rank is left without.
+            parameters: The trained ones. Those without a gradient on any rank are left without.
             sums: float64 ``[S]``, summed in place.
 
         Raises:
@@ -300,14 +300,14 @@ class Ranks:
         self.joined()
 
     def joined(self) -> None:
-        """Note that this process has done its part in what it told the followers to do."""
+        """Note that this process has done its part of the command it sent to the followers."""
         self._owed = False
 
     def stop(self) -> None:
         """Let the followers end, and disconnect. Safe to call twice.
 
         If this process failed in the middle of an update, the followers wait for its sum and
-        cannot listen: then the launcher ends them, once this process has exited.
+        cannot listen: the launcher ends them once this process has exited.
         """
         if self._commands is None or self._owed:
             return
@@ -327,7 +327,7 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _buckets(parameters: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield runs of parameters that are summed at once, so that a large model is not held twice."""
+    """Yield parameters to be summed in one call, so that a large model is not held twice."""
     bucket: list[torch.Tensor] = []
     size = 0
     for parameter in parameters:
@@ -342,7 +342,7 @@ def _buckets(parameters: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]
 
 @contextmanager
 def _all_there() -> Iterator[None]:
-    """Both backends raise a bare RuntimeError where a peer is gone or late."""
+    """Translate errors: both backends raise a bare RuntimeError if a peer is gone or late."""
     try:
         yield
     except RuntimeError as error:
@@ -350,10 +350,10 @@ def _all_there() -> Iterator[None]:
 
 
 def together(path: str) -> Callable[[Callable[..., Value]], Callable[..., Value]]:
-    """Make a method one that all ranks run at once (:meth:`Ranks.together`).
+    """Make a method one that all ranks run together (:meth:`Ranks.together`).
 
     Args:
-        path: The method, as the policy finds it.
+        path: The method, as an attribute path of the policy.
     """
 
     def decorate(method: Callable[..., Value]) -> Callable[..., Value]:

@@ -1,7 +1,7 @@
-"""How the trainer processes hold the model between them: here, each the whole of it.
+"""How the trainer processes hold the model: here, each holds a whole copy.
 
-:mod:`vf.trainer.learning.fsdp` and :mod:`vf.trainer.learning.zero` are the other ways, which
-:func:`~vf.trainer.learning.ranks.choose_sharding` takes where the launcher asks for them.
+:mod:`vf.trainer.learning.fsdp` and :mod:`vf.trainer.learning.zero` are the other ways;
+:func:`~vf.trainer.learning.ranks.choose_sharding` chooses what the launcher's settings ask for.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from vf.trainer.processes.launch import world
 class Copies:
     """Every process holds all parameters; :class:`~vf.trainer.learning.ranks.Ranks` sums gradients.
 
-    What it does, another way of holding does its own way: whoever runs the model, steps, or looks
-    at parameters asks this class.
+    Subclasses shard the model. Everything that runs the model, takes a step, or reads or writes
+    parameters goes through this class.
 
     Attributes:
-        together: Whether every pass, and every look at parameters, is made by all processes at
-            once, and gradients are summed on the way.
+        together: Whether all processes must make every pass, and every access to parameters,
+            together; gradients are then summed on the way.
     """
 
     together = False
@@ -32,7 +32,7 @@ class Copies:
         """Join the other processes.
 
         Args:
-            timeout: After which a sum has failed.
+            timeout: After which a collective operation fails.
 
         Returns:
             Accelerate's handle on this process and its device.
@@ -41,21 +41,21 @@ class Copies:
         from accelerate.utils import InitProcessGroupKwargs
 
         return Accelerator(
-            # Several processes on a machine without CUDA: Accelerate must be told.
+            # Accelerate does not find out about several processes on a machine without CUDA.
             cpu=True if world().size > 1 and not torch.cuda.is_available() else None,
-            # It would step the schedule once for every process.
+            # Otherwise it steps the schedule once for every process.
             step_scheduler_with_optimizer=False,
             kwargs_handlers=[InitProcessGroupKwargs(timeout=timeout)],
         )
 
     def spread(self, model: Any, device: torch.device, *, trained: bool = True) -> None:
-        """Put a model where it computes, in place.
+        """Move a model to where it computes, in place.
 
         Args:
-            model: A causal language model of transformers' on the CPU, with adapters inside its
-                layers if any. All processes have the same.
+            model: A causal language model from transformers on the CPU, with adapters inside its
+                layers if any. It is the same in all processes.
             device: This process's.
-            trained: Whether gradients will be asked for.
+            trained: Whether it will be trained.
 
         Raises:
             ConfigError: The launcher's settings do not fit the model.
@@ -65,20 +65,20 @@ class Copies:
     def prepare(
         self, accelerator: Any, model: Any, optimizer: torch.optim.Optimizer, max_norm: float
     ) -> None:
-        """Take over what is trained, before its first pass.
+        """Prepare the trained model and its optimizer, before the first pass.
 
         Args:
             accelerator: What :meth:`accelerator` returned.
-            model: The module that was spread, or the one with the adapter around it.
+            model: The module from :meth:`spread`, or the adapter's module around it.
             optimizer: Of its trained parameters.
-            max_norm: What :meth:`step` will clip to.
+            max_norm: The ``max_norm`` of later calls of :meth:`step`.
 
         Raises:
             ConfigError: The launcher's settings do not fit.
         """
 
     def run(self, function: Callable[..., Any], model: Any, *args: Any, **options: Any) -> Any:
-        """Return ``function(model, *args, **options)``, with the model's parameters at hand."""
+        """Return ``function(model, *args, **options)``, run where parameters can be gathered."""
         return function(model, *args, **options)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -92,16 +92,16 @@ class Copies:
         factor: float,
         max_norm: float,
     ) -> float:
-        """Take an optimizer step, unless the gradient is not finite, and forget the gradient.
+        """Take an optimizer step, unless the gradient is not finite, and clear the gradient.
 
         Args:
             optimizer: With its learning rate set.
             parameters: The optimizer's.
             factor: Multiplies the gradient, which is a sum.
-            max_norm: Most of the product; it is scaled down to that.
+            max_norm: The product is clipped to this norm.
 
         Returns:
-            The norm of the product before it was clipped. Not finite: no step was taken.
+            The norm before clipping. If it is not finite, no step was taken.
         """
         for parameter in parameters:
             if parameter.grad is not None:
@@ -113,18 +113,18 @@ class Copies:
         return norm
 
     def whole(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a parameter or buffer put together, detached; it may share the model's memory.
+        """Return a whole parameter or buffer, detached; it may share the model's memory.
 
-        Where :attr:`together`, all processes call it for the same tensors in the same order.
+        With :attr:`together`, all processes must call it for the same tensors in the same order.
         """
         return tensor.detach()
 
     def shape(self, tensor: torch.Tensor) -> torch.Size:
-        """Return the shape that :meth:`whole` will have."""
+        """Return the shape of what :meth:`whole` returns."""
         return tensor.shape
 
     def put(self, parameter: torch.Tensor, value: torch.Tensor) -> None:
-        """Overwrite a parameter or buffer with a whole value, of which each process has a copy."""
+        """Overwrite a parameter or buffer with a whole value, which each process has."""
         with torch.no_grad():
             parameter.copy_(value)
 
@@ -141,5 +141,5 @@ class Copies:
         parameters: Sequence[torch.Tensor],
         state: Mapping[str, Any],
     ) -> None:
-        """Take back what :meth:`optimizer_state` returned."""
+        """Load what :meth:`optimizer_state` returned."""
         optimizer.load_state_dict(dict(state))

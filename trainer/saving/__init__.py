@@ -1,1 +1,1 @@
-"""What a run leaves on disk: its folder and its checkpoints."""
+"""Checkpoints: written, resumed from, compared, exported."""

@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, and enough to go on exactly where they were taken."""
+"""Checkpoints: written whole or not at all, with all that an exact resume needs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Progress:
         best_reward: Highest held-out mean reward of any checkpoint so far.
         base: Fingerprint of the weights that are not trained
             (:class:`~vf.trainer.learning.weights.Weights`).
-        queue: Rollouts that were ahead of training; their traces stand in a file of their own.
+        queue: Rollouts that were ahead of training; their traces are in a file of their own.
     """
 
     step: int
@@ -52,17 +52,24 @@ class Progress:
 def save_checkpoint(
     folder: Path, policy: Policy, tokenizer: Any, progress: Progress, config: Config | None = None
 ) -> Path:
-    """Write ``folder/step-N`` and return it; a kill on the way leaves no half checkpoint.
+    """Write ``folder/step-N`` and return it; a kill never leaves half a checkpoint.
 
     It holds the adapter or model with the tokenizer in Hugging Face's format (``model/``), the
     exact trained parameters, optimizer, schedule and random states (``state.pt``), the run's
     settings (``config.toml``) and the rollouts that are ahead (``rollouts.jsonl``).
 
+    Args:
+        folder: The run's folder of checkpoints.
+        policy: What is saved.
+        tokenizer: Of the model.
+        progress: Where the run stands.
+        config: The run's settings; left out if None.
+
     Raises:
         CheckpointError: It could not be written, as on a full disk; nothing of it is left.
     """
     target = folder / f"step-{progress.step}"
-    if _is_complete(target):
+    if is_complete(target):
         return target
     temporary = folder / f".writing-{progress.step}"
     try:
@@ -90,7 +97,7 @@ def save_checkpoint(
 
 
 def mark_best(checkpoint: Path) -> None:
-    """Let the link ``best`` beside a checkpoint lead to it."""
+    """Point the link ``best`` beside a checkpoint to it."""
     link, temporary = checkpoint.parent / BEST, checkpoint.parent / ".best"
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(checkpoint.name)
@@ -98,7 +105,11 @@ def mark_best(checkpoint: Path) -> None:
 
 
 def find_best(folder: Path, reward: float | None) -> Path | None:
-    """Return the checkpoint that a held-out reward was the best with, unless it was removed.
+    """Return the checkpoint whose held-out reward was the best, unless it was removed.
+
+    Args:
+        folder: The run's folder of checkpoints.
+        reward: That reward; None if there was no evaluation.
 
     Raises:
         ConfigError: A checkpoint is unreadable.
@@ -145,15 +156,15 @@ def read_progress(path: Path) -> Progress:
 
 
 def load_checkpoint(path: Path, policy: Policy) -> None:
-    """Put a checkpoint's state into a policy, in place.
+    """Load a checkpoint's state into a policy, in place.
 
-    On rank 0 it goes into the policies of all trainer processes.
+    On rank 0 it is loaded into the policies of all trainer processes.
 
     Raises:
         ConfigError: The checkpoint is unreadable, or of another model or adapter.
     """
     with _readable(path):
-        # Onto the CPU: on a device that this process does not train on it would only take memory.
+        # To the CPU: it may have been saved from a device that this process does not train on.
         state: dict[str, Any] = torch.load(
             path / "state.pt", map_location="cpu", weights_only=False
         )
@@ -186,17 +197,18 @@ def _state(policy: Policy) -> dict[str, Any]:
 
 
 def _complete(folder: Path) -> list[Path]:
-    """Return the complete checkpoints of a run, the oldest first."""
+    """Return a run's complete checkpoints, oldest first."""
     found = {
         int(number): path
         for path in folder.glob("step-*")
-        if (number := path.name.removeprefix("step-")).isdecimal()  # not a copy that a user made
-        and _is_complete(path)
+        if (number := path.name.removeprefix("step-")).isdecimal()  # not a user's copy
+        and is_complete(path)
     }
     return [found[number] for number in sorted(found)]
 
 
-def _is_complete(path: Path) -> bool:
+def is_complete(path: Path) -> bool:
+    """Return whether a folder is a whole checkpoint."""
     return (path / "progress.json").is_file()
 
 
@@ -213,7 +225,12 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (
-        *(OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError),
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+        EOFError,
         pickle.UnpicklingError,
     ) as error:
         raise ConfigError(f"cannot read the checkpoint {path}: {error}") from error

@@ -1,4 +1,4 @@
-"""Keeps a run's checkpoints: the newest, the best, and what a full disk leaves of them."""
+"""Keeps a run's checkpoints: the newest, the best, and the last good one on a full disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Keeper:
         folder: Where they are.
         policy: What is saved.
         plan: The run.
-        note: Told what the user should know.
+        note: Called with what the user should know.
 
     Attributes:
         best_reward: Highest held-out mean reward of any checkpoint so far.
@@ -37,7 +37,7 @@ class Keeper:
     """
 
     def __init__(
-        self, folder: Path, policy: Policy, plan: Plan, note: Callable[[str], None]
+        self, folder: Path, *, policy: Policy, plan: Plan, note: Callable[[str], None]
     ) -> None:
         self._folder = folder
         self._policy = policy
@@ -70,7 +70,7 @@ class Keeper:
         return save_checkpoint(self._folder, self._policy, tokenizer, progress, config)
 
     def try_save(self, progress: Progress, *, best: bool) -> None:
-        """Write a checkpoint; if that fails, say so: the last good one stays.
+        """Write a checkpoint. If that fails, note it and keep the last good one.
 
         Args:
             progress: Where the run stands.
@@ -81,8 +81,8 @@ class Keeper:
         except CheckpointError as error:
             self.unsaved = error
             if best:
-                self.best_reward = self._best_before  # of a checkpoint that there is
-            self._note(f"{error}. The run goes on; its last good checkpoint: {self.latest}")
+                self.best_reward = self._best_before  # whose checkpoint exists
+            self._note(f"{error}. The run continues; its last good checkpoint: {self.latest}")
             return
         self.unsaved = None
         try:
@@ -93,11 +93,11 @@ class Keeper:
         except OSError as error:  # not every file system has links
             self._note(
                 f"{checkpoint} is written, but not linked as best, or older ones are not removed: "
-                f"{error}. The run goes on"
+                f"{error}. The run continues"
             )
 
     def rescue(self, progress: Progress, seconds: float) -> None:
-        """Write a checkpoint of a run that ends before its time, where that can still be done.
+        """Write a checkpoint of a run that ends early, if that is still possible.
 
         Args:
             progress: Where the run stood when the policy became what it is.
@@ -106,21 +106,22 @@ class Keeper:
         latest = 0 if self.latest is None else int(self.latest.name.removeprefix("step-"))
         if progress.step <= latest:
             return
-        if self._policy.sharding.together:  # it takes all processes, and one may be gone
+        if self._policy.sharding.together:  # it needs all processes, and one may be gone
             return
         self.try_save(replace(progress, seconds=seconds), best=False)
         if self.unsaved is None:
-            goes_on = f"vf-rl --resume {self._folder.parent}"
-            self._note(f"step {progress.step} is saved; go on with {goes_on}")
+            command = f"vf-rl --resume {self._folder.parent}"
+            self._note(f"step {progress.step} is saved; resume with {command}")
 
     def load(self, told: Collection[str], *, allow_changes: bool) -> Progress | None:
-        """Put the newest checkpoint into the policy, and return where the run stood.
-
-        None if there is no checkpoint: then nothing was changed.
+        """Load the newest checkpoint into the policy, and return where the run stood.
 
         Args:
             told: Dotted names of settings that were changed on purpose.
-            allow_changes: Go on even if the checkpoint is of other settings or another model.
+            allow_changes: Resume even if the checkpoint is of other settings or another model.
+
+        Returns:
+            None if there is no checkpoint: then nothing was changed.
 
         Raises:
             ConfigError: It does not fit; the differences are listed.
@@ -141,5 +142,5 @@ class Keeper:
         load_checkpoint(checkpoint, self._policy)
         self.best_reward = progress.best_reward
         if (best := find_best(self._folder, progress.best_reward)) is not None:
-            mark_best(best)  # a kill may have come between the checkpoint and its mark
+            mark_best(best)  # the run may have been killed before it could
         return progress

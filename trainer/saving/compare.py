@@ -1,4 +1,4 @@
-"""Whether a checkpoint belongs to the run that wants to go on from it."""
+"""Whether a checkpoint fits the run that is to resume from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.load_config import load_config
 
-# What may differ between the parts of one run, for it changes no step.
+# These may differ between the parts of one run: they change no step.
 _FREE = ("trainer.args.run_name", "trainer.args.output_dir")
 
 
@@ -23,21 +23,21 @@ def check_fits(
     *,
     allow_changes: bool,
 ) -> list[str]:
-    """Compare a checkpoint with what is to go on from it.
+    """Compare a checkpoint with the run that is to resume from it.
 
     Args:
         checkpoint: Its folder.
         base_then: Fingerprint of the weights that were not trained then; empty if not known.
-        base_now: The same of the model as it was loaded now.
+        base_now: The same of the model as it is loaded now.
         config: The settings now.
         told: Dotted names of settings, or of whole tables, that the user changed on purpose.
-        allow_changes: Go on whatever differs.
+        allow_changes: Resume whatever differs.
 
     Returns:
         A note for each difference.
 
     Raises:
-        ConfigError: Something differs that the user did not ask for; all of it is listed.
+        ConfigError: Something differs that the user did not change on purpose; all is listed.
     """
     notes: list[str] = []
     refused: list[str] = []
@@ -51,7 +51,7 @@ def check_fits(
         lines = "\n".join(f"  {text}" for text in refused)
         raise ConfigError(
             f"{checkpoint} was made with other settings:\n{lines}\nPut them back, name what you "
-            "mean to change with --set, or go on regardless with --allow-changes"
+            "mean to change with --set, or resume regardless with --allow-changes"
         )
     return notes
 
@@ -63,7 +63,7 @@ def _differences(checkpoint: Path, config: Config) -> dict[str, str]:
     try:
         saved, _ = load_config(path)
     except ConfigError as error:
-        return {"": f"its own config.toml is not understood any more: {error}"}
+        return {"": f"its own config.toml can no longer be read: {error}"}
     then, now = _flat(saved.model_dump(mode="json")), _flat(config.model_dump(mode="json"))
     return {
         name: f"{name}: {then.get(name)!r} then, {now.get(name)!r} now"

@@ -67,12 +67,12 @@ def export(
         adapter: Write the adapter alone, in PEFT's format, rather than merging it.
         dtype: ``float32`` or ``bfloat16``; by default what the run trained in: bfloat16 for a
             base that was held in it (``bf16``), and else float32.
-        say: Told what is being done.
+        say: Called with what is being done.
 
     Raises:
-        ConfigError: The checkpoint is damaged, an adapter is asked of a run that has none, or the
+        ConfigError: The checkpoint is damaged, ``adapter`` is set for a run that has none, or the
             target exists.
-        OSError: The target cannot be written, for want of space, say. Nothing is left behind.
+        OSError: The target cannot be written, as on a full disk. Nothing is left behind.
     """
     if adapter and source.adapter is None:
         raise ConfigError(
@@ -130,7 +130,7 @@ def _how_to_generate(source: Source) -> tuple[Any, dict[str, Any]]:
         generation: dict[str, Any] = GenerationConfig.from_pretrained(source.base).to_diff_dict()
     except (OSError, ValueError):  # the base has none
         generation = {}
-    # With this mark, transformers would take the stop tokens from config.json again.
+    # With this mark, transformers would take the stop tokens from config.json instead.
     generation.pop("_from_model_config", None)
     eos = generation.get("eos_token_id")
     known = [] if eos is None else [eos] if isinstance(eos, int) else eos
@@ -140,13 +140,13 @@ def _how_to_generate(source: Source) -> tuple[Any, dict[str, Any]]:
 
 @contextmanager
 def _whole(target: Path) -> Iterator[Path]:
-    """Give a folder to write in, which becomes the target if all goes well, and else is removed."""
+    """Yield a folder that becomes the target if all goes well, and is removed otherwise."""
     made = [folder for folder in target.parents if not folder.exists()]
     writing = target.with_name(f".writing-{target.name}-{os.getpid()}")
     try:
         writing.mkdir(parents=True)
         yield writing
-        readable = writing.stat().st_mode & 0o666  # safetensors' are their owner's alone
+        readable = writing.stat().st_mode & 0o666  # safetensors writes files for the owner only
         for file in writing.rglob("*"):
             file.chmod(readable)
             with file.open("rb") as handle:
@@ -155,7 +155,7 @@ def _whole(target: Path) -> Iterator[Path]:
     except BaseException as error:
         shutil.rmtree(writing, ignore_errors=True)
         for folder in made:
-            with suppress(OSError):  # somebody else is using it by now
+            with suppress(OSError):  # someone else has put something in it
                 folder.rmdir()
         if isinstance(error, OSError | SafetensorError):
             raise OSError(

@@ -1,4 +1,4 @@
-"""Checkpoints read back with nothing taken on trust: whole models, adapters, and both merged."""
+"""Checkpoints read back and checked: whole models, adapters, and adapters merged into models."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _HALF = re.compile(r"(\.lora_(?:embedding_)?)[AB]\b")  # of an update B·A
 
 
 def load_model(name: str, dtype: torch.dtype | str) -> Any:
-    """Return a causal language model on the CPU, every weight of which was found.
+    """Return a causal language model on the CPU, all of whose weights were found.
 
-    transformers by itself would fill what is missing with random numbers and a warning.
+    transformers alone would fill missing weights with random numbers and warn.
 
     Args:
         name: A folder or a hub name.
         dtype: Of the weights; ``auto`` leaves them as they are stored.
 
     Raises:
-        ConfigError: It cannot be loaded, or is not whole.
+        ConfigError: It cannot be loaded, or weights are missing.
     """
     from transformers import AutoModelForCausalLM
 
@@ -49,11 +49,11 @@ def load_model(name: str, dtype: torch.dtype | str) -> Any:
 def read_adapter(folder: Path) -> dict[str, torch.Tensor]:
     """Return an adapter's own tensors by PEFT's names, on the CPU.
 
-    Where PEFT adapts the embedding or the head, it saves the base's weights of them too. They are
-    left out: they never changed, and can be larger than all the rest.
+    Where PEFT adapts the embedding or the head, it also saves their base weights. These are left
+    out: they never changed, and can be larger than all the rest.
 
     Raises:
-        ConfigError: The adapter is not whole, or holds what is not finite.
+        ConfigError: The adapter is incomplete, or holds values that are not finite.
     """
     path = folder / ADAPTER_WEIGHTS
     try:
@@ -63,7 +63,7 @@ def read_adapter(folder: Path) -> dict[str, torch.Tensor]:
     tensors = {name: tensor for name, tensor in tensors.items() if ".base_layer." not in name}
     halves = Counter(_HALF.sub(r"\1", name) for name in tensors)
     if not halves or set(halves.values()) != {2}:
-        raise ConfigError(f"the adapter {path} is damaged: it has not two halves of every update")
+        raise ConfigError(f"the adapter {path} is damaged: an update lacks one of its two halves")
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():
             raise ConfigError(f"the adapter {path} holds NaN or infinity, in {name}")
@@ -85,14 +85,14 @@ def merge(folder: Path, base: str, dtype: torch.dtype) -> tuple[Any, bool]:
         The model on the CPU, and whether its head was untied from the embedding.
 
     Raises:
-        ConfigError: Either is damaged or cannot be loaded, or they do not fit each other.
+        ConfigError: One is damaged or cannot be loaded, or they do not fit each other.
     """
     from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
 
     tensors = read_adapter(folder)
     model = load_model(base, dtype)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice on tied weights, which are seen to
+        warnings.simplefilter("ignore")  # advice on tied weights, which _untie handles
         try:
             config = PeftConfig.from_pretrained(str(folder))
             config.base_model_name_or_path = base

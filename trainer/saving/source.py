@@ -1,4 +1,4 @@
-"""What a checkpoint offers for export: which one is meant, and what is known of its run."""
+"""The source of an export: which checkpoint is meant, and what is known of its run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from vf.inference.model_files import Checkpoint, resolve_model
 from vf.runtime.errors import ConfigError
-from vf.trainer.saving.checkpoint import latest_checkpoint
+from vf.trainer.saving.checkpoint import is_complete, latest_checkpoint
 from vf.trainer.saving.merging import ADAPTER_CONFIG
 
 
@@ -26,7 +26,7 @@ def find_checkpoint(run: Path, which: str | None = None) -> Path:
     """
     if not run.is_dir():
         raise ConfigError(f"{run}: there is no such folder; name a run's, like runs/quickstart-1")
-    if _is_complete(run):
+    if is_complete(run):
         if which is not None:
             raise ConfigError(f"{run} is a checkpoint's folder; leave --checkpoint out")
         return run.resolve()
@@ -39,9 +39,9 @@ def find_checkpoint(run: Path, which: str | None = None) -> Path:
     if which in (None, "last"):
         return last.resolve()
     found = folder / str(which)
-    if found.parent == folder and _is_complete(found):
+    if found.parent == folder and is_complete(found):
         return found.resolve()
-    names = [path.name for path in folder.glob("step-*") if _is_complete(path)]
+    names = [path.name for path in folder.glob("step-*") if is_complete(path)]
     there = f"there are: {', '.join(sorted(names, key=lambda name: (len(name), name)))}"
     if which == "best":
         raise ConfigError(
@@ -51,13 +51,9 @@ def find_checkpoint(run: Path, which: str | None = None) -> Path:
     raise ConfigError(f"--checkpoint {which}: {run} has no such checkpoint; {there}")
 
 
-def _is_complete(checkpoint: Path) -> bool:
-    return (checkpoint / "progress.json").is_file()
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What can be exported.
+    """A checkpoint to export.
 
     Attributes:
         checkpoint: Its folder.
@@ -81,14 +77,14 @@ class Source:
 
     @classmethod
     def read(cls, checkpoint: Path, base: str | None = None) -> Source:
-        """Read what is known, without any weights.
+        """Read everything but the weights.
 
         Args:
             checkpoint: Its folder.
             base: The base model, if it is no longer where the run found it.
 
         Raises:
-            ConfigError: The checkpoint is damaged, or the base is not to be found.
+            ConfigError: The checkpoint is damaged, or the base cannot be found.
         """
         model, settings = checkpoint / "model", _settings(checkpoint)
         adapter = _adapter_config(model) if (model / ADAPTER_CONFIG).is_file() else None
@@ -112,12 +108,12 @@ class Source:
 
 
 def _settings(checkpoint: Path) -> dict[str, Any]:
-    """Return the run's config as it was written; empty for a checkpoint without its run."""
+    """Return the run's config as written; empty for a checkpoint without its run's folder."""
     path = checkpoint.parent.parent / "config.toml"
     if checkpoint.parent.name != "checkpoints" or not path.is_file():
         return {}
     try:
-        # Not checked: a run of an older version, whose settings have changed since, exports too.
+        # Not validated: a run of an older version, whose settings have changed since, exports too.
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
@@ -138,7 +134,7 @@ def _find_base(name: str) -> str:
         found = Checkpoint.find(name)
     except ConfigError as error:
         raise ConfigError(
-            f"the adapter's base is not to be found: {error}. Name it with --base"
+            f"the adapter's base cannot be found: {error}. Name it with --base"
         ) from error
     if found.adapter is not None:
         raise ConfigError(f"--base {name} is itself an adapter; name a whole model")

@@ -128,7 +128,7 @@ def test_an_alarm_reaches_the_user_the_log_and_the_metrics(
     trainer = make(make_trainer, "errors", batch_size=64)
     said: list[str] = []
     monkeypatch.setattr(trainer.display, "note", said.append)
-    monitor = logging.getLogger("vf.trainer.rl_trainer")
+    monitor = logging.getLogger("vf.trainer.watching.records")
     monitor.addHandler(caplog.handler)  # a run's loggers do not propagate
     try:
         metrics = [trainer.step() for _ in range(2)]
@@ -138,7 +138,7 @@ def test_an_alarm_reaches_the_user_the_log_and_the_metrics(
     told = "reward goes together with failed tool calls"
     assert [text[:7] for text in said if told in text] == ["step 1:"]
     assert [record.levelname for record in caplog.records if told in record.message] == ["WARNING"]
-    # What is remembered outlives the process: it does not ring anew after a resume.
+    # What is remembered outlives the process: it does not ring again after a resume.
     trainer.save()
     trainer.close()
     again = make(make_trainer, "errors", batch_size=64)

@@ -282,7 +282,7 @@ MODEL = "checkpoints/step-2/model"
     [
         (_truncate, [], "cannot read the adapter"),
         (_truncate, ["--adapter"], "cannot read the adapter"),
-        (_halve, ["--adapter"], "two halves"),
+        (_halve, ["--adapter"], "lacks one of its two halves"),
         (_lose_a_layer, [], "tensors are missing"),
         (_poison, ["--adapter"], "NaN or infinity"),
         (_remove(f"{MODEL}/adapter_model.safetensors"), [], "cannot read the adapter"),

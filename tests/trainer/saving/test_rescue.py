@@ -1,4 +1,4 @@
-"""A run that ends before its time saves the last finished step, and goes on from there."""
+"""A run that ends early saves the last finished step, and resumes from there."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_interrupted_it_is_saved(make_trainer: Any, monkeypatch: pytest.MonkeyPa
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
     trainer.close()
-    assert notes[-1] == f"step 1 is saved; go on with vf-rl --resume {trainer.folder.path}"
+    assert notes[-1] == f"step 1 is saved; resume with vf-rl --resume {trainer.folder.path}"
     resumed, begun = go_on(make_trainer)
     assert begun == 1
     assert [line["step"] for line in resumed.folder.read_metrics()] == [0, 1, 2, 3, 4]
