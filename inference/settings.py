@@ -61,8 +61,8 @@ class EmbeddedArgs(Strict):
 
     max_requests: Positive = Field(
         default=32,
-        description="Requests decoded at once. More are faster, and need memory: the key-value "
-        "cache has room for so many contexts of max_seq_len tokens.",
+        description="Requests decoded concurrently. More are faster, and need memory: the "
+        "key-value cache has room for so many contexts of max_seq_len tokens.",
     )
     max_batch_tokens: Positive = Field(
         default=1024,
@@ -97,7 +97,8 @@ class VllmSettings(EngineSettings):
     host: str = Field(default="127.0.0.1", description="Address that the server listens on.")
     base_url: str | None = Field(
         default=None,
-        description="A server that somebody else runs, up to and including /v1; none is started.",
+        description="URL of a server that is already running, up to and including /v1; none is "
+        "started.",
     )
     api_key_env: str | None = Field(
         default=None, description="Environment variable that holds the API key for base_url."
@@ -145,8 +146,8 @@ class VllmSettings(EngineSettings):
         )
         if changed:
             raise ValueError(
-                f"{', '.join(changed)} is for a server that vf-rl starts; with base_url somebody "
-                "else does"
+                f"{', '.join(changed)} is for a server that vf-rl starts; with base_url the "
+                "server is already running"
             )
         if self.publish == "nccl":
             raise ValueError('publish = "nccl" needs a server that vf-rl starts')

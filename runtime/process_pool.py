@@ -222,7 +222,7 @@ class _Worker:
             self.died_idle = self._answered and not started
             raise RubricError(
                 f"{job.name!r}: its process ended in the middle, with exit code "
-                f"{self.process.returncode} (-9 is a kill, for want of memory perhaps)"
+                f"{self.process.returncode} (-9 is a kill, perhaps because memory ran out)"
             ) from error
         except Exception as error:  # the result could not be unpickled here
             raise RubricError(f"{job.name!r} returned something unreadable: {error}") from error

@@ -275,7 +275,7 @@ class Session:
             try:
                 why = f"{why}: {await asyncio.wait_for(self._cause(), 10.0)}"
             except Exception as exc:
-                why = f"{why} (and nobody can say why: {exc!r})"
+                why = f"{why} (for an unknown reason: {exc!r})"
         self._fail(why)
 
     def _take(self, header: dict[str, Any], parts: list[bytes]) -> None:

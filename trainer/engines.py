@@ -80,7 +80,7 @@ async def probe(
             completion = await sampler.complete(prompt_ids, sampling, stops)
             break
         except ServerDown as error:
-            log.warning("the probe is done over: %s", error)
+            log.warning("the probe is retried: %s", error)
     with engine.training():
         mine = policy.logprobs(prompt_ids, completion.token_ids)
     return fmean(abs(q - p) for q, p in zip(completion.logprobs, mine, strict=True))

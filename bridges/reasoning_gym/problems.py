@@ -63,7 +63,7 @@ class Problems:
             except Exception as error:
                 raise ConfigError(
                     f"reasoning-gym: {self.name} cannot make problem number {index + 1} of "
-                    f"{self.size}: {_said(error)}; ask for fewer, or mend its config"
+                    f"{self.size}: {_said(error)}; ask for fewer, or fix its config"
                 ) from error
             self._remembered[index] = entry
             if len(self._remembered) > _REMEMBERED:

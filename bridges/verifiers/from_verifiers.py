@@ -114,8 +114,8 @@ def _import(name: str, environment_id: str, found: tuple[int, ...]) -> ModuleTyp
         hint = ""
         if found >= _LAST_V0 and isinstance(error, (AttributeError, ImportError)):
             hint = (
-                "\nIf it was written for the v0 API, which this version of verifiers has no more: "
-                "pip install 'verifiers>=0.3.1,<0.4'"
+                "\nIf it was written for the v0 API, which this version of verifiers "
+                "no longer has: pip install 'verifiers>=0.3.1,<0.4'"
             )
         raise ConfigError(
             f"{name}: importing it failed:\n{author_lines(error, target)}{hint}"

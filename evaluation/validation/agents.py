@@ -159,8 +159,8 @@ def _says_the_frequent(situation: Situation) -> Line:
 IGNORANT = (
     Agent("no-op", "says nothing", _says_nothing, limit=0.25),
     Agent("random", "random words and tool calls", _at_random),
-    Agent("copy", "repeats what it is told", _copies, limit=0.25),
-    Agent("copy-end", "answers with the last word it was told", _copies_the_end),
+    Agent("copy", "repeats its prompt", _copies, limit=0.25),
+    Agent("copy-end", "answers with the last word of its prompt", _copies_the_end),
     Agent("guess", "answers as another task wants", _guesses),
     Agent("frequent", "always the most frequent answer", _says_the_frequent),
 )

@@ -83,7 +83,7 @@ def judge_spread(oracle: AgentResult | None, honest: Sequence[AgentResult]) -> F
     """See that solving a task pays, so that the rewards of a group can differ."""
     best = best_of(honest)
     if oracle is None or best is None:
-        return Finding("spread", "skipped", "without an oracle, nobody is known to solve it")
+        return Finding("spread", "skipped", "without an oracle, it is not known to be solvable")
     gap = oracle.mean - best.mean
     if not gap >= _SPREAD:
         return Finding(

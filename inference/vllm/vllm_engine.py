@@ -132,7 +132,7 @@ class VllmEngine:
         self.serving.down()
         if self._restarted:
             self.serving.fail(died)
-            raise EngineError(f"{died}\nIt had been started again once before.")
+            raise EngineError(f"{died}\nIt had been restarted once before.")
         self._restarted = True
         log.warning("%s\nIt is started again.", died)
         process.stop()

@@ -146,7 +146,7 @@ class Box:
         """Bury dead keepers, and orphans whose keeper was killed; end where a signal says so."""
         with contextlib.suppress(BlockingIOError):
             if not ENDING.isdisjoint(os.read(self._wakeup, 4096)):
-                self.end("the supervisor was told to end")
+                self.end("the supervisor received a signal to end")
                 return
         with contextlib.suppress(ChildProcessError):
             while True:

@@ -112,7 +112,7 @@ async def limit(sandbox: Sandbox) -> None:
         await sandbox.read_file("ten.txt", max_bytes=9)
 
 
-@check("files", "what is no regular file is ValueError, at once")
+@check("files", "anything but a regular file raises ValueError immediately")
 async def irregular(sandbox: Sandbox) -> None:
     await sandbox.exec(["mkfifo", "fifo"])
     for path in ("fifo", "/dev/zero"):

@@ -186,7 +186,7 @@ class Policy:
         if self.sharding.together:
             raise TrainingError(
                 f"out of memory in a micro-batch of {shortage.tokens:,} tokens; with parameters "
-                "spread over processes a step cannot begin again, for the others are in its midst. "
+                "sharded over processes a step cannot be retried: the others are in the middle of it. "
                 f"{KNOBS}. The allocator: {shortage.message}"
             )
 

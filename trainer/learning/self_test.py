@@ -62,7 +62,7 @@ def choose_forward(
             gap = _gap(forward, batch, expected)
             if gap <= allowed:
                 if reasons:
-                    log.warning("logits are made by the model, all at once: %s", reasons[0])
+                    log.warning("the model computes all logits: %s", reasons[0])
                 return forward
             reasons.append(f"{how} log-probabilities are off by {gap:.2g} nats")
     except Exception as error:  # whatever it is, padded rows do without

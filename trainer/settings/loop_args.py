@@ -43,7 +43,7 @@ class LoopArgs(BaseModel):
         "that a token's weights are behind. 0 is exactly on-policy. By default 1 where the engine "
         "is a server of its own, and 0 where it cannot generate while the model is trained.",
     )
-    max_concurrent: Positive = Field(default=64, description="Rollouts in flight at once.")
+    max_concurrent: Positive = Field(default=64, description="Rollouts in flight concurrently.")
     max_error_rate: Outcome = Field(
         default=0.25, description="Share of a step's rollouts that may fail before the run stops."
     )

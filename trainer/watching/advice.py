@@ -57,7 +57,7 @@ def _generate(case: _Case) -> Iterator[str]:
         if args.max_concurrent > at_once:
             yield (
                 f"The engine decodes inference.args.max_requests = {at_once} of up to "
-                f"{args.max_concurrent} rollouts at once: raise it if there is memory for their "
+                f"{args.max_concurrent} concurrent rollouts: raise it if there is memory for their "
                 "contexts"
             )
         yield from _few_at_once(case, "the engine decodes what is in flight together")
@@ -181,7 +181,7 @@ def _wait(case: _Case) -> Iterator[str]:
     yield from _few_at_once(case, "rollouts wait for a place")
     yield (
         "If the server was down or restarted, logs/inference.log says why; if rollouts fail and "
-        "are done over, logs/environment.log does"
+        "are retried, logs/environment.log does"
     )
     yield from _overlap(case)
 

@@ -35,7 +35,7 @@ _QUIET = 0.1  # how far below its threshold an alarm ends, so that it does not f
 _ADVICE = {
     "length": (
         "reward and length go together (ρ = {value:+.2f} over the last {count} rollouts): read "
-        "some traces. If the task does not ask for it, the outcome may be judging length; see "
+        "some traces. If the task does not call for it, the outcome may be judging length; see "
         "verbosity and shorter in docs/rewards.md"
     ),
     "errors": (

@@ -70,7 +70,7 @@ def _engine(config: Config) -> str:
     """Say who answers, and how new weights reach it."""
     settings = config.inference
     if isinstance(settings, EmbeddedSettings):
-        return f"embedded, {settings.args.max_requests} requests at once"
+        return f"embedded, {settings.args.max_requests} concurrent requests"
     import torch
 
     rung = choose_rung(settings, use_lora=config.args.use_lora, cpu=not torch.cuda.is_available())
