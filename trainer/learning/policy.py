@@ -186,7 +186,7 @@ class Policy:
         if self.sharding.together:
             raise TrainingError(
                 f"out of memory in a micro-batch of {shortage.tokens:,} tokens; with parameters "
-                "sharded over processes a step cannot be retried: the others are in the middle of it. "
+                "sharded over processes a step cannot be retried: the others are still in it. "
                 f"{KNOBS}. The allocator: {shortage.message}"
             )
 
