@@ -66,11 +66,11 @@ def _write(name: str, into: Path, *, tools: bool, sandbox: bool, prime_rl: bool)
     options = {"tools": tools, "sandbox": sandbox, "prime_rl": prime_rl}
     for path in write_package(folder, names, **options):
         print(f"  wrote {path}")
-    here = shlex.quote(str(folder))
+    here, extra = shlex.quote(str(folder)), shlex.quote(f"{folder}[test]")
     environment = folder / names.package / "environment.py"
     containers = [("vf-rl sandbox build", "builds the sandbox image, once")] if sandbox else []
     steps = [
-        (f"pip install -e {here}", "makes the name known to this Python"),
+        (f"pip install -e {extra}", "registers its name, and installs what its tests need"),
         *containers,
         (f"vf-rl eval {names.id} -m tiny -n 16", "runs it with the model that ships with vf-rl"),
         (f"vf-rl eval --validate {names.id}", "can it be solved, can it be gamed?"),

@@ -25,8 +25,8 @@ def test_what_is_written_works_at_once(
     if "--sandbox" in COMBINATIONS[name]:
         request.getfixturevalue("containers")
     printed = clean_venv.run("vf-rl", "init", name, *COMBINATIONS[name])
-    assert f"pip install -e {name}" in printed
-    clean_venv.install("-e", name)
+    assert f"pip install -e '{name}[test]'" in printed
+    clean_venv.install("-e", f"{name}[test]")
     tested = clean_venv.run("python", "-m", "pytest", name, "-p", "no:cacheprovider", "-q")
     assert " passed" in tested
     assert "skipped" not in tested

@@ -35,7 +35,7 @@ def test_it_names_each_file_and_the_next_commands(capsys: Capsys) -> None:
     written = [str(path) for path in Path("word-count").rglob("*") if path.is_file()]
     assert sorted(re.findall(r"wrote (\S+)", printed)) == sorted(written)
     for command in (
-        "pip install -e word-count",
+        "pip install -e 'word-count[test]'",
         "vf-rl eval word-count -m tiny",
         "vf-rl eval --validate word-count",
         "python -m pytest word-count",
@@ -121,7 +121,7 @@ def test_it_can_be_written_elsewhere(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "my envs").mkdir()
     assert main(["word-count", "--into", "my envs"]) == 0
     assert (tmp_path / "my envs" / "word-count" / "word_count" / "environment.py").is_file()
-    assert "pip install -e 'my envs/word-count'" in capsys.readouterr().out
+    assert "pip install -e 'my envs/word-count[test]'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
