@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from vf.runtime.errors import ServerDown
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
-from vf.trainer.collecting.places import Places
+from vf.trainer.collecting.places import Places, Rank
 from vf.trainer.collecting.step_rollouts import StepRollouts, check_failures
 from vf.trainer.collecting.task_cursor import TaskCursor
 from vf.trainer.run.group import Group
@@ -26,8 +26,6 @@ from vf.trainer.settings.config import TrainerArgs
 log = logging.getLogger(__name__)
 
 EVALUATION = 0  # the step under which evaluation rollouts are listed
-
-OnStepTrace = Callable[[int, Trace], None]
 
 
 @dataclass(slots=True)
@@ -77,7 +75,7 @@ class Orchestrator:
         args: TrainerArgs,
         serving: Serving,
         ahead: int,
-        on_trace: OnStepTrace = lambda step, trace: None,
+        on_trace: Callable[[int, Trace], None] = lambda step, trace: None,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.environment = environment
@@ -149,7 +147,7 @@ class Orchestrator:
         async def run(
             environment: Environment, task: Task, model: Model, *, sampling: Sampling, seed: int
         ) -> Trace:
-            return await self._run(task, seed, EVALUATION, self._places.evaluating())
+            return await self._run(task, seed, EVALUATION, rank=None)
 
         result = await evaluate(
             self.environment,
@@ -206,7 +204,7 @@ class Orchestrator:
 
     def _step(self, step: int) -> StepRollouts:
         async def run(task: Task, seed: int, number: int) -> Trace:
-            return await self._run(task, seed, step, self._places.training((step, number)))
+            return await self._run(task, seed, step, rank=(step, number))
 
         return StepRollouts(
             step,
@@ -219,12 +217,10 @@ class Orchestrator:
             on_trace=lambda trace: self._on_trace(step, trace),
         )
 
-    async def _run(
-        self, task: Task, seed: int, step: int, place: AbstractAsyncContextManager[None]
-    ) -> Trace:
+    async def _run(self, task: Task, seed: int, step: int, rank: Rank | None) -> Trace:
         """Run a rollout once it has its place; retry it if the server died under it."""
         with self._doing(task, "place", step) as activity:
-            async with place:
+            async with self._places.hold(rank):
                 while True:
                     activity.enter("server")
                     await self._serving.available()

@@ -33,39 +33,28 @@ class Places:
         self._evaluating: deque[asyncio.Future[None]] = deque()
 
     @asynccontextmanager
-    async def training(self, rank: Rank) -> AsyncIterator[None]:
-        """Hold a place for a training rollout.
+    async def hold(self, rank: Rank | None) -> AsyncIterator[None]:
+        """Hold a place while the block runs.
 
         Args:
-            rank: The smallest gets the next place.
+            rank: Of a training rollout; the smallest gets the next place. None for evaluation.
         """
         turn = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._training, (rank, next(self._order), turn))
-        await self._wait(turn, evaluating=False)
-        try:
-            yield
-        finally:
-            self._give_back(evaluating=False)
-
-    @asynccontextmanager
-    async def evaluating(self) -> AsyncIterator[None]:
-        """Hold a place for an evaluation rollout."""
-        turn = asyncio.get_running_loop().create_future()
-        self._evaluating.append(turn)
-        await self._wait(turn, evaluating=True)
-        try:
-            yield
-        finally:
-            self._give_back(evaluating=True)
-
-    async def _wait(self, turn: asyncio.Future[None], *, evaluating: bool) -> None:
+        if rank is None:
+            self._evaluating.append(turn)
+        else:
+            heapq.heappush(self._training, (rank, next(self._order), turn))
         self._grant()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # granted together with the cancellation
-                self._give_back(evaluating=evaluating)
+                self._give_back(evaluating=rank is None)
             raise
+        try:
+            yield
+        finally:
+            self._give_back(evaluating=rank is None)
 
     def _give_back(self, *, evaluating: bool) -> None:
         self._free += 1

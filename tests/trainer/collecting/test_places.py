@@ -35,10 +35,10 @@ class Holder:
 def test_the_earliest_step_comes_first_whoever_asked_first() -> None:
     async def scene() -> list[str]:
         places, log = Places(1, 0.5), list[str]()
-        holder = Holder("first", places.training((1, 0)), log)
+        holder = Holder("first", places.hold((1, 0)), log)
         await settle()
         others = {
-            name: Holder(name, places.training(rank), log)
+            name: Holder(name, places.hold(rank), log)
             for name, rank in (("late", (3, 0)), ("early", (1, 7)), ("middle", (2, 1)))
         }
         await settle()
@@ -54,10 +54,10 @@ def test_the_earliest_step_comes_first_whoever_asked_first() -> None:
 def test_evaluation_takes_its_share_and_what_is_free() -> None:
     async def scene() -> tuple[list[str], list[str]]:
         places, log = Places(4, 0.25), list[str]()
-        evaluating = [Holder(f"e{n}", places.evaluating(), log) for n in range(6)]
+        evaluating = [Holder(f"e{n}", places.hold(None), log) for n in range(6)]
         await settle()
         alone = list(log)  # nobody else wants a place
-        training = [Holder(f"t{n}", places.training((1, n)), log) for n in range(6)]
+        training = [Holder(f"t{n}", places.hold((1, n)), log) for n in range(6)]
         await settle()
         for holder in evaluating[:4]:
             await holder.leave()
@@ -75,9 +75,9 @@ def test_evaluation_takes_its_share_and_what_is_free() -> None:
 def test_training_never_starves_evaluation() -> None:
     async def scene() -> list[str]:
         places, log = Places(2, 0.5), list[str]()
-        training = [Holder(f"t{n}", places.training((1, n)), log) for n in range(5)]
+        training = [Holder(f"t{n}", places.hold((1, n)), log) for n in range(5)]
         await settle()
-        Holder("e", places.evaluating(), log)
+        Holder("e", places.hold(None), log)
         await settle()
         await training[0].leave()
         await settle()
@@ -89,11 +89,11 @@ def test_training_never_starves_evaluation() -> None:
 def test_a_cancelled_wait_costs_no_place() -> None:
     async def scene() -> list[str]:
         places, log = Places(1, 1.0), list[str]()
-        holder = Holder("held", places.training((1, 0)), log)
+        holder = Holder("held", places.hold((1, 0)), log)
         await settle()
-        waiting = Holder("cancelled", places.training((1, 1)), log)
-        also = Holder("cancelled too", places.evaluating(), log)
-        at_once = Holder("cancelled when it got it", places.training((0, 0)), log)
+        waiting = Holder("cancelled", places.hold((1, 1)), log)
+        also = Holder("cancelled too", places.hold(None), log)
+        at_once = Holder("cancelled when it got it", places.hold((0, 0)), log)
         await settle()
         waiting.task.cancel()
         also.task.cancel()
@@ -105,7 +105,7 @@ def test_a_cancelled_wait_costs_no_place() -> None:
                 break
         at_once.task.cancel()
         await settle()
-        last = Holder("last", places.training((9, 9)), log)
+        last = Holder("last", places.hold((9, 9)), log)
         await settle()
         await last.leave()
         return log
