@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
+import threading
 from typing import Any
 
 import pytest
@@ -15,15 +15,18 @@ from vf.environments import runner
 from vf.inference.model import Conversation, Reply
 
 TASK = vf.Task("t", "Go.")
-LONG = 4.0  # seconds that a hanging part hangs; every test must end well before
-SOON = 2.0
+
+
+def hang() -> None:
+    threading.Event().wait()
+
+
+async def hang_awaited() -> None:
+    await asyncio.Event().wait()
 
 
 def run(environment: vf.Environment, model: Any = None) -> vf.Trace:
-    started = time.perf_counter()
-    trace = asyncio.run(vf.rollout(environment, TASK, model or vf.ScriptedModel(["a"])))
-    assert time.perf_counter() - started < SOON
-    return trace
+    return asyncio.run(vf.rollout(environment, TASK, model or vf.ScriptedModel(["a"])))
 
 
 def assert_failed(trace: vf.Trace, boundary: str, *words: str) -> None:
@@ -41,13 +44,8 @@ class Hanging(vf.Environment):
         self.where, self.awaited = where, awaited
 
     def hang(self, where: str, result: Any) -> Any:
-        async def later() -> Any:
-            await asyncio.sleep(LONG)
-
         if where == self.where:
-            if self.awaited:
-                return later()
-            time.sleep(LONG)
+            return hang_awaited() if self.awaited else hang()
         return result
 
     def reset(self, task: vf.Task) -> Any:
@@ -76,7 +74,7 @@ def test_a_close_that_hangs_is_left_behind(awaited: bool, monkeypatch: pytest.Mo
 def test_a_model_that_hangs_is_a_model_error() -> None:
     class Silent:
         async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
-            await asyncio.sleep(LONG)
+            await hang_awaited()
             raise AssertionError
 
     environment = vf.Environment()
@@ -86,7 +84,7 @@ def test_a_model_that_hangs_is_a_model_error() -> None:
 
 def test_a_judge_that_hangs_is_a_rubric_error() -> None:
     async def judge(trace: vf.Trace) -> float:
-        await asyncio.sleep(LONG)
+        await hang_awaited()
         return 1.0
 
     environment = vf.Environment()
@@ -96,12 +94,12 @@ def test_a_judge_that_hangs_is_a_rubric_error() -> None:
 
 
 def block() -> str:
-    time.sleep(LONG)
+    hang()
     return "late"
 
 
 async def dawdle() -> str:
-    await asyncio.sleep(LONG)
+    await hang_awaited()
     return "late"
 
 
@@ -114,7 +112,7 @@ def test_a_tool_past_its_deadline_is_a_tool_error(tool: Any) -> None:
     assert_failed(trace, "tool", repr(tool.__name__), "longer than its 0.2 s")
     [event] = trace.tool_events
     assert event.kind == "error"
-    assert 0.2 <= event.seconds < SOON
+    assert event.seconds >= 0.2
 
 
 def test_a_slow_tool_holds_no_other_rollout() -> None:
@@ -139,9 +137,9 @@ def test_a_slow_tool_holds_no_other_rollout() -> None:
 
 
 HUNG = """
-import asyncio, time, vf
+import asyncio, threading, vf
 def forever() -> str:
-    time.sleep(600)
+    threading.Event().wait()
     return "never"
 environment = vf.Environment()
 environment.tools, environment.tool_timeout = [forever], 0.1
@@ -153,6 +151,6 @@ print(trace.error.boundary)
 
 def test_a_hung_tool_does_not_keep_the_process_alive() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", HUNG], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", HUNG], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "tool\n"

@@ -111,7 +111,7 @@ class Open(vf.Environment):
 
     async def step(self, reply: vf.Message) -> vf.Step:
         self.entered.set()
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
         return vf.Step(terminated=True)
 
     def close(self) -> Any:

@@ -172,7 +172,7 @@ def test_a_sandbox_lost_inside_a_tool_keeps_its_boundary() -> None:
 
 def test_calls_beside_a_failed_one_are_not_recorded_as_ok() -> None:
     async def wait() -> str:
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
         return "waited"
 
     environment = vf.Environment()

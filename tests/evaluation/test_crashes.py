@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import vf
 from tests.evaluation.commands import call, flat, results, run, start, traces
 from tests.evaluation.stand_in import MODEL, standing
+from tests.waiting import wait_until
 
 KILLS = 10
 TOTALS = ("scored", "failed", "reward", "success", "pass_at", "pass_hat", "components", "turns",
@@ -30,10 +30,8 @@ def lines(folder: Path) -> int:
 
 def kill_after(process: subprocess.Popen[str], folder: Path, more: int) -> bool:
     """SIGKILL the process once it has written more traces; return whether it had not ended."""
-    wanted, deadline = lines(folder) + more, time.monotonic() + 60
-    while process.poll() is None and lines(folder) < wanted:
-        assert time.monotonic() < deadline, "no progress"
-        time.sleep(0.005)
+    wanted = lines(folder) + more
+    wait_until(lambda: process.poll() is not None or lines(folder) >= wanted)
     alive = process.poll() is None
     process.kill()
     process.communicate()
@@ -231,10 +229,7 @@ def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
     with standing(delay=0.5) as (url, _):
         argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "40", "-c", "1", "-o", "out"]
         first = start(*argv, cwd=tmp_path)
-        deadline = time.monotonic() + 60
-        while lines(tmp_path / "out") < 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: lines(tmp_path / "out"))
         code, _, err = run(*argv, cwd=tmp_path)
         first.terminate()
         _, said = first.communicate(timeout=60)

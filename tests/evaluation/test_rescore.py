@@ -92,7 +92,7 @@ def test_a_rollout_whose_scoring_failed_is_scored_and_one_that_failed_is_not(
             return vf.Step(terminated=True)
 
     async def hangs(trace: vf.Trace) -> float:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return 1.0
 
     path = tmp_path / "traces.jsonl"
@@ -126,7 +126,7 @@ def test_a_trace_that_cannot_be_scored_says_why_and_keeps_no_old_score() -> None
 
 def test_scoring_that_takes_too_long_is_an_error() -> None:
     async def hangs(trace: vf.Trace) -> float:
-        await asyncio.sleep(600)
+        await asyncio.Event().wait()
         return 1.0
 
     [found] = rescored([make_trace("x")], vf.Rubric(hangs), timeout=0.05)

@@ -35,7 +35,7 @@ async def serve(answer: Handler, delay: float = 0.0) -> AsyncIterator[LocalServe
 
     app = web.Application()
     app.router.add_post("/{path:.*}", handle)
-    runner = web.AppRunner(app, shutdown_timeout=1.0)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)

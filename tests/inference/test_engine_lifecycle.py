@@ -14,13 +14,14 @@ import torch
 from transformers.generation.continuous_batching.requests import GenerationOutput
 
 from tests.inference.tiny_serving import (
+    counted_passes,
     generate_all,
     load_model,
     logits,
     plain_logprobs,
     running_engine,
-    until,
 )
+from tests.waiting import until
 from vf.inference.completions import Completion
 from vf.inference.embedded.embedded_engine import EmbeddedEngine, Outputs
 from vf.inference.model import Sampling
@@ -99,12 +100,10 @@ def test_nothing_is_sampled_while_paused_and_everything_goes_on_after(
     async def main() -> None:
         reading = asyncio.create_task(read(engine, seen))
         await until(lambda: len(seen) > 3)
-        with engine.paused():
-            await asyncio.sleep(0.1)  # what was sampled before the pause arrives
-            count = len(seen)
-            await asyncio.sleep(0.5)
-            assert len(seen) == count
-            assert count < 400
+        with engine.paused(), counted_passes(engine) as passes:
+            await asyncio.sleep(0.2)
+            assert passes == []
+            assert len(seen) < 400
         await reading
 
     run(main())
@@ -123,27 +122,26 @@ def test_an_error_inside_a_pause_ends_the_pause(engine: EmbeddedEngine) -> None:
 def test_a_cancelled_request_ends_at_once_and_frees_its_place(
     engine: EmbeddedEngine, streamed: bool
 ) -> None:
-    passes: list[int] = []
     rounds = 20  # at many moments, and more than there are places
 
-    async def main() -> None:
+    async def main(passes: list[int]) -> None:
         for k in range(rounds):
+            before = len(passes)
             tasks: list[asyncio.Task[Any]] = [
                 asyncio.create_task(
                     read(engine, []) if streamed else engine.generate(PROMPT, LONG, NEVER)
                 )
                 for _ in range(2)
             ]
-            await asyncio.sleep(0.01 + 0.003 * k)
+            await until(lambda: len(passes) >= before + k)  # noqa: B023
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             assert all(task.cancelled() for task in tasks)
         assert len((await engine.generate(PROMPT, Sampling(3), NEVER)).token_ids) == 3
 
-    hook = engine.model.register_forward_pre_hook(lambda *_: passes.append(1))
-    run(main())
-    hook.remove()
+    with counted_passes(engine) as passes:
+        run(main(passes))
     assert 3 <= len(passes) < rounds * LONG.max_tokens / 2
 
 
@@ -162,8 +160,9 @@ def test_loops_that_end_with_requests_under_way_do_not_kill_the_engine(
     engine: EmbeddedEngine,
 ) -> None:
     async def abandon() -> asyncio.Task[None]:
-        task = asyncio.create_task(read(engine, []))
-        await asyncio.sleep(0.05)
+        seen: list[Completion] = []
+        task = asyncio.create_task(read(engine, seen))
+        await until(lambda: seen)
         return task
 
     for _ in range(5):
@@ -213,11 +212,10 @@ def test_a_dying_engine_fails_pending_and_later_requests_and_names_the_cause() -
 
         async def main() -> None:
             pending = [asyncio.create_task(engine.generate(PROMPT, LONG, NEVER)) for _ in range(5)]
-            await asyncio.sleep(0.2)
-            started = time.monotonic()
+            with counted_passes(engine) as passes:
+                await until(lambda: passes)
             break_forward(engine, ValueError("a burnt-out layer"))
             failures = await asyncio.gather(*pending, return_exceptions=True)
-            assert time.monotonic() - started < 5.0
             assert [type(failure) for failure in failures] == [EngineError] * 5
             assert "a burnt-out layer" in str(failures[0])
             with pytest.raises(EngineError, match="a burnt-out layer"):
@@ -235,11 +233,11 @@ def test_a_dying_engine_fails_pending_and_later_requests_and_names_the_cause() -
 
 def test_an_engine_that_dies_while_a_pause_is_asked_for_does_not_hang() -> None:
     with running_engine(load_model()) as engine:
-        gate: list[float] = []
+        gate: list[int] = []
 
         def slowly_fail(*args: Any, **kwargs: Any) -> None:
-            gate.append(time.monotonic())
-            time.sleep(0.5)
+            gate.append(1)
+            time.sleep(0.2)
             raise ValueError("too late")
 
         engine.model.get_submodule("model.layers.1.mlp").forward = slowly_fail
@@ -263,7 +261,8 @@ def test_a_stopped_engine_fails_what_is_under_way_and_says_that_it_is_not_runnin
 
     async def main() -> None:
         pending = asyncio.create_task(engine.generate(PROMPT, LONG, NEVER))
-        await asyncio.sleep(0.2)
+        with counted_passes(engine) as passes:
+            await until(lambda: passes)
         await asyncio.to_thread(engine.stop)
         with pytest.raises(EngineError):
             await pending

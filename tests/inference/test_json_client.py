@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
-import time
 from typing import Any
 
 import pytest
@@ -126,11 +126,9 @@ def test_nobody_listening_is_a_model_error() -> None:
 
 
 def test_a_silent_server_is_given_up_after_the_timeout() -> None:
-    started = time.monotonic()
-    error, requests = post(lambda b: json_answer(OK), delay=5.0, timeout=0.2, max_retries=1)
+    error, requests = post(lambda b: json_answer(OK), delay=math.inf, timeout=0.2, max_retries=1)
     assert "did not answer within 0.2 s" in str(error)
     assert requests == 2
-    assert time.monotonic() - started < 4.0
 
 
 NOT_JSON = ["<html>hello</html>", "", "{", "[" * 100_000, "\udcff", '{"text": "\\ud800"}']

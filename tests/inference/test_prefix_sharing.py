@@ -12,8 +12,8 @@ from tests.inference.tiny_serving import (
     load_model,
     plain_logprobs,
     running_engine,
-    until,
 )
+from tests.waiting import until
 from vf.inference.completions import Completion
 from vf.inference.embedded.embedded_engine import PAGE_TOKENS, EmbeddedEngine
 from vf.inference.model import Sampling

@@ -25,6 +25,8 @@ from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 
 NAMES = list(templates())
+# One of each: where there is a variant for training, that one.
+VARIED = [name for name in NAMES if f"{name}_training" not in NAMES]
 FIRST = Message("user", "How is the weather?")
 LARGE = {
     "Qwen2.5",
@@ -92,7 +94,7 @@ def test_all_that_a_template_can_express_keeps_the_context_growing(name: str) ->
     assert {v.kind for v in verdicts(name)} <= {"increasing", "bridged", "refused"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", VARIED)
 @settings(deadline=None, max_examples=8)
 @given(seed=st.integers(0, 2**32))
 def test_every_prompt_begins_with_all_that_came_before(name: str, seed: int) -> None:
@@ -114,7 +116,7 @@ def test_every_prompt_begins_with_all_that_came_before(name: str, seed: int) -> 
         assert shown.decode(after[len(grown) :]).count("said in turn") == len(turn.said)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", VARIED)
 def test_where_history_is_not_rewritten_the_bridge_is_what_the_template_renders(name: str) -> None:
     shown = renderer(name)
     increasing = [v.conversation for v in verdicts(name) if v.kind == "increasing"]
@@ -125,7 +127,7 @@ def test_where_history_is_not_rewritten_the_bridge_is_what_the_template_renders(
         assert prompts == rendered
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", VARIED)
 def test_no_text_of_a_user_forges_a_token_that_opens_or_closes_a_turn(name: str) -> None:
     def atoms(text: str) -> list[str]:
         question = [Message("user", text)]
@@ -191,7 +193,7 @@ def test_gemma_4_stops_on_the_token_that_opens_the_tools_answer() -> None:
     assert context_of("gemma4", CALLED, RAIN, None) == "<|tool_response>" + observed
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", VARIED)
 def test_a_bridge_that_cannot_be_says_what_the_template_says(name: str) -> None:
     said = NO_TOOLS.get(name.removesuffix("_training"))
     if said is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,11 +60,15 @@ def running_server(engine: EmbeddedEngine, renderer: Renderer | None = None) -> 
         server.stop()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another thread does."""
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+@contextmanager
+def counted_passes(engine: EmbeddedEngine) -> Iterator[list[int]]:
+    """Yield a list that gets longer with every forward pass."""
+    passes: list[int] = []
+    hook = engine.model.register_forward_pre_hook(lambda *_: passes.append(1))
+    try:
+        yield passes
+    finally:
+        hook.remove()
 
 
 def generate_all(

@@ -70,7 +70,8 @@ def test_a_comparison_that_fails_takes_the_others_along() -> None:
         nonlocal asked, running
         asked, running = asked + 1, running + 1
         try:
-            await asyncio.sleep(60.0 if asked > 1 else 0.0)
+            if asked < 6:
+                await asyncio.Event().wait()
             raise OSError("the judge is gone")
         finally:
             running -= 1
@@ -155,7 +156,7 @@ def broken(traces: Sequence[vf.Trace]) -> list[float]:
 
 
 async def hangs(traces: Sequence[vf.Trace]) -> list[float]:
-    await asyncio.sleep(600)
+    await asyncio.Event().wait()
     return []
 
 

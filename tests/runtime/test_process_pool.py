@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 import vf
 from tests.runtime import worker_functions as fns
+from tests.waiting import until, wait_until
 from vf.runtime import process_pool
 from vf.runtime.errors import RubricError, ScoringTimeout
 from vf.runtime.process_pool import run_in_process
@@ -35,13 +35,6 @@ def make_trace(reply: str = "") -> vf.Trace:
 
 def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
 
 
 def told(path: Path) -> bool:
@@ -104,13 +97,13 @@ def test_a_function_that_hangs_is_killed_and_holds_up_no_other(tmp_path: Path) -
 
     async def both() -> list[Any]:
         # As many as there are workers would be in each other's way if none were replaced.
-        hanging = [run_in_process(fns.sleeps, 600.0, str(path), timeout=0.3) for _ in range(9)]
+        hanging = [run_in_process(fns.hang_after_telling, str(path), timeout=0.3) for _ in range(9)]
         quick = [run_in_process(fns.add, n, n) for n in range(9)]
         return await asyncio.gather(*hanging, *quick, return_exceptions=True)
 
     found = asyncio.run(both())
     assert all(isinstance(error, ScoringTimeout) for error in found[:9])
-    assert "'sleeps' took longer than its 0.3 s, and was killed" in str(found[0])
+    assert "'hang_after_telling' took longer than its 0.3 s, and was killed" in str(found[0])
     assert found[9:] == [n + n for n in range(9)]
     assert gone(int(path.read_text()))
 
@@ -119,14 +112,14 @@ def test_whoever_gives_up_takes_the_function_along(tmp_path: Path) -> None:
     path = tmp_path / "pid"
 
     async def give_up() -> None:
-        call = asyncio.ensure_future(run_in_process(fns.sleeps, 600.0, str(path), timeout=600))
-        assert await asyncio.to_thread(wait_for, lambda: told(path))
+        call = asyncio.ensure_future(run_in_process(fns.hang_after_telling, str(path), timeout=600))
+        await until(lambda: told(path))
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
 
     asyncio.run(give_up())
-    assert wait_for(lambda: gone(int(path.read_text())))
+    wait_until(lambda: gone(int(path.read_text())))
     assert run(fns.add, 1, 1) == 2
 
 
@@ -134,7 +127,7 @@ def test_a_worker_that_was_killed_while_idle_is_replaced() -> None:
     before = {run(fns.process_id) for _ in range(20)}
     for worker in before:
         psutil.Process(worker).kill()
-    assert wait_for(lambda: all(map(gone, before)))
+    wait_until(lambda: all(map(gone, before)))
     assert run(fns.process_id) not in {*before, os.getpid()}
 
 
@@ -142,22 +135,22 @@ def test_a_busy_worker_ends_with_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "pid"
     script = textwrap.dedent(
         f"""
-        import asyncio, os, sys, threading, time
+        import asyncio, os, sys, threading
         sys.path[:] = {sys.path!r}
         from tests.runtime import worker_functions as fns
+        from tests.waiting import wait_until
         from vf.runtime.process_pool import run_in_process
 
         def die():
-            while not (os.path.exists({str(path)!r}) and open({str(path)!r}).read()):
-                time.sleep(0.01)
+            wait_until(lambda: os.path.exists({str(path)!r}) and open({str(path)!r}).read())
             os.kill(os.getpid(), 9)  # no chance to clean up
 
         threading.Thread(target=die).start()
-        asyncio.run(run_in_process(fns.sleeps, 600.0, {str(path)!r}, timeout=600))
+        asyncio.run(run_in_process(fns.hang_after_telling, {str(path)!r}, timeout=600))
         """
     )
     subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
-    assert wait_for(lambda: gone(int(path.read_text())))
+    wait_until(lambda: gone(int(path.read_text())))
 
 
 def test_what_a_function_prints_does_not_disturb_its_answer() -> None:

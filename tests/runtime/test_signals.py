@@ -9,14 +9,14 @@ import sys
 import pytest
 
 PROGRAM = """
-import signal, time
+import signal, sys
 from vf.runtime.signals import Terminated, orderly_end
 {before}
 try:
     with orderly_end(launched={launched}):
         try:
             print("ready", flush=True)
-            time.sleep({seconds})
+            {wait}
         finally:
             if {again}:
                 signal.raise_signal(signal.SIGTERM)
@@ -26,14 +26,16 @@ except Terminated as error:
 """
 
 
-def run(number: int, *, seconds: int = 60, before: str = "", **values: bool) -> str:
+def run(number: int, *, wait: str = "signal.pause()", before: str = "", **values: bool) -> str:
     settings = {"launched": False, "again": False, **values}
-    code = PROGRAM.format(before=before, seconds=seconds, **settings)
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    code = PROGRAM.format(before=before, wait=wait, **settings)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    said, _ = process.communicate(timeout=20)
+    said, _ = process.communicate(timeout=60)
     return said
 
 
@@ -48,4 +50,4 @@ def test_a_launcher_may_pass_on_an_interrupt() -> None:
 
 def test_nohup_is_respected() -> None:
     before = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
-    assert run(signal.SIGHUP, before=before, seconds=1) == "closed\n"
+    assert run(signal.SIGHUP, before=before, wait="sys.stdin.read()") == "closed\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
-import time
 from typing import Any
 
 import vf
@@ -23,12 +23,10 @@ def raises(message: str) -> None:
     raise KeyError(message)
 
 
-def sleeps(seconds: float, told: str | None = None) -> str:
-    if told is not None:
-        with open(told, "w") as file:
-            file.write(str(os.getpid()))
-    time.sleep(seconds)
-    return "done"
+def hang_after_telling(path: str) -> None:
+    with open(path, "w") as file:
+        file.write(str(os.getpid()))
+    signal.pause()
 
 
 def dies(code: int) -> None:

@@ -1,11 +1,10 @@
-"""A sandbox on this machine for tests, and a look at what it leaves behind."""
+"""A sandbox on this machine for tests, and a way to find what it leaves behind."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -37,11 +36,9 @@ def running(mark: str) -> list[int]:
     return found
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    """Wait until it holds; return whether it does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+def mark(number: int) -> str:
+    """Return a time in seconds to `sleep`, by which the sleepers of this process can be found.
+
+    Other test processes run the same tests meanwhile. No mark is part of another.
+    """
+    return f"{number}{os.getpid():07d}.5"

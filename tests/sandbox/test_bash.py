@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
-from tests.sandbox.local_box import inside, running
+from tests.sandbox.local_box import inside, mark, running
+from tests.waiting import until
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
 
 LOST = "its state is lost"
+MARK = mark(40)
 
 
 def run(*commands: str, timeout: float = 30.0) -> list[ExecResult]:
@@ -99,28 +101,29 @@ def test_a_shell_that_ends_is_said_to_be_lost_and_replaced(command: str, returnc
 @pytest.mark.parametrize(
     "command",
     [
-        "sleep 7304.5",
+        "sleep MARK",
         "while :; do :; done",
         "f() { while :; do sleep 0.01; done; echo no; }; f",
-        "for i in 1 2 3; do sleep 7304.5; done",
-        "sleep 7304.5 | cat",
-        "x=$(sleep 7304.5)",
-        "(sleep 7304.5; echo no)",
-        "setsid sleep 7304.5 & wait",
-        "(setsid bash -c 'trap \"\" TERM INT HUP; sleep 7304.5' &) ; sleep 7304.5",
-        "read < <(sleep 7304.5)",
-        "trap '' INT TERM HUP; sleep 7304.5; sleep 7304.5",
+        "for i in 1 2 3; do sleep MARK; done",
+        "sleep MARK | cat",
+        "x=$(sleep MARK)",
+        "(sleep MARK; echo no)",
+        "setsid sleep MARK & wait",
+        "(setsid bash -c 'trap \"\" TERM INT HUP; sleep MARK' &) ; sleep MARK",
+        "read < <(sleep MARK)",
+        "trap '' INT TERM HUP; sleep MARK; sleep MARK",
         "mkfifo p; cat p",
     ],
 )
 def test_on_timeout_the_rest_is_skipped_and_the_state_kept(command: str) -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         await box.bash("kept=1")
-        result = await box.bash(f"echo partial; {command}; echo no; echo no", timeout=0.5)
+        lasting = command.replace("MARK", MARK)
+        result = await box.bash(f"echo partial; {lasting}; echo no; echo no", timeout=0.5)
         assert (result.timed_out, result.returncode) == (True, 130)
         assert result.stdout == "partial\n"
         assert LOST not in result.stderr
-        assert running("7304.5") == []
+        assert running(MARK) == []
         after = await box.bash("echo $kept; f() { echo whole; echo f; }; f")
         assert (after.stdout, after.returncode) == ("1\nwhole\nf\n", 0)
 
@@ -129,19 +132,24 @@ def test_on_timeout_the_rest_is_skipped_and_the_state_kept(command: str) -> None
 
 @pytest.mark.parametrize("command", ["kill -STOP $$", "trap '' USR1; while :; do :; done"])
 def test_a_shell_that_does_not_stop_is_killed_and_the_loss_is_said(command: str) -> None:
-    result, after = run(f"kept=1; echo partial; {command}", "echo $kept fine", timeout=0.5)
-    assert (result.timed_out, result.returncode, result.stdout) == (True, 137, "partial\n")
-    assert LOST in result.stderr
-    assert after.stdout == "fine\n"
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.bash("kept=1")
+        result = await box.bash(f"echo partial; {command}", timeout=0.5)
+        assert (result.timed_out, result.returncode, result.stdout) == (True, 137, "partial\n")
+        assert LOST in result.stderr
+        assert (await box.bash("echo $kept fine")).stdout == "fine\n"
+
+    inside(body)
 
 
 def test_what_was_in_the_background_before_survives_a_timeout() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
-        await box.bash("sleep 7305.5 & echo started")
-        await asyncio.sleep(0.1)
-        assert (await box.bash("sleep 7306.5", timeout=0.3)).timed_out
-        assert len(running("sleep\x007305.5")) == 1
-        assert running("sleep\x007306.5") == []
+        before, during = mark(41), mark(42)
+        await box.bash(f"sleep {before} & echo started")
+        await until(lambda: running(f"sleep\0{before}"))
+        assert (await box.bash(f"sleep {during}", timeout=0.3)).timed_out
+        assert len(running(f"sleep\0{before}")) == 1
+        assert running(f"sleep\0{during}") == []
         assert (await box.bash("kill %1; wait %1; echo $?")).stdout == "143\n"
 
     inside(body)
@@ -149,8 +157,9 @@ def test_what_was_in_the_background_before_survives_a_timeout() -> None:
 
 def test_what_is_said_in_the_background_comes_with_the_next() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
-        assert (await box.bash("(sleep 0.2; echo late) & echo now")).stdout == "now\n"
-        await asyncio.sleep(1.0)
+        later = "until [ -e go ]; do sleep 0.01; done; echo late; touch said"
+        assert (await box.bash(f"({later}) & echo now")).stdout == "now\n"
+        assert (await box.exec("touch go; until [ -e said ]; do sleep 0.01; done")).ok
         assert (await box.bash("echo next")).stdout == "late\nnext\n"
 
     inside(body)
@@ -173,11 +182,11 @@ def test_large_commands_and_large_output() -> None:
 
 def test_python_and_bash_run_at_the_same_time_in_one_place() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
-        waits = "import os, time\nwhile not os.path.exists('flag'): time.sleep(0.01)\n'seen'"
-        seen, _ = await asyncio.gather(
-            box.python(waits, timeout=30), box.bash("sleep 0.2; touch flag")
-        )
-        assert seen.stdout == "'seen'\n"
+        # Each waits for a file that the other writes.
+        code = "import os\nopen('one', 'w')\nwhile not os.path.exists('two'): pass\n'seen'"
+        line = "until [ -e one ]; do :; done; touch two; echo seen"
+        seen = await asyncio.gather(box.python(code), box.bash(line))
+        assert [result.stdout for result in seen] == ["'seen'\n", "seen\n"]
 
     inside(body)
 

@@ -250,8 +250,8 @@ def test_the_cpu_limit_is_the_engines(engine: Engine, profile: Profile) -> None:
 def test_a_lost_sandbox_says_so_for_good_and_is_removed(engine: Engine, profile: Profile) -> None:
     async def run() -> None:
         sandbox = await DockerSandbox.create(engine, profile)
-        waiting = asyncio.create_task(sandbox.exec("sleep 60"))
-        await asyncio.sleep(0.2)
+        waiting = asyncio.create_task(sandbox.exec("touch begun; sleep infinity"))
+        await sandbox.exec("until [ -e begun ]; do sleep 0.01; done")
         await engine.call("kill", sandbox.name)
         with pytest.raises(SandboxError, match=sandbox.name):
             await waiting
@@ -275,7 +275,7 @@ def test_it_ends_by_itself_when_its_lifetime_is_over(engine: Engine, profile: Pr
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("after", [0.0, 0.005, 0.02, 0.05, 0.1, 0.15, 0.3])
+@pytest.mark.parametrize("after", [0.0, 0.02, 0.1, 0.3])
 def test_a_cancelled_creation_leaves_nothing(
     engine: Engine, profile: Profile, after: float
 ) -> None:

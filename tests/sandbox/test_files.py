@@ -85,7 +85,8 @@ def test_the_limit_of_a_read() -> None:
 
 def test_a_file_that_grows_while_it_is_read_ends() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
-        await box.bash("(while :; do cat /dev/zero | head -c 100000 >> f; done) & sleep 0.1")
+        grow = "while :; do head -c 100000 /dev/zero >> f; done"
+        await box.bash(f"({grow}) & until [ -s f ]; do :; done")
         for _ in range(3):
             with contextlib.suppress(ValueError):  # it grew too large meanwhile
                 content = await asyncio.wait_for(box.read_file("f", max_bytes=4 * MIB), 60)

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox.local_box import inside, running, until
+from tests.sandbox.local_box import inside, mark, running
+from tests.waiting import until, wait_until
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.contract import Limits, Sandbox
 from vf.sandbox.local import UnsafeLocalSandbox
 from vf.sandbox.session import MODULES, boot
 
-MARK = "7320.5"
+MARK = mark(20)
 
 
 @pytest.mark.parametrize("value", [False, None, 1, "yes"])
@@ -60,7 +61,7 @@ def test_everything_is_killed_and_removed_at_the_end() -> None:
         await box.exec(f"setsid sleep {MARK} & (setsid sh -c 'sleep {MARK} &' &)")
         await box.bash(f"sleep {MARK} & disown")
         await box.python(f"import subprocess; p = subprocess.Popen(['sleep', '{MARK}'])")
-        assert await asyncio.to_thread(until, lambda: len(running(f"sleep\0{MARK}")) == 4)
+        await until(lambda: len(running(f"sleep\0{MARK}")) == 4)
         await box.exec("mkdir -p a/b; touch a/b/c; chmod 0 a/b; chmod 0 a; ln -s / link")
         return Path((await box.exec("pwd")).stdout.strip())
 
@@ -90,8 +91,8 @@ def test_it_is_started_once_and_of_no_use_before_and_after() -> None:
         assert box.alive
         with pytest.raises(ValueError, match="started before"):
             await box.start()
-        waiting = asyncio.create_task(box.exec("sleep 60"))
-        await asyncio.sleep(0.1)
+        waiting = asyncio.create_task(box.exec(f"sleep {MARK}"))
+        await until(lambda: running(f"sleep\0{MARK}"))
         await asyncio.gather(box.close(), box.close())
         await box.close()
         with pytest.raises(SandboxError, match="closed"):
@@ -121,7 +122,7 @@ def test_a_cancelled_start_leaves_nothing(
         await box.close()
 
     asyncio.run(run())
-    assert until(lambda: list(tmp_path.iterdir()) == [] and not running(str(tmp_path)))
+    wait_until(lambda: list(tmp_path.iterdir()) == [] and not running(str(tmp_path)))
 
 
 def test_one_that_cannot_start_is_a_sandbox_error_and_leaves_nothing(
@@ -163,11 +164,11 @@ def test_it_ends_with_the_process_that_owns_it(number: int) -> None:
         assert parent.stdout is not None
         workdir = Path(parent.stdout.readline().strip())
         assert workdir.is_dir()
-        assert until(lambda: len(running(f"sleep\0{MARK}")) == 2)
+        wait_until(lambda: len(running(f"sleep\0{MARK}")) == 2)
         parent.send_signal(number)
         parent.wait(30)
-    assert until(lambda: not running(f"sleep\0{MARK}"))
-    assert until(lambda: not workdir.parent.exists())
+    wait_until(lambda: not running(f"sleep\0{MARK}"))
+    wait_until(lambda: not workdir.parent.exists())
 
 
 def test_two_know_nothing_of_each_other() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.waiting import wait_until
 from vf.sandbox.container import reaper
 from vf.sandbox.container.reaper import (
     GRACE,
@@ -65,10 +66,7 @@ def test_a_name_full_of_brackets_confuses_nobody(tmp_path: Path) -> None:
 @needs_proc
 def test_a_zombie_is_dead() -> None:
     process = subprocess.Popen(["true"])
-    deadline = time.monotonic() + 20
-    while start_of(process.pid) is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert start_of(process.pid) is None
+    wait_until(lambda: start_of(process.pid) is None)
     process.wait()
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
+from tests.waiting import until
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.pool import PATIENCE, SandboxPool
 from vf.sandbox.scripted_sandbox import ScriptedSandbox
@@ -53,13 +53,6 @@ class Factory:
         self.made += 1
         self.there += 1
         return Counted(self)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that takes a moment."""
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110  (any of several events would do)
-            await asyncio.sleep(0.001)
 
 
 def test_each_is_handed_out_once_and_destroyed_afterwards() -> None:
@@ -160,9 +153,9 @@ def test_one_that_died_while_it_waited_is_replaced() -> None:
 def test_one_that_grew_old_while_it_waited_is_replaced() -> None:
     async def run() -> None:
         factory = Factory()
-        async with SandboxPool(factory, 1, max_age=0.2) as pool:
+        async with SandboxPool(factory, 1, max_age=0.1) as pool:
             await pool.filled()
-            await asyncio.sleep(0.3)
+            await until(lambda: factory.made > 1)
             async with pool.acquire() as sandbox:
                 assert sandbox.number > 1
             assert pool.stats().failed == 0
@@ -263,7 +256,7 @@ def test_closing_destroys_those_in_use_and_ends_the_wait_of_others() -> None:
 
         async def hold() -> None:
             async with pool.acquire():
-                await asyncio.sleep(30)
+                await asyncio.Event().wait()
 
         async def wait() -> None:
             async with pool.acquire():

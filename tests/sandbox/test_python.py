@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from tests.sandbox.local_box import inside, running
+from tests.sandbox.local_box import inside, mark, running
+from tests.waiting import until
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
 
 LOST = "its state is lost"
+MARK = mark(50)
 
 
 def run(*codes: str, timeout: float = 30.0) -> list[ExecResult]:
@@ -68,9 +71,9 @@ def test_sys_exit_ends_the_call_not_the_interpreter() -> None:
     "code",
     [
         "while True: pass",
-        "import time; print('partial'); time.sleep(60)",
-        "import subprocess; subprocess.run(['sleep', '7303.5'])",
-        "import subprocess; subprocess.Popen(['setsid', 'sleep', '7303.5']).wait()",
+        "import time; print('partial'); time.sleep(10**6)",
+        "import subprocess; subprocess.run(['sleep', 'MARK'])",
+        "import subprocess; subprocess.Popen(['setsid', 'sleep', 'MARK']).wait()",
         "import threading; threading.Event().wait()",
         "import os; os.read(os.pipe()[0], 1)",
     ],
@@ -78,13 +81,13 @@ def test_sys_exit_ends_the_call_not_the_interpreter() -> None:
 def test_on_timeout_the_code_stops_and_the_state_is_kept(code: str) -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         await box.python("kept = 7")
-        result = await box.python(code, timeout=0.5)
+        result = await box.python(code.replace("MARK", MARK), timeout=0.5)
         assert (result.timed_out, result.returncode) == (True, 130)
         assert "KeyboardInterrupt" in result.stderr
         assert "in interrupted" not in result.stderr
         assert LOST not in result.stderr
         assert ("partial" in code) == (result.stdout == "partial\n")
-        assert running("7303.5") == []
+        assert running(MARK) == []
         assert (await box.python("kept")).stdout == "7\n"
 
     inside(body)
@@ -93,18 +96,23 @@ def test_on_timeout_the_code_stops_and_the_state_is_kept(code: str) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: time.sleep(60)",
-        "import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)",
+        "import time\ntry: time.sleep(10**6)\nexcept KeyboardInterrupt: time.sleep(10**6)",
+        "import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(10**6)",
         "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
-        "import os; os.close(101); f = open('x', 'w'); import time; time.sleep(60)",
+        "import os; os.close(101); f = open('x', 'w'); import time; time.sleep(10**6)",
         "sum(range(10**12))",
     ],
 )
 def test_code_that_does_not_stop_is_killed_and_the_loss_is_said(code: str) -> None:
-    result, after, later = run(f"print('partial')\n{code}", "'new'", "1", timeout=0.5)
-    assert (result.timed_out, result.returncode) == (True, 137)
-    assert (result.stdout, LOST in result.stderr) == ("partial\n", True)
-    assert (after.stdout, later.stdout) == ("'new'\n", "1\n")
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.python("1")
+        result = await box.python(f"print('partial')\n{code}", timeout=0.5)
+        assert (result.timed_out, result.returncode) == (True, 137)
+        assert (result.stdout, LOST in result.stderr) == ("partial\n", True)
+        assert (await box.python("'new'")).stdout == "'new'\n"
+        assert (await box.python("1")).stdout == "1\n"
+
+    inside(body)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +137,18 @@ def test_an_interpreter_that_ends_is_said_to_be_lost_and_replaced(
 
 def test_one_that_ends_between_calls_is_said_to_be_lost_by_the_next() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
-        code = "import os, threading, time\nx = 5\n"
-        code += "threading.Thread(target=lambda: (time.sleep(0.2), os._exit(1))).start()"
-        assert (await box.python(code)).ok
-        await asyncio.sleep(1.0)
+        code = """
+import os, threading
+def end():
+    while not os.path.exists("go"): pass
+    os._exit(1)
+x = 5
+threading.Thread(target=end).start()
+os.getppid()
+"""
+        keeper = int((await box.python(code)).stdout)
+        await box.write_file("go", "")
+        await until(lambda: not Path(f"/proc/{keeper}").exists())
         result = await box.python("print('x' in dir())")
         assert (result.stdout, LOST in result.stderr) == ("False\n", True)
         assert LOST not in (await box.python("1")).stderr
@@ -144,27 +160,24 @@ def test_calls_that_meet_a_dying_interpreter_lose_no_sandbox() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         for pause in (0, 0, 0.001, 0.002, 0.004, 0.008):
             code = "import os, threading, time\n"
-            code += "threading.Thread(target=lambda: (time.sleep(0.005), os._exit(1))).start()"
+            code += "ending = threading.Thread(target=lambda: (time.sleep(0.005), os._exit(1)))\n"
+            code += "ending.start()"
             await box.python(code)
             await asyncio.sleep(pause)
             await box.python("1")
-        await asyncio.sleep(0.1)
-        await box.python("1")
+        await box.python("ending.join()")  # what dies is dead now
         assert (await box.python("'fine'")).stdout == "'fine'\n"
 
     inside(body)
 
 
 def test_a_fork_answers_once() -> None:
-    code = "import os\npid = os.fork()\nif pid == 0: raise SystemExit(4)\n"
-    first, second, third = run(
-        code + "os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])",
-        "import os; os.fork() and None",
-        "2",
-    )
+    fork = "import os\npid = os.fork()\nif pid == 0: raise SystemExit(4)\n"
+    wait = "os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"
+    first, second, third = run(fork + wait, fork, wait)
     assert first.stdout == "4\n"
-    assert second.returncode == 0
-    assert third.stdout.endswith("2\n")  # after what the child may still have said
+    assert second.returncode == 0  # the parent's, while the child may still run
+    assert third.stdout == "4\n"
 
 
 def test_code_that_writes_answers_fools_only_itself() -> None:
@@ -215,9 +228,17 @@ def test_threads_that_go_on_printing_block_nobody() -> None:
 
 def test_what_is_printed_between_calls_comes_with_the_next() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
-        code = "import threading\nthreading.Timer(0.2, lambda: print('late')).start()\nprint('now')"
+        code = """
+import os, threading
+def later():
+    while not os.path.exists("go"): pass
+    print("late")
+    os.rename("go", "said")
+threading.Thread(target=later).start()
+print("now")
+"""
         assert (await box.python(code)).stdout == "now\n"
-        await asyncio.sleep(1.0)
+        assert (await box.exec("touch go; until [ -e said ]; do sleep 0.01; done")).ok
         assert (await box.python("1")).stdout == "late\n1\n"
 
     inside(body)
@@ -234,9 +255,10 @@ def test_large_code_and_large_output() -> None:
 def test_a_cancelled_call_is_interrupted_and_the_state_kept() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         await box.python("kept = 1")
-        running_call = asyncio.create_task(box.python("while True: pass"))
+        endless = "open('begun', 'w')\nwhile True: pass"
+        running_call = asyncio.create_task(box.python(endless, timeout=60))
         waiting = asyncio.create_task(box.python("kept = 2"))
-        await asyncio.sleep(0.3)
+        await box.exec("until [ -e begun ]; do sleep 0.01; done")
         waiting.cancel()
         running_call.cancel()
         assert (await box.python("kept", timeout=20)).stdout == "1\n"

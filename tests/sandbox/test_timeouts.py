@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
-from tests.sandbox.local_box import inside, running, until
+from tests.sandbox.local_box import inside, mark, running
+from tests.waiting import until
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
 
-MARK = "7310.5"
+MARK = mark(30)
 
 HIDING = {
     "a child": f"sleep {MARK}",
@@ -73,7 +74,7 @@ for _ in range(20):
         if os.fork() == 0:
             os.execvp("sleep", ["sleep", "{MARK}"])
         os._exit(0)
-time.sleep(60)
+time.sleep(3600)
 """
     assert run(["python3", "-c", zombies], timeout=2.0).timed_out
 
@@ -82,7 +83,7 @@ def test_a_program_that_ends_in_time_may_leave_something_until_the_end() -> None
     async def body(box: UnsafeLocalSandbox) -> None:
         result = await box.exec(f"setsid sleep {MARK} & echo left")
         assert result.stdout == "left\n"
-        assert await asyncio.to_thread(until, lambda: len(running(f"sleep\0{MARK}")) == 1)
+        await until(lambda: len(running(f"sleep\0{MARK}")) == 1)
 
     inside(body)
     assert running(f"sleep\0{MARK}") == []
@@ -90,9 +91,12 @@ def test_a_program_that_ends_in_time_may_leave_something_until_the_end() -> None
 
 def test_a_timeout_of_one_is_not_that_of_another() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
-        long = asyncio.create_task(box.exec("sleep 2; echo whole", timeout=60))
+        long = asyncio.create_task(
+            box.exec("until [ -e over ]; do sleep 0.01; done; echo whole", timeout=60)
+        )
         short = await asyncio.gather(*(box.exec("sleep 60", timeout=0.3) for _ in range(8)))
         assert all(result.timed_out for result in short)
+        await box.write_file("over", "")
         assert (await long).stdout == "whole\n"
 
     inside(body)

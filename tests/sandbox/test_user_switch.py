@@ -18,7 +18,8 @@ import pytest
 
 from vf.sandbox.session import Session
 
-UID = 54_321
+# Users that no other test process has: their processes are counted on the whole machine.
+UID, OTHER = 100_000 + os.getpid(), 10_000_000 + os.getpid()
 PYTHON = "/usr/bin/python3"
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 MIB = 2**20
@@ -208,9 +209,9 @@ def test_a_link_that_is_swapped_meanwhile_leads_nowhere_else(workdir: Path) -> N
 def test_another_user_can_be_had_and_is_killed_as_well(workdir: Path) -> None:
     async def body(box: Session) -> None:
         assert (await box.exec("id -u; id -g; id -G", user="0")).stdout == "0\n0\n0\n"
-        assert (await box.exec("id -u", user="54322", cwd="/")).stdout == "54322\n"
+        assert (await box.exec("id -u", user=str(OTHER), cwd="/")).stdout == f"{OTHER}\n"
         assert (await box.exec("id -u", user="nobody", cwd="/")).stdout == "65534\n"
-        for user in ("0", "54322"):
+        for user in ("0", str(OTHER)):
             cmd = "(setsid sleep 7330.5 &); sleep 7330.5"
             assert (await box.exec(cmd, user=user, cwd="/", timeout=0.5)).timed_out
         assert "7330.5" not in (await box.exec("ps ax", user="0")).stdout

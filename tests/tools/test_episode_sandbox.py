@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import vf
+from tests.waiting import until
 from vf.rubrics.penalties import code_timeouts
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.source import given_source
@@ -28,9 +29,11 @@ class Shelf:
     def __init__(self, wait: float = 0.0, python: Any = ("1\n",) * 9) -> None:
         self.wait, self.python = wait, python
         self.opened: list[ScriptedSandbox] = []
+        self.opening = 0
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Sandbox]:
+        self.opening += 1
         await asyncio.sleep(self.wait)
         sandbox = ScriptedSandbox(python=self.python, files={"a": "x"})
         self.opened.append(sandbox)
@@ -76,29 +79,22 @@ def test_it_is_closed_when_the_model_fails() -> None:
 
 def test_it_is_closed_when_the_caller_gives_up() -> None:
     shelf = Shelf()
-    entered = asyncio.Event()
-
-    @asynccontextmanager
-    async def open_it() -> AsyncIterator[Sandbox]:
-        async with shelf.open() as sandbox:
-            entered.set()
-            await asyncio.sleep(0)
-            yield sandbox
+    waiting = asyncio.Event()
 
     class Waits(vf.Environment):
         async def step(self, reply: vf.Message) -> vf.Step:
             await self.run_tools(reply)
-            await asyncio.sleep(60)
+            waiting.set()
+            await asyncio.Event().wait()
             return vf.Step()
 
     env = Waits()
-    env.tools = [vf.FileTools(open_it)]
+    env.tools = [vf.FileTools(shelf.open)]
 
     async def run() -> None:
         model = vf.ScriptedModel([{"read_file": {"path": "a"}}])
         task = asyncio.create_task(vf.rollout(env, TASK, model))
-        await entered.wait()
-        await asyncio.sleep(0.05)
+        await waiting.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -114,7 +110,7 @@ def test_it_is_closed_when_the_rollout_takes_too_long() -> None:
     class Slow(vf.ScriptedModel):
         async def respond(self, conversation: Any, sampling: Any) -> Any:
             if conversation.turn:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             return await super().respond(conversation, sampling)
 
     env = environment(shelf.open)
@@ -139,7 +135,7 @@ def test_waiting_for_it_does_not_count_as_the_tools_time() -> None:
 def test_the_tools_own_time_still_ends_it() -> None:
     class Stuck(ScriptedSandbox):
         async def read_file(self, path: str, **options: Any) -> bytes:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
             return b""
 
     def open_it() -> AbstractAsyncContextManager[Sandbox]:
@@ -157,8 +153,8 @@ def test_the_clock_goes_on_after_it_was_stopped() -> None:
     async def waits() -> str:
         """Wait."""
         with off_the_clock():
-            await asyncio.sleep(0.5)
-        await asyncio.sleep(60)
+            await asyncio.sleep(0.3)
+        await asyncio.Event().wait()
         return "never"
 
     env = vf.Environment()
@@ -166,7 +162,7 @@ def test_the_clock_goes_on_after_it_was_stopped() -> None:
     trace = play(env, {"waits": {}}, "Done.")
     assert trace.error is not None
     assert "took longer than its 0.2 s" in trace.error.message
-    assert trace.tool_events[0].seconds >= 0.6
+    assert trace.tool_events[0].seconds >= 0.45
 
 
 def test_outside_of_a_tool_there_is_no_clock() -> None:
@@ -222,12 +218,12 @@ async def _itself(sandbox: Sandbox) -> Sandbox:
 
 
 def test_one_that_opens_after_the_end_is_closed_again() -> None:
-    shelf = Shelf(wait=0.2)
+    shelf = Shelf(wait=0.1)
 
     async def run() -> None:
         box = EpisodeSandbox(given_source(shelf.open), {})
         using = asyncio.create_task(box.use(_itself))
-        await asyncio.sleep(0.05)
+        await until(lambda: shelf.opening)
         await box.close()
         with pytest.raises(SandboxError, match="the episode has ended"):
             await using

@@ -19,7 +19,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.inference.vllm.conftest import variables
-from tests.inference.vllm.stand_in_engine import EXECUTABLE, Journal, alive, until
+from tests.inference.vllm.stand_in_engine import EXECUTABLE, Journal, alive
+from tests.waiting import wait_until
 from vf.inference.completions import Completion
 from vf.inference.model_files import resolve_model
 from vf.inference.serving import Serving
@@ -80,7 +81,7 @@ def test_a_step_survives_a_crash_of_its_server(make_trainer: MakeTrainer, journa
     probed = journal.begun
 
     def kill() -> None:
-        until(lambda: journal.begun > probed + 6)
+        wait_until(lambda: journal.begun > probed + 6)
         os.kill(journal.pids[0], signal.SIGKILL)
 
     killer = threading.Thread(target=kill)

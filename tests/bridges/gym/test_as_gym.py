@@ -31,6 +31,7 @@ class Faulty(vf.Environment):
 
     max_turns = 3
     timeout = 20.0
+    blocked: threading.Event
 
     def __init__(self, rubric: vf.Rubric | None = None) -> None:
         self.closed: list[str] = []
@@ -49,9 +50,9 @@ class Faulty(vf.Environment):
             case "raise":
                 raise KeyError("lost")
             case "block":
-                time.sleep(3)  # noqa: ASYNC251
+                self.blocked.wait()
             case "wait":
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             case "end":
                 return vf.Step("Bye.", terminated=True, info={"said": reply.content})
             case "cut":
@@ -144,12 +145,12 @@ def test_components_that_do_not_apply_are_missing(make_env: Make) -> None:
 
 def test_the_time_limit_is_of_the_environment_and_not_of_who_answers(make_env: Make) -> None:
     environment = Faulty()
-    environment.timeout = 1.5
+    environment.timeout = 0.7
     env = make_env(environment)
     env.reset(options={"task": "train-1"})
-    time.sleep(1.6)
+    time.sleep(0.8)
     env.step("hm")
-    with pytest.raises(EnvironmentFailure, match=r"longer than its 1\.5 s"):
+    with pytest.raises(EnvironmentFailure, match=r"longer than its 0\.7 s"):
         env.step("wait")
     assert environment.closed == ["train-1"]
 
@@ -159,11 +160,13 @@ def test_an_environment_that_blocks_the_loop_is_told_of(
 ) -> None:
     monkeypatch.setattr("vf.bridges.gym.episode.ENDING", 0.1)
     environment = Faulty()
-    environment.timeout = 1.0
+    environment.timeout = 0.5
+    environment.blocked = threading.Event()
     env = make_env(environment)
     env.reset()
     with pytest.raises(EnvironmentFailure, match="blocks it"):
         env.step("block")
+    environment.blocked.set()
 
 
 def test_an_episode_that_is_given_up_is_closed(make_env: Make) -> None:

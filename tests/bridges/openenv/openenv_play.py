@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import vf
 from tests.bridges.openenv import openenv_servers as servers
+from tests.waiting import wait_until
 from vf.inference.models.scripted_model import Script
 from vf.traces.messages import Message
 
@@ -17,10 +17,7 @@ def run(environment: vf.Environment, script: Script, task: vf.Task | None = None
 
 
 def all_closed() -> bool:
-    deadline = time.monotonic() + 20
-    while servers.OPEN and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not servers.OPEN
+    return wait_until(lambda: not servers.OPEN)
 
 
 def bisect(messages: list[Message]) -> str:

@@ -1,6 +1,7 @@
 """Environments written with OpenEnv's own server API, and what serves them.
 
-``python openenv_servers.py PORT`` serves :class:`Guess` in a process that can be killed.
+``python -m tests.bridges.openenv.openenv_servers PORT`` serves :class:`Guess` in a process that
+can be killed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import random
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from datetime import date
 from typing import Any, Literal
@@ -23,6 +23,8 @@ from openenv.core.env_server.mcp_environment import MCPEnvironment
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 from openenv.core.env_server.types import Action, EnvironmentMetadata, Observation, State
 from pydantic import Field
+
+from tests.waiting import wait_until
 
 OPEN: set[int] = set()  # the environments of all sessions that have not been closed
 
@@ -68,7 +70,7 @@ class Guess(Counted):
     async def step_async(self, action: Any, timeout_s: float | None = None, **args: Any) -> Any:
         said = action.message
         if said == "hang":
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         if said == "slow":
             await asyncio.sleep(0.5)
         if said == "raise":
@@ -172,8 +174,7 @@ def served(app: Any, port: int = 0) -> Iterator[str]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    wait_until(lambda: server.started)
     try:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:

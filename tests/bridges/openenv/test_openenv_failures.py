@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ pytest.importorskip("openenv")
 import vf
 from tests.bridges.openenv import openenv_servers as servers
 from tests.bridges.openenv.openenv_play import all_closed, bisect, run
+from tests.waiting import wait_until
 from vf.bridges.openenv.environment import OpenEnvEnvironment
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
@@ -89,14 +90,16 @@ def free_port() -> int:
 def doomed() -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """A server in a process of its own, with its port."""
     port = free_port()
-    process = subprocess.Popen([sys.executable, servers.__file__, str(port)])
-    deadline = time.monotonic() + 200
-    while time.monotonic() < deadline:
-        try:
+    command = [sys.executable, "-m", servers.__name__, str(port)]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[3])
+
+    def listening() -> bool:
+        with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", port), 1).close()
-            break
-        except OSError:
-            time.sleep(0.05)
+            return True
+        return False
+
+    wait_until(listening, 200)
     yield port, process
     process.kill()
     process.wait()

@@ -326,4 +326,14 @@ WRITTEN = [
     Form("seed-oss", "seed", _seed),
 ]
 
-FORMS = RENDERED + WRITTEN
+# Templates of RENDERED that write every answer as another one there does.
+_ALIKE = """qwen2_5_training qwen3_instruct_2507 qwen3_instruct_2507_training qwen3_vl
+    qwen3_vl_training qwen3_training qwen3_5_nothink_training qwen3_5_think qwen3_5_think_training
+    qwen3_6_training qwen3_8 qwen3_8_training nemotron_3_nano_training nemotron_3_super
+    nemotron_3_super_training nemotron_3_ultra_training nemotron_3_5_lightning
+    nemotron_3_5_lightning_training lfm2_v2_training lfm2_2_5_v2 llama3_2 glm4moe_training
+    gptoss_training muse_glimmer_training gemma4_v3 gemma4_v4 diffusion_gemma
+    diffusion_gemma_training"""
+ALIKE = set(_ALIKE.split())
+
+FORMS = [form for form in RENDERED if form.name not in ALIKE] + WRITTEN

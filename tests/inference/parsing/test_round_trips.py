@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.inference.parsing.forms import FORMS, Call, Form, tools_of
+from tests.inference.parsing.forms import ALIKE, FORMS, RENDERED, Call, Form, tools_of
 from vf.inference.parsing import PARSERS
 from vf.traces.messages import Message
 
@@ -53,14 +53,28 @@ def named(form: Form) -> str:
     return form.name
 
 
-@pytest.mark.parametrize("kind", ARGUMENTS)
+def test_templates_left_out_write_what_another_one_writes() -> None:
+    def written(form: Form) -> tuple[str, ...]:
+        calls: list[Call] = [("get_it", ARGUMENTS["mixed"]), ("other", ARGUMENTS["quotes"])]
+        return (
+            form.family,
+            form.write("Hm." if form.reasoning else "", "", calls[: 1 + form.parallel]),
+            form.write("", "Let me look.", calls[: int(form.text)]),
+        )
+
+    known = {written(form) for form in FORMS}
+    assert [form.name for form in RENDERED if written(form) not in known] == []
+    assert {form.name for form in RENDERED} > ALIKE
+
+
 @pytest.mark.parametrize("form", FORMS, ids=named)
-def test_a_call_comes_back_as_it_was_made(form: Form, kind: str) -> None:
-    calls: list[Call] = [("get_it", ARGUMENTS[kind])]
-    message = read(form, form.write("", "", calls), calls)
-    assert read_calls(message) == calls
-    assert message.content == ""
-    assert message.tool_calls[0].id == "call_2_0"
+def test_a_call_comes_back_as_it_was_made(form: Form) -> None:
+    for kind, arguments in ARGUMENTS.items():
+        calls: list[Call] = [("get_it", arguments)]
+        message = read(form, form.write("", "", calls), calls)
+        assert read_calls(message) == calls, kind
+        assert message.content == "", kind
+        assert message.tool_calls[0].id == "call_2_0", kind
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.parallel], ids=named)

@@ -20,8 +20,8 @@ from tests.inference.vllm.stand_in_engine import (
     Journal,
     NumberedWeights,
     Standing,
-    until,
 )
+from tests.waiting import wait_until
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import vllm_engine as engine_module
 from vf.inference.vllm.launch import choose_port
@@ -88,7 +88,7 @@ def serve(tmp_path: Path, journal: Journal) -> Iterator[Callable[..., str]]:
             env |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
             stack.callback(ServerProcess(command, env, tmp_path / "theirs.log").stop)
             url = f"http://127.0.0.1:{port}"
-            until(lambda: _answers(f"{url}/health"))
+            wait_until(lambda: _answers(f"{url}/health"))
             return f"{url}/v1"
 
         yield start

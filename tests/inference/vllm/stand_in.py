@@ -253,7 +253,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pids = [os.getpid()]
     if HOW["grandchild"]:
-        sleeper = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+        sleeper = "import signal; signal.signal(15, signal.SIG_IGN); signal.pause()"
         pids.append(subprocess.Popen([sys.executable, "-S", "-c", sleeper]).pid)
     life = 1 + (JOURNAL.read_text().count('{"start"') if JOURNAL.is_file() else 0)
     named = ("CUDA_VISIBLE_DEVICES", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK")

@@ -7,8 +7,7 @@ import json
 import shlex
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,11 +120,3 @@ def alive(pid: int) -> bool:
     """Return whether a process runs; one that nobody has buried yet does not."""
     state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
     return state.stdout.strip()[:1] not in ("", "Z")
-
-
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait for something that another process does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.inference.vllm.stand_in_engine import Standing, ask, until
+from tests.inference.vllm.stand_in_engine import Standing, ask
+from tests.waiting import until, wait_until
 from vf.inference.completions import TokenClient, generate_wire
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import EngineError, ModelError, ServerDown
@@ -30,7 +31,7 @@ def dead(standing: Standing) -> bool:
 def kill(standing: Standing) -> None:
     """Kill the server, and wait until that can be seen."""
     os.kill(standing.journal.pids[0], signal.SIGKILL)
-    until(lambda: dead(standing))
+    wait_until(lambda: dead(standing))
 
 
 def available(standing: Standing) -> None:
@@ -117,7 +118,7 @@ def test_requests_in_flight_are_lost_to_an_outage(stand: Stand, rung: str) -> No
     async def run() -> None:
         sampler = impatient(standing)
         requests = [asyncio.create_task(ask(sampler, 100)) for _ in range(3)]
-        await asyncio.to_thread(until, lambda: standing.journal.begun == 3)
+        await until(lambda: standing.journal.begun == 3)
         engine.serving.down()  # as the check below does, which may be slower than the requests
         await asyncio.to_thread(kill, standing)
         results = await asyncio.gather(*requests, return_exceptions=True)
@@ -142,7 +143,7 @@ def test_the_second_crash_ends_the_run_with_its_cause(stand: Stand) -> None:
         assert len(standing.journal.starts) == starts
         with pytest.raises(ModelError):
             standing.sample(sampler=impatient(standing))
-        until(lambda: dead(standing))
+        wait_until(lambda: dead(standing))
     with pytest.raises(EngineError, match=CAUSE) as error:
         standing.engine.check()
     assert "exit code 70" in str(error.value)

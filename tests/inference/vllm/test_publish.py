@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.inference.vllm.stand_in_engine import MODEL, Standing, ask, until
+from tests.inference.vllm.stand_in_engine import MODEL, Standing, ask
+from tests.waiting import until
 from vf.inference.completions import Completion
 from vf.inference.vllm.vllm_engine import DYING_SECONDS
 from vf.runtime.errors import ConfigError, EngineError, ModelError
@@ -27,7 +28,7 @@ def sampled_while(standing: Standing, count: int, act: Callable[[], None]) -> Co
     async def run() -> Completion:
         sampler = standing.engine.sampler(30.0)
         completion = asyncio.create_task(ask(sampler, count))
-        await asyncio.to_thread(until, lambda: standing.journal.begun)
+        await until(lambda: standing.journal.begun)
         await asyncio.to_thread(act)
         try:
             return await completion

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.inference.vllm.stand_in_engine import until
+from tests.waiting import wait_until
 from vf.inference.vllm.server_process import LINE_LENGTH, TAIL_LINES, ServerProcess
 
 WRITE = "import sys; sys.stderr.write(sys.argv[1])"
@@ -17,7 +17,7 @@ def server_that_wrote(lines: Iterable[str], log: Path) -> ServerProcess:
     """Run a process that writes these lines and ends."""
     command = [sys.executable, "-S", "-c", WRITE, "\n".join(lines) + "\n"]
     server = ServerProcess(command, os.environ, log)
-    until(lambda: server.returncode is not None)
+    wait_until(lambda: server.returncode is not None)
     server.stop()
     return server
 
@@ -63,7 +63,7 @@ def test_an_earlier_run_in_the_same_log_is_not_blamed(tmp_path: Path) -> None:
 def test_long_lines_are_cut_and_bytes_that_are_no_text_are_survived(tmp_path: Path) -> None:
     command = [sys.executable, "-S", "-c", "import os; os.write(1, b'\\xff' + b'x' * 1000)"]
     server = ServerProcess(command, os.environ, tmp_path / "log")
-    until(lambda: server.returncode is not None)
+    wait_until(lambda: server.returncode is not None)
     server.stop()
     assert server.last_line() == "\ufffd" + "x" * (LINE_LENGTH - 1)
 
@@ -71,6 +71,6 @@ def test_long_lines_are_cut_and_bytes_that_are_no_text_are_survived(tmp_path: Pa
 def test_a_server_that_said_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-S", "-c", ""]
     server = ServerProcess(command, os.environ, tmp_path / "deep" / "log")
-    until(lambda: server.returncode is not None)
+    wait_until(lambda: server.returncode is not None)
     server.stop()
     assert (server.last_line(), server.tail()) == ("", "")

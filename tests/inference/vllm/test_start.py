@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.inference.vllm.stand_in_engine import Standing, alive, until
+from tests.inference.vllm.stand_in_engine import Standing, alive
+from tests.waiting import wait_until
 from vf.runtime.errors import ConfigError, EngineError
 
 Stand = Callable[..., Standing]
@@ -92,7 +93,7 @@ def test_a_server_that_never_becomes_healthy_is_given_up(stand: Stand) -> None:
     assert "not healthy after inference.startup_timeout = 1 s" in str(error.value)
     assert "Loading safetensors" in str(error.value)
     standing.engine.stop()
-    until(lambda: not any(map(alive, standing.journal.pids)))
+    wait_until(lambda: not any(map(alive, standing.journal.pids)))
 
 
 def test_a_port_in_use_is_refused_at_once(stand: Stand) -> None:

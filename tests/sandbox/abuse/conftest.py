@@ -8,12 +8,12 @@ of the container may be left.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
@@ -78,15 +78,8 @@ class Arena:
         return [line for line in self.processes() if mark in line]
 
     async def gone(self, mark: str) -> None:
-        """Wait until nothing with the mark runs: the kernel takes a moment to bury."""
-        await self.until(lambda: self.running(mark) == [])
-
-    async def until(self, holds: Callable[[], bool], seconds: float = 10.0) -> None:
-        """Wait until something holds."""
-        deadline = time.monotonic() + seconds
-        for _ in iter(holds, True):
-            assert time.monotonic() < deadline, self.processes()
-            await asyncio.sleep(0.02)
+        """Wait until nothing with the mark runs: the kernel takes a moment to clean up."""
+        await until(lambda: self.running(mark) == [])
 
     async def _attack(self, attack: Attack, may_end: bool, seconds: float) -> None:
         assert self.engine is not None

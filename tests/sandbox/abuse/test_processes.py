@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
+from tests.waiting import until
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.profile import UID
 
@@ -46,10 +46,8 @@ def test_a_sleeper_in_the_background_dies_with_the_timeout(arena: Arena) -> None
 
 def test_a_sleeper_in_the_background_does_not_hold_the_answer_up(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
-        began = time.monotonic()
         result = await sandbox.exec("sleep 1237 & echo done", timeout=50)
         assert (result.stdout, result.timed_out) == ("done\n", False)
-        assert time.monotonic() - began < 20
         await sandbox.exec("kill $(pgrep -x sleep || ps ax | awk '/sleep 1237/ {print $1}')")
 
     arena.attack(attack)
@@ -76,9 +74,8 @@ def test_what_is_left_in_the_background_dies_with_the_sandbox(arena: Arena) -> N
         code = DAEMON.format(then="os._exit(0)")
         assert (await sandbox.exec(["python3", "-c", code])).ok
         await sandbox.bash("setsid nohup sleep 1238 > /dev/null 2>&1 &")
-        await asyncio.sleep(0.3)
-        assert arena.running("vf-daemon")
-        assert arena.running("sleep 1238")
+        await until(lambda: arena.running("vf-daemon"))
+        await until(lambda: arena.running("sleep 1238"))
         await sandbox.close()
 
     arena.attack(attack, may_end=True)
@@ -95,7 +92,7 @@ def test_zombies_are_buried(arena: Arena) -> None:
         zombies = "import os\nfor _ in range(20):\n    if not os.fork(): os._exit(0)\n"
         zombies += "import time; time.sleep(1000)"
         assert (await sandbox.exec(["python3", "-c", zombies], timeout=0.5)).timed_out
-        await arena.until(lambda: "" not in arena.processes())  # a zombie has no command line
+        await until(lambda: "" not in arena.processes())  # a zombie has no command line
 
     arena.attack(attack)
 

@@ -8,13 +8,13 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import vf
+from tests.waiting import wait_until
 from vf.inference.models.scripted_model import Line
 from vf.runtime.calling import call
 
@@ -70,11 +70,7 @@ def alive(pid: int) -> bool:
 
 def is_gone(pid: int) -> bool:
     """Wait for the end of a process that has been killed."""
-    for _ in range(200):
-        if not alive(pid):
-            return True
-        time.sleep(0.05)
-    return False
+    return wait_until(lambda: not alive(pid))
 
 
 def running(word: str) -> list[int]:
@@ -90,24 +86,23 @@ def running(word: str) -> list[int]:
 
 
 @contextmanager
-def served(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Serve the honest server over HTTP; yield its address and the process."""
+def served(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str], list[str]]]:
+    """Serve the honest server over HTTP; yield its address, its process and its log so far."""
     server = subprocess.Popen(
         [*HONEST, "0", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert server.stderr is not None
     try:
-        said = ""
+        said: list[str] = []
         for line in server.stderr:
-            said += line
+            said.append(line)
             if found := re.search(r"running on (http://[\d.:]+)", line):
                 break
         else:
             raise AssertionError(f"the server did not start: {said}")
-        threading.Thread(
-            target=server.stderr.read, daemon=True
-        ).start()  # else it fills, and blocks
-        yield found[1], server
+        # Read on: a server whose pipe is full blocks.
+        threading.Thread(target=said.extend, args=(server.stderr,), daemon=True).start()
+        yield found[1], server, said
     finally:
         server.kill()
         server.wait(30)

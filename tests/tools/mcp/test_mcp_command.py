@@ -21,6 +21,7 @@ from tests.tools.mcp.servers import (
     told,
     tools,
 )
+from tests.waiting import until
 from vf.inference.models.scripted_model import Line
 
 
@@ -130,10 +131,14 @@ def test_nothing_of_a_server_is_left_however_an_episode_ends() -> None:
     async def run() -> None:
         environment = Desk(tools(command))
         assert told(await play(environment, {"count": {}}, "Done.")) == ["1"]
-        endless = asyncio.create_task(
-            vf.rollout(environment, TASK, vf.ScriptedModel(lambda _: {"count": {}}))
-        )
-        await asyncio.sleep(0.2)
+        turns: list[Line] = []
+
+        def again(messages: list[vf.Message]) -> Line:
+            turns.append({"count": {}})
+            return turns[-1]
+
+        endless = asyncio.create_task(vf.rollout(environment, TASK, vf.ScriptedModel(again)))
+        await until(lambda: len(turns) > 1)
         endless.cancel()
         await asyncio.wait({endless})
         hanging = Desk(tools(odd(child=True, mark=mark, hang="tools/call"), timeout=0.2))

@@ -9,12 +9,13 @@ import pytest
 
 import vf
 from tests.tools.mcp.servers import Desk, check, play, served, told, tools
+from tests.waiting import until
 from vf.inference.models.scripted_model import Line
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with served() as (address, _):
+    with served() as (address, _, _):
         yield f"{address}/mcp"
 
 
@@ -66,7 +67,7 @@ def test_the_environments_own_limit_on_a_tool_holds_as_well(url: str) -> None:
 
 
 def test_a_server_that_goes_away_is_a_failure_and_no_hang() -> None:
-    with served() as (address, server):
+    with served() as (address, server, said):
         environment = Desk(tools(url=f"{address}/mcp"))
         # mcp 1 does not notice that an answer's stream has ended: the deadline does.
         brief = Desk(tools(url=f"{address}/mcp", timeout=2.0))
@@ -75,7 +76,7 @@ def test_a_server_that_goes_away_is_a_failure_and_no_hang() -> None:
             await check(environment)
             asleep = asyncio.create_task(play(brief, {"sleep": {"seconds": 600.0}}))
             await play(environment, {"count": {}}, ".")
-            await asyncio.sleep(0.5)
+            await until(lambda: "sleeping now\n" in said)
             server.kill()
             return await asleep, await play(environment, {"count": {}}, ".")
 
@@ -93,7 +94,7 @@ def test_an_address_that_is_no_mcp_server(url: str) -> None:
 
 
 def test_the_older_transport() -> None:
-    with served("sse") as (address, _):
+    with served("sse") as (address, _, _):
         environment = Desk(tools(url=f"{address}/sse", transport="sse"))
         script: list[Line] = [{"count": {}}, {"count": {}, "refuse": {"reason": "no room"}}, "."]
         said = told(asyncio.run(play(environment, *script)))

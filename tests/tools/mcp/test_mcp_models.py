@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with served() as (address, _):
+    with served() as (address, _, _):
         yield f"{address}/mcp"
 
 

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -211,7 +210,6 @@ def test_a_build_that_is_killed_leaves_no_half_index(
     try:
         assert build.stdout is not None
         assert build.stdout.readline() == b"going\n"
-        time.sleep(0.2)
         build.send_signal(number)
         build.wait(30)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+import math
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ import vf
 from tests.inference.local_server import Handler, error_answer, in_turn, json_answer, serve
 from tests.tools.search.corpus import TOWNS, Quiz, drawn, in_episode, make_index
 from tests.tools.search.serving import served
+from tests.waiting import until
 from vf.runtime.errors import ConfigError, ToolFailure
 from vf.tools.search.contract import Document, Index
 from vf.tools.search.http_index import HttpIndex
@@ -187,22 +188,18 @@ def test_a_document_that_comes_twice_is_shown_once() -> None:
 
 
 def test_a_request_that_nobody_waits_for_is_ended() -> None:
-    async def run() -> float:
-        async with serve(echo, delay=20.0) as server:
-            index = HttpIndex(server.base_url, timeout=60.0)
+    async def run() -> None:
+        async with serve(echo, delay=math.inf) as server:
+            index = HttpIndex(server.base_url, timeout=600.0)
             asked = [asyncio.create_task(index.search(q, 1)) for q in "abc"]
-            while not server.bodies:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            started = time.perf_counter()
+            await until(lambda: server.bodies)
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-            while index._batches._lanes.get().tasks:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: not index._batches._lanes.get().tasks)
             await index.close()
-            return time.perf_counter() - started
 
-    assert asyncio.run(run()) < 10
+    asyncio.run(run())
 
 
 def test_other_peoples_documents_are_read_too() -> None:
@@ -287,11 +284,9 @@ def test_passing_failures_are_tried_again() -> None:
 
 
 def test_a_slow_retriever_is_an_infrastructure_error_in_time() -> None:
-    started = time.perf_counter()
-    error, bodies = ask(echo, "a", "b", delay=5.0, timeout=0.2, max_retries=1)
+    error, bodies = ask(echo, "a", "b", delay=math.inf, timeout=0.2, max_retries=1)
     assert isinstance(error, ToolFailure)
     assert "did not answer within 0.2 s (after 2 attempts)" in str(error)
-    assert time.perf_counter() - started < 4
     assert len(bodies) == 2
 
 
