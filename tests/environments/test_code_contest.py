@@ -12,6 +12,7 @@ import pytest
 import vf
 from vf.environments.bundled.code_contest import CodeContest, problems
 from vf.environments.bundled.problems.problem import Problem
+from vf.rubrics.outcomes import grader_program
 from vf.rubrics.outcomes.grading import Grade, grade
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.opening import open_container
@@ -72,18 +73,21 @@ async def _grades(sandbox: Sandbox, chosen: list[Problem]) -> dict[str, Grade]:
     }
 
 
-def test_every_reference_solution_passes_every_test(in_sandbox: Callable[..., Any]) -> None:
-    grades = in_sandbox(lambda sandbox: _grades(sandbox, EVERY))
-    assert [name for name, found in grades.items() if not found.all_passed] == []
+@pytest.mark.parametrize("problem", EVERY, ids=lambda problem: str(problem.name))
+def test_a_reference_solution_passes_every_test(problem: Problem) -> None:
+    namespace: dict[str, Any] = {}
+    exec(problem.solution, namespace)
+    for case in problem.cases(25):
+        assert case.holds(json.loads(grader_program._evaluate(case.code, namespace)))
 
 
 def test_reference_solutions_pass_in_a_container(engine: Engine) -> None:
     async def run() -> dict[str, Grade]:
         async with open_container() as sandbox:
-            return await _grades(sandbox, EVERY[::6])
+            return await _grades(sandbox, EVERY[::12])
 
     grades = asyncio.run(run())
-    assert len(grades) >= 10
+    assert len(grades) >= 5
     assert [name for name, found in grades.items() if not found.all_passed] == []
 
 
@@ -92,7 +96,7 @@ def test_no_problem_is_solved_by_another_ones_solution(in_sandbox: Callable[...,
 
     async def wrong(sandbox: Sandbox) -> list[str]:
         passed = []
-        for index, problem in list(enumerate(EVERY))[::3]:
+        for index, problem in list(enumerate(EVERY))[::10]:
             other = EVERY[index - 1]
             names = f"{problem.name} = {other.name}"
             found = await grade(sandbox, f"{other.solution}\n{names}", problem.cases(25))
@@ -168,7 +172,7 @@ def test_what_is_no_solution_earns_nothing(env: CodeContest, task: vf.Task, repl
 
 
 def test_the_most_frequent_value_earns_nothing(env: CodeContest) -> None:
-    for task in env.tasks("eval"):
+    for task in list(env.tasks("eval"))[:3]:
         values = [repr(value) for _, value in task.answer]
         best = max(values, key=values.count)
         trace = play(env, task, fenced(f"def {task.id}(*a): return {best}"))

@@ -12,7 +12,7 @@ import pytest
 import vf
 from vf.environments.bundled.repo_fix import RepoFix, grade_source
 from vf.environments.bundled.repos.draw import MODULES, Repo, bugs_of
-from vf.environments.bundled.repos.module import BUG_KINDS, Bug, Module
+from vf.environments.bundled.repos.module import BUG_KINDS, Module
 from vf.environments.environment import Split
 from vf.rubrics.outcomes import grader_program
 from vf.rubrics.outcomes.grading import Case
@@ -119,14 +119,15 @@ def _holds(source: str, case: Case) -> bool:
     return case.holds(json.loads(outcome))
 
 
-@pytest.mark.parametrize(("module", "bug"), BUGS, ids=lambda x: getattr(x, "kind", None) or x.name)
-def test_every_bug_fails_both_kinds_of_tests(module: Module, bug: Bug) -> None:
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.name))
+def test_every_bug_fails_both_kinds_of_tests(module: Module) -> None:
     for cases in (module.visible, module.hidden):
         assert all(_holds(module.source, case) for case in cases)
-        assert not all(_holds(module.broken(bug), case) for case in cases)
+        for bug in module.bugs:
+            assert not all(_holds(module.broken(bug), case) for case in cases), bug
 
 
-def test_each_kind_of_bug_shows_and_is_repaired_in_containers(engine: Engine) -> None:
+def test_bugs_show_and_are_repaired_in_containers(engine: Engine) -> None:
     env = RepoFix({"backend": "docker", "pool": 2, "concurrency": 2}, num_train=400)
     kinds: dict[str, vf.Task] = {}
     for task in env.tasks("train"):
@@ -148,7 +149,7 @@ def test_each_kind_of_bug_shows_and_is_repaired_in_containers(engine: Engine) ->
                         ]
                     ),
                 )
-                for task in kinds.values()
+                for task in list(kinds.values())[:3]
             )
         )
 
@@ -232,9 +233,14 @@ CHEATS: dict[str, list[str]] = {
     "much": ["head -c 300000 /dev/zero | tr '\\0' '#' > {package}/{module}.py"],
     "many": ["for i in $(seq 80); do echo 'x = 1' > {package}/m$i.py; done"],
 }
+QUICK = ["deletes the tests", "sitecustomize", "patches the grader"]
+OTHERS = [cheat for cheat in CHEATS if cheat not in QUICK]
 
 
-def test_what_is_no_repair_earns_nothing(containers: None, task: vf.Task) -> None:
+@pytest.mark.parametrize("cheats", [QUICK, pytest.param(OTHERS, marks=pytest.mark.slow)])
+def test_what_is_no_repair_earns_nothing(
+    containers: None, task: vf.Task, cheats: list[str]
+) -> None:
     (module,) = task.info["bugs"]
     names = {"{package}": task.info["package"], "{module}": module}
 
@@ -243,11 +249,11 @@ def test_what_is_no_repair_earns_nothing(containers: None, task: vf.Task) -> Non
             command = command.replace(name, value)
         return command
 
-    scripts = [[*map(bash, map(filled, commands)), "Done."] for commands in CHEATS.values()]
+    scripts = [[*map(bash, map(filled, CHEATS[cheat])), "Done."] for cheat in cheats]
     traces = play_in_containers(task, scripts)
-    assert [trace.error for trace in traces] == [None] * len(CHEATS)
-    rewards = {name: trace.reward for name, trace in zip(CHEATS, traces, strict=True)}
-    assert rewards == dict.fromkeys(CHEATS, 0.0)
+    assert [trace.error for trace in traces] == [None] * len(cheats)
+    rewards = {name: trace.reward for name, trace in zip(cheats, traces, strict=True)}
+    assert rewards == dict.fromkeys(cheats, 0.0)
 
 
 def test_of_a_repair_only_the_source_counts_and_all_of_it(containers: None, task: vf.Task) -> None:

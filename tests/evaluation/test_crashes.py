@@ -15,7 +15,7 @@ from tests.evaluation.commands import call, flat, results, run, start, traces
 from tests.evaluation.stand_in import MODEL, standing
 from tests.waiting import wait_until
 
-KILLS = 10
+KILLS = 3
 TOTALS = ("scored", "failed", "reward", "success", "pass_at", "pass_hat", "components", "turns",
           "prompt_tokens", "completion_tokens", "stop_reasons", "cost")  # fmt: skip
 
@@ -38,20 +38,20 @@ def kill_after(process: subprocess.Popen[str], folder: Path, more: int) -> bool:
     return alive and process.returncode == -signal.SIGKILL
 
 
-def test_killed_ten_times_every_rollout_is_there_once_and_the_totals_are_equal(
+def test_killed_again_and_again_every_rollout_is_there_once_and_the_totals_are_equal(
     tmp_path: Path,
 ) -> None:
     prices = tmp_path / "prices.toml"
     prices.write_text(f'[prices."{MODEL}"]\ninput = 1.0\noutput = 4.0\n')
     with standing(delay=0.03) as (url, server):
-        argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "50", "-r", "4", "-c", "4"]
+        argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "20", "-r", "4", "-c", "4"]
         argv += ["--prices", str(prices)]
         killed = 0
         for _ in range(KILLS):
             process = start(*argv, "-o", "broken", cwd=tmp_path)
             killed += kill_after(process, tmp_path / "broken", more=12)
         assert killed == KILLS
-        assert KILLS * 12 <= lines(tmp_path / "broken") < 200
+        assert KILLS * 12 <= lines(tmp_path / "broken") < 80
         code, _, err = run(*argv, "-o", "broken", cwd=tmp_path)
         assert code == 0, err
         code, _, err = run(*argv, "-o", "whole", "-c", "16", cwd=tmp_path)
@@ -61,14 +61,14 @@ def test_killed_ten_times_every_rollout_is_there_once_and_the_totals_are_equal(
         asked = len(server.stdout.readlines())
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert set(rollouts(whole).values()) == {1}
-    assert len(rollouts(whole)) == 200
+    assert len(rollouts(whole)) == 80
     assert rollouts(broken) == rollouts(whole)
     mine, other = results(broken), results(whole)
     totals, expected = ({name: each[name] for name in TOTALS} for each in (mine, other))
     assert flat(totals) == pytest.approx(flat(expected))
-    assert 0.4 < mine["reward"]["mean"] < 0.8
+    assert 0.3 < mine["reward"]["mean"] < 0.9
     # Only what was in flight was asked again, and the endpoint was tried once a start.
-    assert 400 <= asked <= 400 + KILLS * 4 + (KILLS + 2)
+    assert 160 <= asked <= 160 + KILLS * 4 + (KILLS + 2)
 
 
 def test_a_torn_last_line_is_done_over_and_nothing_else(

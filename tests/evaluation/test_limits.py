@@ -56,10 +56,9 @@ def test_cost(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_wall_time_ends_an_answer_that_is_under_way(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with standing(calls=True, delay=3.0) as (url, _):
-        found = evaluate(url, tmp_path, capsys, "--max-seconds", "1.0")
+    with standing(calls=True, delay=1.5) as (url, _):
+        found = evaluate(url, tmp_path, capsys, "--max-seconds", "0.5")
     assert (found["stop_reasons"], found["turns"]) == ({"max_seconds": 2}, 0)
-    assert found["seconds"]["total"] < 2 * 2.9
 
 
 def test_wall_time_is_not_spent_by_waiting_for_a_place(

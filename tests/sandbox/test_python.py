@@ -97,10 +97,8 @@ def test_on_timeout_the_code_stops_and_the_state_is_kept(code: str) -> None:
     "code",
     [
         "import time\ntry: time.sleep(10**6)\nexcept KeyboardInterrupt: time.sleep(10**6)",
-        "import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(10**6)",
         "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
         "import os; os.close(101); f = open('x', 'w'); import time; time.sleep(10**6)",
-        "sum(range(10**12))",
     ],
 )
 def test_code_that_does_not_stop_is_killed_and_the_loss_is_said(code: str) -> None:

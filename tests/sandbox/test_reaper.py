@@ -73,7 +73,7 @@ def wait_until_gone(engine: Engine, run: str) -> None:
     wait_until(lambda: not of_run(engine, run))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
 def test_containers_end_by_themselves_when_their_client_dies(
     engine: Engine, number: signal.Signals
 ) -> None:

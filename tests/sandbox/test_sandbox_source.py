@@ -219,26 +219,13 @@ def solver(messages: list[vf.Message]) -> Any:
     return f"```python\n{problem.solution}\n```"
 
 
-def test_sixteen_episodes_at_once_on_a_small_pool(engine: Engine) -> None:
+def test_more_episodes_than_the_pool_holds_run_at_once(engine: Engine) -> None:
     env = CodeContest(sandbox=SMALL)
     model = vf.ScriptedModel(solver)
-    evaluation = asyncio.run(vf.evaluate(env, model, tasks=16, max_concurrent=16))
-    assert [trace.error for trace in evaluation.traces] == [None] * 16
-    assert evaluation.rewards == [1.0] * 16
+    evaluation = asyncio.run(vf.evaluate(env, model, tasks=5, max_concurrent=5))
+    assert [trace.error for trace in evaluation.traces] == [None] * 5
+    assert evaluation.rewards == [1.0] * 5
     assert all(trace.timing["sandbox"] > 0 for trace in evaluation.traces)
-    assert ours(engine) == set()
-
-
-@pytest.mark.parametrize("name", ["math-python", "repo-fix"])
-def test_sixteen_episodes_at_once_of_the_others(engine: Engine, name: str) -> None:
-    env = vf.make(name, sandbox=SMALL)
-    call = {"python": {"code": "6 * 7"}} if name == "math-python" else {"list_files": {}}
-    model = vf.ScriptedModel([call, "Answer: 1"])
-    evaluation = asyncio.run(vf.evaluate(env, model, tasks=16, max_concurrent=16))
-    assert [trace.error for trace in evaluation.traces] == [None] * 16
-    assert evaluation.rewards == [0.0] * 16
-    said = {trace.messages[3].content.splitlines()[0] for trace in evaluation.traces}
-    assert said == {"42" if name == "math-python" else "README.md"}
     assert ours(engine) == set()
 
 
@@ -246,7 +233,7 @@ def test_no_episode_sees_another_ones_sandbox(engine: Engine) -> None:
     env = vf.Environment()
     env.tools = [vf.BashTool(sandbox_source(SMALL))]
     look = {"bash": {"command": "ls /workspace /tmp; echo mine > /workspace/a; echo b > /tmp/b"}}
-    tasks = [vf.Task(str(n), "Go.") for n in range(6)]
+    tasks = [vf.Task(str(n), "Go.") for n in range(3)]
     model = vf.ScriptedModel([look, "Done."])
     evaluation = asyncio.run(vf.evaluate(env, model, tasks=tasks, max_concurrent=2))
     said = {trace.messages[2].content for trace in evaluation.traces}

@@ -44,6 +44,7 @@ def failures(results: list[CheckResult]) -> dict[str, CheckResult]:
     return {result.name: result for result in results if result.outcome == "failed"}
 
 
+@pytest.mark.slow
 def test_containers_keep_the_contract(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.main(["self-check"])
     said = capsys.readouterr().out
@@ -52,6 +53,7 @@ def test_containers_keep_the_contract(engine: Engine, capsys: pytest.CaptureFixt
     assert {line.split()[1] for line in said.splitlines() if line.startswith("ok")} == GROUPS
 
 
+@pytest.mark.slow
 def test_the_local_backend_keeps_the_contract() -> None:
     async def run() -> list[CheckResult]:
         # Each group has its own sandbox anyway.
@@ -277,9 +279,9 @@ def test_a_broken_backend_is_caught(broken: Wrong, group: str, name: str) -> Non
 
 
 def test_a_backend_that_ignores_timeouts_is_caught_and_waited_for_no_longer_than_said() -> None:
-    results = check(backend(IgnoresTimeouts), "timeouts", match="a ", patience=2)
+    results = check(backend(IgnoresTimeouts), "timeouts", match="a ", patience=1)
     found = failures(results)["one that is over is a result, with the output so far"]
-    assert (found.expected, found.came) == ("an end within 2 s", "none")
+    assert (found.expected, found.came) == ("an end within 1 s", "none")
     # Those after a failure have a sandbox of their own.
     passed = {result.name for result in results if result.outcome == "passed"}
     assert "a quick death by a signal is none" in passed

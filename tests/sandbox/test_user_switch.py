@@ -147,7 +147,7 @@ def test_a_program_has_three_descriptors_and_none_of_ours(workdir: Path) -> None
 def test_killing_all_that_can_be_killed_kills_only_ones_own(workdir: Path) -> None:
     async def body(box: Session) -> None:
         await box.write_file("large", b"x" * 20 * MIB)
-        for _ in range(3):
+        for _ in range(2):
             # It spares the one that asks for it.
             assert (await box.exec("kill -9 -1; echo left")).stdout == "left\n"
             await asyncio.gather(box.python("1"), box.bash("1"))  # these may notice, and be lost
@@ -158,7 +158,7 @@ def test_killing_all_that_can_be_killed_kills_only_ones_own(workdir: Path) -> No
             assert (await box.python("'fine'")).stdout == "'fine'\n"
             assert (await box.bash("echo fine")).stdout == "fine\n"
         loop = "while :; do kill -STOP -1; kill -9 -1; done"
-        attack = asyncio.create_task(box.exec(loop, timeout=3))
+        attack = asyncio.create_task(box.exec(loop, timeout=1))
         for _ in range(5):
             assert len(await box.read_file("large")) == 20 * MIB
             await box.write_file("small", "x")
@@ -195,7 +195,7 @@ def test_files_are_judged_as_the_user_s(workdir: Path) -> None:
 def test_a_link_that_is_swapped_meanwhile_leads_nowhere_else(workdir: Path) -> None:
     async def body(box: Session) -> None:
         swap = "echo mine > mine; while :; do ln -sfn /etc/shadow l; ln -sfn mine l; done"
-        swapping = asyncio.create_task(box.exec(swap, timeout=3))
+        swapping = asyncio.create_task(box.exec(swap, timeout=1))
         while not swapping.done():
             try:
                 assert await box.read_file("l") == b"mine\n"
@@ -234,7 +234,7 @@ def test_another_user_can_be_had_and_is_killed_as_well(workdir: Path) -> None:
 def test_a_fork_bomb_is_put_out(workdir: Path, bomb: str) -> None:
     async def body(box: Session) -> None:
         for call in (box.exec, box.bash):
-            result = await call(bomb, timeout=1.0)
+            result = await call(bomb, timeout=0.5)
             assert result.timed_out or "fork" in result.stderr
         assert (await box.exec("echo fine", timeout=20)).stdout == "fine\n"
         assert (await box.bash("echo fine", timeout=20)).stdout == "fine\n"

@@ -78,7 +78,11 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reported]:
         yield report
 
 
-@pytest.fixture(params=TASKS)
+def maybe_slow(name: str) -> Any:
+    return pytest.param(name, marks=pytest.mark.slow if name in IN_CONTAINERS else ())
+
+
+@pytest.fixture(params=map(maybe_slow, TASKS))
 def name(request: pytest.FixtureRequest) -> str:
     """An environment that can run here."""
     if request.param in IN_CONTAINERS:
@@ -98,12 +102,12 @@ def test_it_passes_every_check(name: str, reported: Reported) -> None:
     assert {f.check: f.status for f in reported(name).findings} == expected
 
 
-@pytest.mark.parametrize("hacker", SUITE)
-def test_no_hacker_is_paid_more_than_a_guess(name: str, hacker: str, reported: Reported) -> None:
+def test_no_hacker_is_paid_more_than_a_guess(name: str, reported: Reported) -> None:
     results = {agent.name: agent for agent in reported(name).agents}
     assert results["oracle"].mean == 1.0
-    assert results[hacker].mean <= results["guess"].mean + 0.1
-    assert len(results[hacker].scored) == TASKS[name]
+    for hacker in SUITE:
+        assert results[hacker].mean <= results["guess"].mean + 0.1, hacker
+        assert len(results[hacker].scored) == TASKS[name], hacker
 
 
 @pytest.mark.parametrize("operations", [1, 4])

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,142 +19,44 @@ from tests.waiting import until, wait_until
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
-from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import DEFAULT_IMAGE
 from vf.sandbox.container.reaper import find, reap
 
 from .conftest import PROFILE, probe, processes_of
 
 CLIENT = """
-import asyncio, sys
+import asyncio
 from vf.sandbox.container.opening import open_container
 async def main():
     async with open_container() as sandbox:
         print(sandbox.name, flush=True)
-        running = asyncio.create_task(sandbox.exec("setsid sleep 1250 & sleep 1251", timeout=300))
-        while True:
-            result = await sandbox.python("6 * 7")
-            print(result.stdout.strip(), flush=True)
-            if not sys.stdin.readline():
-                return
+        await sandbox.exec("setsid sleep 1250 & sleep 1251", timeout=300)
 asyncio.run(main())
 """
-
-
-class Client:
-    """Another run: a process of its own with a sandbox in which something runs."""
-
-    def __init__(self) -> None:
-        root = Path(__file__).parents[3]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", CLIENT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(root)},
-        )
-        assert self.process.stdout is not None
-        self.name = self.process.stdout.readline().strip()
-        assert self.process.stdout.readline() == "42\n"
-
-    def ask(self) -> str:
-        """Have it use its sandbox; return what came of it."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write("again\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
-
-    def end(self) -> None:
-        """End it, well or badly."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-@pytest.fixture
-def start_client(engine: Engine) -> Iterator[Callable[[], Client]]:
-    """Starts other runs; all are ended."""
-    clients: list[Client] = []
-
-    def start() -> Client:
-        clients.append(Client())
-        return clients[-1]
-
-    yield start
-    for client in clients:
-        client.end()
 
 
 def names(engine: Engine) -> set[str]:
     return {item.name for item in asyncio.run(find(engine))}
 
 
-def test_a_client_that_is_killed_leaves_nothing(
-    engine: Engine, start_client: Callable[[], Client]
-) -> None:
-    client = start_client()
-    container = engine.call_now("inspect_container", client.name)["Id"]
-    wait_until(lambda: sum("sleep 125" in line for line in processes_of(container).values()) >= 2)
-    client.process.send_signal(signal.SIGKILL)
-    client.process.wait()
-    # Its end of the stream is closed with it: the supervisor ends without anybody's help.
-    wait_until(lambda: processes_of(container) == {})
-    wait_until(lambda: client.name not in names(engine))
-    asyncio.run(reap(engine))  # has nothing to do, and says so by not failing
-
-
-def test_the_reaper_removes_what_a_killed_client_left_behind(
-    engine: Engine, start_client: Callable[[], Client]
-) -> None:
-    client = start_client()
-    container = engine.call_now("inspect_container", client.name)["Id"]
-    # As if the container could not have noticed: it stands still while its client dies.
-    engine.call_now("pause", client.name)
-    client.process.send_signal(signal.SIGKILL)
-    client.process.wait()
+def test_the_reaper_removes_what_a_killed_client_left_behind(engine: Engine) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", CLIENT], stdout=subprocess.PIPE, text=True
+    ) as client:
+        assert client.stdout is not None
+        name = client.stdout.readline().strip()
+        container = engine.call_now("inspect_container", name)["Id"]
+        try:
+            wait_until(lambda: {"sleep 1250", "sleep 1251"} <= {*processes_of(container).values()})
+            # As if the container could not have noticed: it stands still while its client dies.
+            engine.call_now("pause", name)
+        finally:
+            client.kill()
     removed = {item.name: item.dead for item in asyncio.run(reap(engine))}
-    if client.name in removed:  # otherwise another run on this engine removed it first
-        assert "is gone" in str(removed[client.name])
-    assert client.name not in names(engine)
+    if name in removed:  # otherwise another run on this engine removed it first
+        assert "is gone" in str(removed[name])
+    assert name not in names(engine)
     assert processes_of(container) == {}
-
-
-def test_the_reapers_of_two_runs_leave_each_other_alone(
-    engine: Engine, start_client: Callable[[], Client]
-) -> None:
-    one, other = start_client(), start_client()
-
-    async def run() -> None:
-        async with open_container(PROFILE) as mine:  # its reaper ran when it was opened
-            for _ in range(3):
-                removed = await reap(engine)
-                assert not {item.name for item in removed} & {one.name, other.name, mine.name}
-            assert {one.name, other.name, mine.name} <= {item.name for item in await find(engine)}
-            await probe(mine)
-
-    asyncio.run(run())
-    third = start_client()  # and its reaper too
-    assert [client.ask() for client in (one, other, third)] == ["42"] * 3
-    one.end()
-    assert [client.ask() for client in (other, third)] == ["42"] * 2
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_client_that_is_told_to_end_leaves_nothing(
-    engine: Engine, start_client: Callable[[], Client], number: signal.Signals
-) -> None:
-    client = start_client()
-    client.process.send_signal(number)
-    client.end()
-    wait_until(lambda: client.name not in names(engine))
 
 
 class SecondEngine:
@@ -259,6 +161,7 @@ def second(containers: None) -> Iterator[SecondEngine]:
     found.close()
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_restarted_under_load_loses_honestly(
     engine: Engine, second: SecondEngine
 ) -> None:

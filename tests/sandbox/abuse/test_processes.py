@@ -35,35 +35,15 @@ assert 1 in ours and len(ours) > 2, ours
 """
 
 
-def test_a_sleeper_in_the_background_dies_with_the_timeout(arena: Arena) -> None:
-    async def attack(sandbox: DockerSandbox) -> None:
-        result = await sandbox.exec("sleep 1234 & sleep 1235 & (sleep 1236 &); wait", timeout=0.5)
-        assert result.timed_out
-        await arena.gone("sleep 123")
-
-    arena.attack(attack)
-
-
-def test_a_sleeper_in_the_background_does_not_hold_the_answer_up(arena: Arena) -> None:
-    async def attack(sandbox: DockerSandbox) -> None:
-        result = await sandbox.exec("sleep 1237 & echo done", timeout=50)
-        assert (result.stdout, result.timed_out) == ("done\n", False)
-        await sandbox.exec("kill $(pgrep -x sleep || ps ax | awk '/sleep 1237/ {print $1}')")
-
-    arena.attack(attack)
-
-
-@pytest.mark.parametrize("how", ["exec", "python", "bash"])
-def test_a_daemon_dies_with_the_timeout(arena: Arena, how: str) -> None:
+def test_a_daemon_dies_with_the_timeout(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         code = DAEMON.format(then="time.sleep(1000)")
-        if how == "exec":
-            result = await sandbox.exec(["python3", "-c", code], timeout=0.7)
-        elif how == "python":
-            result = await sandbox.python(code, timeout=0.7)
-        else:
-            result = await sandbox.bash(f'python3 -c "{code}"', timeout=0.7)
-        assert result.timed_out
+        results = await asyncio.gather(
+            sandbox.exec(["python3", "-c", code], timeout=0.7),
+            sandbox.python(code, timeout=0.7),
+            sandbox.bash(f'python3 -c "{code}"', timeout=0.7),
+        )
+        assert [result.timed_out for result in results] == [True] * 3
         await arena.gone("vf-daemon")
 
     arena.attack(attack)
@@ -97,78 +77,28 @@ def test_zombies_are_buried(arena: Arena) -> None:
     arena.attack(attack)
 
 
-def test_signals_that_are_ignored_do_not_help(arena: Arena) -> None:
+def test_killing_everybody_kills_only_what_the_model_started(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
-        code = (
-            "import signal, time\n"
-            "for n in set(signal.valid_signals()) - {9, 19}: signal.signal(n, signal.SIG_IGN)\n"
-            "time.sleep(1000)  # vf-stubborn"
-        )
-        result = await sandbox.exec(["python3", "-c", code], timeout=0.7)
-        assert (result.returncode, result.timed_out) == (137, True)
-        result = await sandbox.python(code, timeout=0.5)
-        assert result.timed_out
-        assert "lost" in result.stderr
-        result = await sandbox.bash("trap '' INT TERM HUP USR1; sleep 1239", timeout=0.5)
-        assert result.timed_out
-        await arena.gone("vf-stubborn")
-        await arena.gone("sleep 1239")
+        # os.kill(-1) spares the caller, who then kills itself.
+        suicide = "import os; os.kill(-1, 9); os.kill(os.getpid(), 9)"
+        assert (await sandbox.exec(["python3", "-c", suicide])).returncode == 137
+        assert (await sandbox.exec("echo alive")).stdout == "alive\n"
+        await sandbox.python("import os; os.kill(-1, 9)")
+        assert (await sandbox.exec("echo alive")).stdout == "alive\n"
+        await sandbox.bash("kill -9 -1")
+        assert (await sandbox.exec("echo alive")).stdout == "alive\n"
 
     arena.attack(attack)
 
 
-def test_stopped_processes_are_killed_too(arena: Arena) -> None:
-    async def attack(sandbox: DockerSandbox) -> None:
-        result = await sandbox.exec("sleep 1240 & kill -STOP $! $$; sleep 1241", timeout=0.5)
-        assert result.timed_out
-        await arena.gone("sleep 124")
-
-    arena.attack(attack)
-
-
-@pytest.mark.parametrize("how", ["exec", "python", "bash"])
-def test_waiting_for_stdin_ends_at_once(arena: Arena, how: str) -> None:
-    async def attack(sandbox: DockerSandbox) -> None:
-        if how == "exec":
-            result = await sandbox.exec("read line; cat; echo done", timeout=30)
-        elif how == "python":
-            result = await sandbox.python("import sys; print(sys.stdin.read() + 'done')")
-        else:
-            result = await sandbox.bash("read line; cat; echo done", timeout=30)
-        assert (result.stdout, result.timed_out) == ("done\n", False)
-
-    arena.attack(attack)
-
-
-@pytest.mark.parametrize("how", ["exec", "python", "bash"])
-def test_killing_everybody_kills_only_what_the_model_started(arena: Arena, how: str) -> None:
-    async def attack(sandbox: DockerSandbox) -> None:
-        for _ in range(5):
-            if how == "exec":
-                # Spares the caller, who is then killed by himself.
-                result = await sandbox.exec(
-                    ["python3", "-c", "import os; os.kill(-1, 9); os.kill(os.getpid(), 9)"]
-                )
-                assert result.returncode == 137
-            elif how == "python":
-                await sandbox.python("import os; os.kill(-1, 9)")
-            else:
-                await sandbox.bash("kill -9 -1")
-            assert (await sandbox.exec("echo alive")).stdout == "alive\n"
-
-    arena.attack(attack)
-
-
-@pytest.mark.parametrize("signal", ["KILL", "TERM", "STOP", "INT", "HUP", "SEGV", "CHLD", "ALRM"])
-def test_pid_1_the_supervisor_and_the_keepers_cannot_be_signalled(
-    arena: Arena, signal: str
-) -> None:
+def test_pid_1_the_supervisor_and_the_keepers_cannot_be_signalled(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         code = OURS + (
             "import signal\n"
             "for pid in ours:\n"
-            f"    try: os.kill(pid, signal.SIG{signal}); print('signalled', pid)\n"
-            "    except (PermissionError, ProcessLookupError): pass\n"
+            "    for name in ('KILL', 'TERM', 'STOP', 'INT', 'HUP', 'SEGV', 'CHLD', 'ALRM'):\n"
+            "        try: os.kill(pid, getattr(signal, 'SIG' + name)); print(name, pid)\n"
+            "        except (PermissionError, ProcessLookupError): pass\n"
             "print('done')"
         )
         assert (await sandbox.exec(["python3", "-c", code])).stdout == "done\n"
@@ -295,8 +225,8 @@ def test_frames_cannot_be_forged(arena: Arena, how: str) -> None:
 
 def test_descriptors_that_are_closed_harm_only_who_closed_them(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
-        await sandbox.python("import os; os.closerange(0, 200)", timeout=3)
-        await sandbox.bash("for n in {0..120}; do eval exec $n'<&-'; done", timeout=3)
+        await sandbox.python("import os; os.closerange(0, 200)", timeout=1)
+        await sandbox.bash("for n in {0..120}; do eval exec $n'<&-'; done", timeout=1)
         await sandbox.bash("cat /dev/zero >&101 <&100", timeout=0.5)
         assert (await sandbox.exec("echo alive")).stdout == "alive\n"
         # A shell without stdout is what was asked for; the next one has one again.
