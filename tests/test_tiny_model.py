@@ -15,6 +15,8 @@ from scripts.make_tiny_model import IMPERFECT, demonstrate, main, script
 from vf.environments.bundled.calculator import Calculator
 from vf.inference.model_files import resolve_model
 
+pytestmark = pytest.mark.slow
+
 
 def rewards(behaviour: str, seed: int = 0) -> list[float | None]:
     """Return what scripted agents of one kind get for 40 tasks."""

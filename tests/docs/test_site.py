@@ -17,6 +17,8 @@ import pytest
 from benchmarks.chromium import Tab, chromium, find_chromium
 from tests.docs.blocks import ROOT
 
+pytestmark = pytest.mark.slow
+
 ATTRIBUTES = {"a": "href", "link": "href", "script": "src", "img": "src", "iframe": "src"}
 
 

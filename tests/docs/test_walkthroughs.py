@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.blocks import ROOT, blocks
+
+pytestmark = pytest.mark.slow
 
 EVAL = "vf-rl eval verifiers:spell-out"
 TRAIN = "vf-rl run.toml"

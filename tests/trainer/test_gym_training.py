@@ -6,9 +6,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import vf
 from vf.bridges.gym.from_gym import GymEnvironment
 from vf.trainer.rl_trainer import RLTrainer
+
+pytestmark = pytest.mark.slow
 
 ARGS = """
 gymnasium_id = "FrozenLake-v1"

@@ -5,7 +5,11 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any
 
+import pytest
+
 from vf.trainer.rl_trainer import RLTrainer
+
+pytestmark = pytest.mark.slow
 
 
 def digit_share(make_trainer: Any, shuffled: bool) -> tuple[float, float]:

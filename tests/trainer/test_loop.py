@@ -108,6 +108,7 @@ def test_a_streamed_gradient_is_the_whole_steps(
 
 
 @pytest.mark.parametrize("num_substeps", [1, 2])
+@pytest.mark.slow
 def test_streaming_trains_what_the_step_would_have(make_trainer: Any, num_substeps: int) -> None:
     lines = []
     for stream in (False, True):

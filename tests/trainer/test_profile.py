@@ -133,6 +133,7 @@ def test_six_flops_for_each_weight_and_token() -> None:
     assert cost.forward(work) + cost.backward(work) == 6 * 1000 * 7
 
 
+@pytest.mark.slow
 def test_a_profiled_run_has_a_trace_and_numbers_that_fit(make_trainer: TrainerFactory) -> None:
     seen: list[MicroBatch] = []
     trainer = make_trainer(max_steps=6)
@@ -184,6 +185,7 @@ def test_steps_without_a_lesson_are_told_apart_from_a_profile(make_trainer: Trai
     assert len(trainer.folder.read_metrics()) == 2
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from vf.environments.environment import Split
 from vf.inference.model import Sampling
 from vf.trainer.rl_trainer import RLTrainer
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class LongAnswers(vf.Environment):

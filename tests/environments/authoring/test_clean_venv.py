@@ -9,6 +9,8 @@ import pytest
 
 from tests.environments.authoring.conftest import CleanVenv
 
+pytestmark = pytest.mark.slow
+
 COMBINATIONS = {
     "just-asks": [],
     "with-tools": ["--tools", "--prime-rl"],

@@ -60,6 +60,7 @@ CASES: list[tuple[str, int, dict[str, Any]]] = [
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is measured as on Linux")
 @pytest.mark.parametrize(("shape", "tokens", "changes"), CASES)
+@pytest.mark.slow
 def test_the_prediction_is_near_the_measured_peak(
     shape: str, tokens: int, changes: dict[str, Any], tmp_path: Path
 ) -> None:

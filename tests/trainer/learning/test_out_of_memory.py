@@ -221,6 +221,7 @@ def long_samples() -> list[Sample]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the address space is limited as on Linux")
+@pytest.mark.slow
 def test_an_allocation_that_really_fails_is_survived() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SHORT_OF_MEMORY],
@@ -259,6 +260,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_one_of_two_processes_tries_again_and_the_other_waits_for_it() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

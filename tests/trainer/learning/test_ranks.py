@@ -19,6 +19,8 @@ from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.ranks import balance
 from vf.trainer.saving.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("rank_updates.py")
 
 

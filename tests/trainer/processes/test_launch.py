@@ -77,6 +77,7 @@ def accelerate_launch(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
 
 
+@pytest.mark.slow
 def test_a_run_in_two_processes_is_written_once_and_resumes_exactly(config: Path) -> None:
     done = accelerate_launch(str(config))
     assert done.returncode == 0, done.stderr
@@ -147,6 +148,7 @@ def running(config: Path) -> Iterator[tuple[subprocess.Popen[str], dict[int, int
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
+@pytest.mark.slow
 class TestAnEndlessRun:
     def test_ends_when_a_follower_is_killed(self, running: Any) -> None:
         launcher, pids = running

@@ -16,6 +16,8 @@ from vf.trainer.commands.main import main
 from vf.trainer.processes import tmux
 from vf.trainer.run.run_folder import RunFolder
 
+pytestmark = pytest.mark.slow
+
 needs_tmux = pytest.mark.skipif(
     shutil.which("tmux") is None,
     reason="TMUX IS NOT INSTALLED, so `vf-rl --tmux` is not tested here: apt install tmux",

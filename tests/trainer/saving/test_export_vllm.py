@@ -23,6 +23,8 @@ from vf.inference.vllm.server_process import ServerProcess
 from vf.inference.wire import JsonClient
 from vf.trainer.commands.main import main
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def serving(command: str, python: str, log: Path) -> Iterator[str]:

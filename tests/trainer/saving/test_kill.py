@@ -15,6 +15,8 @@ from tests.trainer.saving.comparing import comparable
 from tests.trainer.saving.kill_run import STEPS, train
 from vf.trainer.run.run_folder import RunFolder
 
+pytestmark = pytest.mark.slow
+
 KILLS = 6
 
 

@@ -15,6 +15,8 @@ from vf.runtime.errors import TrainingError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import latest_checkpoint
 
+pytestmark = pytest.mark.slow
+
 # One rollout at a time, so that the metrics are equal to the last bit; no checkpoint but the last.
 SETTINGS = {
     "max_steps": 4,

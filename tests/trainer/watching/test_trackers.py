@@ -130,6 +130,7 @@ def wandb_records(folder: RunFolder) -> Iterator[Any]:
                 whole = b""
 
 
+@pytest.mark.slow
 def test_wandb_and_trackio_go_on_in_the_same_run(folder: RunFolder, environ: Any) -> None:
     names = ["wandb", "trackio"]
     first = [names, str(folder.path), 0, [0, 5], RAW]
