@@ -32,6 +32,8 @@ from vf.trainer.sft.training import (
     warm_start,
 )
 
+pytestmark = pytest.mark.trl
+
 MakeConfig = Callable[..., SftConfig]
 QUICK: dict[str, Any] = {
     "max_steps": 12,
