@@ -65,7 +65,14 @@ def test_gymnasiums_own_checker_passes(name: str, args: dict[str, Any]) -> None:
     env.close()
 
 
-@pytest.mark.parametrize("name", ["code-contest", "math-python", "repo-fix"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "math-python",
+        pytest.param("code-contest", marks=pytest.mark.slow),
+        pytest.param("repo-fix", marks=pytest.mark.slow),
+    ],
+)
 def test_it_passes_with_real_containers(name: str, containers: None) -> None:
     env = gymnasium.make(BUNDLED[name][0])
     check_env(env.unwrapped)
@@ -115,10 +122,16 @@ def test_a_time_limit_truncates(name: str, args: dict[str, Any]) -> None:
     env.close()
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_vector_of_them_says_what_single_ones_say(
-    name: str, args: dict[str, Any], mode: str
-) -> None:
+def test_a_vector_of_them_says_what_single_ones_say(name: str, args: dict[str, Any]) -> None:
+    compare_vector(name, args, "sync")
+
+
+@pytest.mark.parametrize("name", ["calculator", "math-python"])
+def test_a_vector_in_processes_says_what_single_ones_say(name: str, args: dict[str, Any]) -> None:
+    compare_vector(name, args, "async")
+
+
+def compare_vector(name: str, args: dict[str, Any], mode: str) -> None:
     vector = gymnasium.make_vec(
         BUNDLED[name][0],
         num_envs=2,

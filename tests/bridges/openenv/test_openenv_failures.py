@@ -33,10 +33,10 @@ def failed(trace: vf.Trace) -> str:
 
 
 def test_a_server_that_raises_or_never_answers_is_no_reward(guess: str) -> None:
-    environment = OpenEnvEnvironment(guess, message_timeout=2)
+    environment = OpenEnvEnvironment(guess, message_timeout=1)
     assert "the disk is full" in failed(run(environment, ["9", "raise"]))
     assert all_closed()
-    assert "step: no answer within 2 s" in failed(run(environment, ["9", "hang"]))
+    assert "step: no answer within 1 s" in failed(run(environment, ["9", "hang"]))
     servers.OPEN.clear()  # the server is still at it
 
 
@@ -105,19 +105,20 @@ def doomed() -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     process.wait()
 
 
+@pytest.mark.slow
 def test_a_server_that_freezes_dies_or_is_started_anew_is_no_reward(
     doomed: tuple[int, subprocess.Popen[bytes]],
 ) -> None:
     port, process = doomed
-    environment = OpenEnvEnvironment(f"http://127.0.0.1:{port}", message_timeout=2)
+    environment = OpenEnvEnvironment(f"http://127.0.0.1:{port}", message_timeout=1)
 
     def freeze(messages: list[Message]) -> str:
         if len(messages) > 1:
             process.send_signal(signal.SIGSTOP)
         return "9"
 
-    assert "no answer within 2 s" in failed(run(environment, freeze))
-    assert "no answer within 2 s" in failed(run(environment, freeze))  # nobody to connect to
+    assert "no answer within 1 s" in failed(run(environment, freeze))
+    assert "no answer within 1 s" in failed(run(environment, freeze))  # nobody to connect to
     process.send_signal(signal.SIGCONT)
     patient = OpenEnvEnvironment(f"http://127.0.0.1:{port}")
     with contextlib.ExitStack() as stack:

@@ -62,7 +62,11 @@ async def theirs(environment: TasksetEnvironment, script: Sequence[Line]) -> Any
                 "42",
             ],
         ),
-        ("their-tally", [{"tally_add": {"number": 50}}, {"tally_add": {"number": 50}}]),
+        pytest.param(
+            "their-tally",
+            [{"tally_add": {"number": 50}}, {"tally_add": {"number": 50}}],
+            marks=pytest.mark.slow,
+        ),
         ("their-hooks", ["wor"]),
     ],
     ids=["solved", "stopped", "without tools"],

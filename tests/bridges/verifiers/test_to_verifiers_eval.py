@@ -24,6 +24,7 @@ pytest.importorskip("verifiers.v1")
 
 from tests.inference.tiny_serving import load_model, running_engine, running_server
 
+pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[3] / "docs" / "prime-rl.md"
 
 
