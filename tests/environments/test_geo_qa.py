@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import vf
-from vf.environments.bundled.geo.baselines import NoTools, RandomAgent
+from tests.environments.geo_baselines import NoTools, RandomAgent
 from vf.environments.bundled.geo.passages import documents
 from vf.environments.bundled.geo_qa import GeoQA
 from vf.inference.model import Model

@@ -1,1 +1,1 @@
-"""What geo-qa is made of: facts from GeoNames, passages about them, questions, baselines."""
+"""What geo-qa is made of: facts from GeoNames, passages about them, questions."""
