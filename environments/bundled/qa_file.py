@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vf.environments.datasets.rows import Row, json_rows
 from vf.runtime.errors import ConfigError, did_you_mean
+from vf.runtime.rows import Row, json_rows
 
 FIELDS = ("id", "question", "golden_answers")
 

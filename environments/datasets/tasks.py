@@ -17,9 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast, get_args
 
-from vf.environments.datasets.rows import Placed, Row, Source, read_rows
 from vf.environments.environment import Split
 from vf.runtime.errors import ConfigError, did_you_mean
+from vf.runtime.rows import Placed, Row, Source, read_rows
 from vf.runtime.seeding import derive_seed
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
@@ -64,7 +64,7 @@ def tasks_from(
         source: A file (``.jsonl``, ``.csv``, ``.tsv``, ``.parquet``), ``hf:NAME`` or a list of
             them; rows, a generator or a Hugging Face dataset; a function that returns rows; or
             ``{"train": ..., "eval": ...}`` with one of these for each. See
-            :func:`~vf.environments.datasets.rows.read_rows`.
+            :func:`~vf.runtime.rows.read_rows`.
         split: Which split.
         prompt: The field with the prompt, text or chat messages; or a function of the row.
         answer: The same for the answer, anything that JSON can hold; None for no answer.

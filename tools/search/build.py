@@ -46,7 +46,7 @@ def build_index(
     Where a build is killed between the two, the next one puts the old index back first.
 
     Args:
-        documents: A path ending in ``.jsonl``, ``.jsonl.gz`` or ``.parquet``, ``hf:NAME`` for a
+        documents: A path ending in ``.jsonl``, ``.csv``, ``.parquet``..., ``hf:NAME`` for a
             Hugging Face dataset, or an iterable of documents or mappings.
         path: The index's folder.
         overwrite: Replace an index that is there.

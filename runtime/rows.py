@@ -1,6 +1,6 @@
 """Where rows come from: JSON lines, CSV, Parquet, a Hugging Face dataset, or anything iterable.
 
-Files are read as a stream, a row at a time. What is wrong with a row is said with its place.
+Files are read as a stream, one row at a time. An error in a row names its place.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from typing import Any, BinaryIO, TypeAlias
 
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
@@ -29,6 +30,19 @@ _HUB = "hf:"
 _JSON = (".jsonl", ".ndjson")
 _CSV = {".csv": ",", ".tsv": "\t"}
 _LONGEST_CELL = 2**27  # characters; csv refuses cells of more than 131,072 by default
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a source has been read.
+
+    Attributes:
+        done: Bytes or rows read so far of the current file.
+        total: Its size in the same unit; None if it is not known.
+    """
+
+    done: int = 0
+    total: int | None = None
 
 
 def read_rows(source: Source, *, streaming: bool = False) -> Iterator[Placed]:
@@ -49,7 +63,7 @@ def read_rows(source: Source, *, streaming: bool = False) -> Iterator[Placed]:
     if isinstance(source, str | Path):
         source = [source]
     if isinstance(source, list | tuple) and source and isinstance(source[0], str | Path):
-        return chain.from_iterable([_open(str(name), streaming) for name in source])
+        return read_files([str(name) for name in source], streaming=streaming)
     if isinstance(source, Mapping):
         raise ConfigError(
             f"the rows must be an iterable of mappings, got one mapping with {_named(source)}"
@@ -63,39 +77,57 @@ def read_rows(source: Source, *, streaming: bool = False) -> Iterator[Placed]:
     return (_placed(f"row {number}", row) for number, row in enumerate(rows, 1))
 
 
-def _open(name: str, streaming: bool) -> Iterator[Placed]:
+def read_files(
+    names: Iterable[str], *, streaming: bool = False, progress: Progress | None = None
+) -> Iterator[Placed]:
+    """Return the rows of files and Hugging Face datasets, and the place of each.
+
+    Args:
+        names: As in :func:`read_rows`.
+        streaming: As in :func:`read_rows`.
+        progress: Updated with each row.
+
+    Raises:
+        ConfigError: A file is missing or of an unknown kind (raised immediately), or cannot be
+            read.
+    """
+    progress = progress or Progress()
+    return chain.from_iterable([_open(name, streaming, progress) for name in names])
+
+
+def _open(name: str, streaming: bool, progress: Progress) -> Iterator[Placed]:
     if name.startswith(_HUB):
-        return _hub_rows(name, streaming)
+        return _hub_rows(name, streaming, progress)
     path = Path(name).expanduser()
     suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
     kind = suffixes[-1] if suffixes else ""
     if kind not in (*_JSON, *_CSV, ".parquet"):
         raise ConfigError(
-            f"{name}: of what kind is it? Name it .jsonl, .csv, .tsv or .parquet, or write hf:NAME "
-            "for a Hugging Face dataset"
+            f"{name}: of what kind is it? Please name it .jsonl, .csv, .tsv or .parquet, or write "
+            "hf:NAME for a Hugging Face dataset"
         )
     if not path.is_file():
-        hint = (
-            ""
-            if path.is_absolute()
-            else (
-                f", as seen from {Path.cwd()}; for a file beside your code write "
-                f"Path(__file__).with_name({path.name!r})"
-            )
-        )
-        raise ConfigError(f"there is no file {path}{hint}")
+        hint = f", as seen from {Path.cwd()}; for a file beside your code write "
+        hint += f"Path(__file__).with_name({path.name!r})"
+        raise ConfigError(f"there is no file {path}{'' if path.is_absolute() else hint}")
     if kind in _JSON:
-        return json_rows(path)
-    return _parquet_rows(path) if kind == ".parquet" else _csv_rows(path, _CSV[kind])
+        return json_rows(path, progress)
+    if kind == ".parquet":
+        return _parquet_rows(path, progress)
+    return _csv_rows(path, _CSV[kind], progress)
 
 
-def json_rows(path: Path) -> Iterator[Placed]:
+def json_rows(path: Path, progress: Progress | None = None) -> Iterator[Placed]:
     """Yield the objects of a JSONL file with their places; empty lines are skipped.
+
+    Args:
+        path: The file.
+        progress: Updated with each row, in bytes.
 
     Raises:
         ConfigError: The file cannot be read, or a line is not a JSON object.
     """
-    with _reading(path) as lines:
+    with _lines(path, progress or Progress()) as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 where = f"{path}, line {number}"
@@ -106,8 +138,8 @@ def json_rows(path: Path) -> Iterator[Placed]:
                 yield _placed(where, row)
 
 
-def _csv_rows(path: Path, delimiter: str) -> Iterator[Placed]:
-    with _reading(path) as raw:
+def _csv_rows(path: Path, delimiter: str, progress: Progress) -> Iterator[Placed]:
+    with _lines(path, progress) as raw:
         csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
         text = (line.decode("utf-8-sig" if n == 0 else "utf-8") for n, line in enumerate(raw))
         reader = csv.reader(text, delimiter=delimiter, strict=True)
@@ -140,20 +172,21 @@ def _header(where: str, cells: list[str]) -> list[str]:
     return names
 
 
-def _parquet_rows(path: Path) -> Iterator[Placed]:
+def _parquet_rows(path: Path, progress: Progress) -> Iterator[Placed]:
     parquet = load("pyarrow.parquet", EXTRA)
-    number = 0
+    progress.done = 0
     try:
         with parquet.ParquetFile(path) as file:
+            progress.total = file.metadata.num_rows
             for batch in file.iter_batches(batch_size=1024):
                 for row in batch.to_pylist():
-                    number += 1
-                    yield f"{path}, row {number}", row
+                    progress.done += 1
+                    yield f"{path}, row {progress.done}", row
     except (OSError, ValueError) as error:  # those of pyarrow are either
-        raise ConfigError(f"{path}, after row {number}: not Parquet: {error}") from error
+        raise ConfigError(f"{path}, after row {progress.done}: not Parquet: {error}") from error
 
 
-def _hub_rows(name: str, streaming: bool) -> Iterator[Placed]:
+def _hub_rows(name: str, streaming: bool, progress: Progress) -> Iterator[Placed]:
     datasets = load("datasets", EXTRA)
     address, _, split = name.removeprefix(_HUB).partition("@")
     repository, _, config = address.partition(":")
@@ -163,27 +196,42 @@ def _hub_rows(name: str, streaming: bool) -> Iterator[Placed]:
         )
     except Exception as error:  # a dozen kinds, from the hub's and the network's
         raise ConfigError(f"cannot load {name}: {type(error).__name__}: {error}") from error
-    return _numbered(name, rows)
+    return _numbered(name, rows, progress)
 
 
-def _numbered(name: str, rows: Rows) -> Iterator[Placed]:
-    number = 0
+def _numbered(name: str, rows: Rows, progress: Progress) -> Iterator[Placed]:
+    progress.done, progress.total = 0, None
     try:
-        for number, row in enumerate(rows, 1):
-            yield f"{name}, row {number}", row
+        for row in rows:
+            progress.done += 1
+            yield f"{name}, row {progress.done}", row
     except Exception as error:  # as above, where the network is lost half way
         raise ConfigError(
-            f"cannot read {name} after row {number}: {type(error).__name__}: {error}"
+            f"cannot read {name} after row {progress.done}: {type(error).__name__}: {error}"
         ) from error
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[IO[bytes]]:
+def _lines(path: Path, progress: Progress) -> Iterator[Iterator[bytes]]:
+    """Open a file, packed or not, for the length of a with block and return its lines."""
+    number = 0
+
+    def lines(raw: BinaryIO) -> Iterator[bytes]:
+        nonlocal number
+        packed = path.suffix == ".gz"
+        for line in gzip.GzipFile(fileobj=raw) if packed else raw:
+            number += 1
+            progress.done = raw.tell()
+            yield line
+        progress.done = raw.tell()
+
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-            yield cast(IO[bytes], lines)
+        with path.open("rb") as raw:
+            progress.total = path.stat().st_size
+            yield lines(raw)
     except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+        place = f", after line {number}" if number else ""
+        raise ConfigError(f"cannot read {path}{place}: {error}") from error
 
 
 def _placed(where: str, row: object) -> Placed:
