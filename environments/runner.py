@@ -141,7 +141,10 @@ class _Rollout:
             failure.__cause__ = error
             self._fail(failure)
         finally:
-            await self._close()
+            try:
+                await self._end("close")
+            finally:
+                await self._end("release")
             trace.timing["total"] = time.perf_counter() - started
         return trace
 
@@ -207,12 +210,6 @@ class _Rollout:
             raise
         except Exception as error:
             raise EnvironmentFailure(f"{name} raised {type(error).__name__}: {error}") from error
-
-    async def _close(self) -> None:
-        try:
-            await self._end("close")
-        finally:
-            await self._end("release")
 
     async def _end(self, name: str) -> None:
         self.activity.enter(name)

@@ -161,20 +161,15 @@ def _read(path: Path) -> Side:
     side: Side = {}
     for file in files:
         for trace in TraceStore(file):
-            name, model = _whose(trace, file)
-            tasks = side.setdefault((name, model), {})
+            said: Mapping[str, Any] = trace.info.get("eval") or {}
+            name, model = said.get("environment", trace.environment), said.get("model", file.stem)
+            tasks = side.setdefault((str(name), str(model)), {})
             task = tasks.setdefault(trace.task.id, _Task(_digest(trace)))
             if trace.score is not None and trace.score.reward is not None:
                 task.rewards.append(trace.score.reward)
                 if trace.score.outcome is not None:
                     task.successes.append(float(trace.score.outcome >= SOLVED))
     return side
-
-
-def _whose(trace: Trace, file: Path) -> tuple[str, str]:
-    """Return the names of environment and model."""
-    said: Mapping[str, Any] = trace.info.get("eval") or {}
-    return str(said.get("environment", trace.environment)), str(said.get("model", file.stem))
 
 
 def _digest(trace: Trace) -> str:

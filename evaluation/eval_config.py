@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -186,8 +186,9 @@ class EvalConfig(Strict):
     def _consistent(self) -> Self:
         """Refuse names that would share a folder, and a cost limit without prices."""
         for kind, entries in (("environments", self.environments), ("models", self.models)):
-            if twice := _twice(slug(entry.name) for entry in entries):
-                raise ValueError(f"two of the {kind} are called {twice}; give them a name each")
+            for name, count in Counter(slug(entry.name) for entry in entries).items():
+                if count > 1:
+                    raise ValueError(f"two of the {kind} are called {name}; give them a name each")
         if self.limits.max_cost is not None:
             missing = [model.model for model in self.models if model.model not in self.prices]
             if missing:
@@ -220,10 +221,6 @@ class EvalConfig(Strict):
             "environments": {"__all__": {"tasks"}},
         }
         return self.model_dump(mode="json", exclude={**names, **inner})
-
-
-def _twice(names: Iterable[str]) -> str | None:
-    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def parse_config(raw: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> EvalConfig:

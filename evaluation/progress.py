@@ -117,7 +117,7 @@ class Progress:
         tally, now = self._shown, self._now
         if tally is None:
             return "no rollout has finished yet"
-        parts = [_mean("reward", tally.reward.total, tally.reward.count)]
+        parts = [f"reward {tally.reward.mean:.3f}" if tally.reward.count else "reward –"]
         if tally.success.count:
             parts.append(f"success {tally.success.mean:.1%}")
         parts.append(f"{now.tokens / max(self.seconds, 1e-9):,.0f} tokens/s")
@@ -156,7 +156,3 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def _mean(name: str, total: float, count: int) -> str:
-    return f"{name} {total / count:.3f}" if count else f"{name} –"

@@ -121,7 +121,7 @@ class Judge:
         self.temperature = (0.0 if votes == 1 else 1.0) if temperature is None else temperature
         self.max_tokens, self.base_url = max_tokens, base_url
         self.usage = JudgeUsage()
-        self._answer = answer or _last_message
+        self._answer = answer or (lambda trace: trace.reply)
         self._reference = reference or _golden
         self._key_env = api_key_env
         self._extra_body = dict(extra_body or {})
@@ -315,10 +315,6 @@ class Judge:
 
     def _wrong(self, problem: str) -> ConfigError:
         return ConfigError(f"judge {self.__name__!r}: {problem}")
-
-
-def _last_message(trace: Trace) -> str:
-    return trace.reply
 
 
 def _golden(trace: Trace) -> str | None:

@@ -68,6 +68,17 @@ def _forget(terminals: list[int]) -> None:
         os.dup2(nowhere, terminal)
 
 
+def is_alive(process: int) -> bool:
+    """Return whether there is a process with this id, of this user or another."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        return True
+    return True
+
+
 def end_with_parent() -> None:
     """Send this process SIGTERM once its parent is gone, however that died."""
     parent = os.getppid()

@@ -248,11 +248,12 @@ def render_result(value: object) -> str:
         return str(value)
 
 
-def _refuse(constant: str) -> None:
+def refuse_constant(constant: str) -> None:
+    """Refuse NaN and infinity, as ``parse_constant`` of a JSON decoder."""
     raise ValueError(f"{constant} is not JSON")
 
 
-_STRICT = json.JSONDecoder(parse_constant=_refuse)
+_STRICT = json.JSONDecoder(parse_constant=refuse_constant)
 
 
 def _explain(error: ValidationError) -> str:

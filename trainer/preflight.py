@@ -68,7 +68,7 @@ def preflight(config: Config) -> Plan:
     elif is_sharded():
         raise ConfigError(SHARDED_ENGINE)
     environment = make(config.env.id, **config.env.args)
-    asyncio.run(_check(environment))
+    asyncio.run(call(environment.check))
     model_config = _model_config(config.model)
     renderer = Renderer.from_pretrained(resolve_model(config.model), settings.template_args)
     verdicts = probe(renderer)
@@ -113,10 +113,6 @@ def preflight(config: Config) -> Plan:
         summary(verdicts),
         budget,
     )
-
-
-async def _check(environment: Environment) -> None:
-    await call(environment.check)
 
 
 def _model_config(name: str) -> Any:

@@ -56,13 +56,15 @@ def to_trl(environment: Environment, *, loop: Loop = "auto", seed: int = 0) -> d
             f"to_trl: {name} has group rewards, which need all rollouts of a task together; TRL "
             "may score them in different processes. Leave them out of its rubric"
         )
-    own = [part for part in ("reset", "step", "run_tools") if _overrides(environment, part)]
+    kind = type(environment)
+    parts = ("reset", "step", "run_tools")
+    own = [part for part in parts if getattr(kind, part) is not getattr(Environment, part)]
     if own and loop == "trl":
         raise ConfigError(
             f"to_trl: {name} has its own {' and '.join(own)}, which TRL's loop of tool calls does "
             "not call; use loop='vf'"
         )
-    _check(environment)
+    carry_out(call(environment.check))
     tasks = {split: _tasks(environment, split) for split in ("train", "eval")}
     home = Home(
         environment,
@@ -84,10 +86,6 @@ def to_trl(environment: Environment, *, loop: Loop = "auto", seed: int = 0) -> d
     if environment.episode(0).toolbox.tools:
         found["environment_factory"] = environment_class(home)
     return found | {"reward_funcs": [reward_of_completions(home)]}
-
-
-def _overrides(environment: Environment, name: str) -> bool:
-    return getattr(type(environment), name) is not getattr(Environment, name)
 
 
 def _tasks(environment: Environment, split: Split) -> list[Task]:
@@ -114,13 +112,6 @@ def _dataset(home: Home, split: str, tasks: Iterable[Task], *, in_prompt: bool) 
             prompt[-1]["task"] = key
         rows.append({"prompt": prompt, "task": key})
     return load("datasets", "trl").Dataset.from_list(rows)
-
-
-def _check(environment: Environment) -> None:
-    async def check() -> None:
-        await call(environment.check)
-
-    carry_out(check())
 
 
 LogMetric = Callable[[str, float], None]

@@ -55,8 +55,8 @@ def from_verifiers(
     if hasattr(module, "load_environment"):
         if found >= _LAST_V0:
             raise ConfigError(
-                f"{name} is an environment of the v0 API, which verifiers {_dotted(found)} has no "
-                "more: pip install 'verifiers>=0.3.1,<0.4'"
+                f"{name} is an environment of the v0 API, which verifiers "
+                f"{'.'.join(map(str, found))} has no more: pip install 'verifiers>=0.3.1,<0.4'"
             )
         if eval_args is not None:
             raise ConfigError(
@@ -180,7 +180,3 @@ def _project(requirement: str) -> str:
             break
         name += character
     return name.lower()
-
-
-def _dotted(numbers: Sequence[int]) -> str:
-    return ".".join(map(str, numbers))

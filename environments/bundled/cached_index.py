@@ -34,17 +34,13 @@ def cached_index(
     Raises:
         ConfigError: A document is wrong, tantivy is not installed, or the disk refuses.
     """
-    folder = _cache() / f"{name}-{content[:32]}-{_engine()}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "vf-rl" / "indexes" / f"{name}-{content[:32]}-{_engine()}"
     if not (folder / META_FILE).exists():
         with _alone(folder):
             if not (folder / META_FILE).exists():
                 build_index(documents, folder, progress=progress)
     return TantivyIndex(folder)
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "vf-rl" / "indexes"
 
 
 def _engine() -> str:

@@ -126,10 +126,6 @@ def answer_text(answer: object) -> str | None:
     return str(answer).strip() or None
 
 
-def _says_nothing(situation: Situation) -> Line:
-    return ""
-
-
 def _at_random(situation: Situation) -> Line:
     rng = situation.rng
     call = situation.call() if rng.random() < 0.5 and not situation.last_turn else None
@@ -139,28 +135,16 @@ def _at_random(situation: Situation) -> Line:
     return situation.answer(word) if rng.random() < 0.5 else word
 
 
-def _copies(situation: Situation) -> Line:
-    return situation.heard
-
-
 def _copies_the_end(situation: Situation) -> Line:
     words = re.findall(r"\w+", situation.heard)
     return situation.answer(words[-1] if words else "")
 
 
-def _guesses(situation: Situation) -> Line:
-    return situation.guess()
-
-
-def _says_the_frequent(situation: Situation) -> Line:
-    return situation.answer(situation.notes.frequent)
-
-
 IGNORANT = (
-    Agent("no-op", "says nothing", _says_nothing, limit=0.25),
+    Agent("no-op", "says nothing", lambda situation: "", limit=0.25),
     Agent("random", "random words and tool calls", _at_random),
-    Agent("copy", "repeats its prompt", _copies, limit=0.25),
+    Agent("copy", "repeats its prompt", lambda situation: situation.heard, limit=0.25),
     Agent("copy-end", "answers with the last word of its prompt", _copies_the_end),
-    Agent("guess", "answers as another task wants", _guesses),
-    Agent("frequent", "always the most frequent answer", _says_the_frequent),
+    Agent("guess", "answers as another task wants", Situation.guess),
+    Agent("frequent", "always the most frequent answer", lambda s: s.answer(s.notes.frequent)),
 )

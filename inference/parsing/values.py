@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from vf.traces.tools import refuse_constant
+
 Schemas = Mapping[str, Mapping[str, Any]]
 
 _PYTHON = {"True": True, "False": False, "None": None}  # as Jinja's `string` filter writes them
@@ -58,11 +60,7 @@ def read_value(text: str, parameter: str, schema: Mapping[str, Any]) -> Any:
 
 def _decode(text: str) -> Any:
     bare = text.strip()
-    return _PYTHON[bare] if bare in _PYTHON else json.loads(bare, parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
+    return _PYTHON[bare] if bare in _PYTHON else json.loads(bare, parse_constant=refuse_constant)
 
 
 def _kind(value: object) -> str:

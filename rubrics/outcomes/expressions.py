@@ -87,14 +87,10 @@ def math_equal(
     return math_equal
 
 
-def _bare(text: str) -> str:
-    """Take off the dollar signs and final period around an expression."""
-    return text.strip().rstrip(".").strip().removeprefix("\\(").removesuffix("\\)").strip("$ ")
-
-
 def _expression(text: str) -> str | None:
     """Return an answer as one expression; None if it is not one."""
-    text = _bare(text)
+    # Without the dollar signs and the final period around it.
+    text = text.strip().rstrip(".").strip().removeprefix("\\(").removesuffix("\\)").strip("$ ")
     depth = 0
     for at, character in enumerate(text):
         if character in "{}" and text[at - 1 : at] != "\\":

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vf.runtime.errors import ConfigError, RubricError
+from vf.traces.tools import refuse_constant
 from vf.traces.trace import Trace
 
 Extract = Callable[[str], Sequence[str]]
@@ -202,8 +203,4 @@ def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_JSON = json.JSONDecoder(object_pairs_hook=_distinct_keys, parse_constant=_refuse)
+_JSON = json.JSONDecoder(object_pairs_hook=_distinct_keys, parse_constant=refuse_constant)

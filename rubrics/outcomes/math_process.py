@@ -26,7 +26,8 @@ def all_equal(golden: str, stated: list[str], precision: int) -> bool | None:
         return None
     for text in stated:
         found = _read(text)
-        if not found or _between_numbers(found[0]):
+        # Of an equation between numbers, such as 3 = 5, Math-Verify reads the end.
+        if not found or (isinstance(found[0], sympy.Eq) and not found[0].lhs.free_symbols):
             return False
         if not verify(wanted, found, float_rounding=precision, timeout_seconds=None):
             return False
@@ -35,8 +36,3 @@ def all_equal(golden: str, stated: list[str], precision: int) -> bool | None:
 
 def _read(text: str) -> list[Any]:
     return list(parse(f"\\boxed{{{text}}}", fallback_mode="no_fallback", parsing_timeout=None))
-
-
-def _between_numbers(found: Any) -> bool:
-    """Return whether this is an equation such as 3 = 5, of which Math-Verify reads the end."""
-    return isinstance(found, sympy.Eq) and not found.lhs.free_symbols

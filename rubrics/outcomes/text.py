@@ -222,15 +222,10 @@ def _f1(words: Sequence[str], golden: Sequence[str]) -> float:
 
 def _pick(text: str, labels: list[str]) -> str | None:
     """Return the label that an answer begins with; None if none, or if it names another."""
-    words = _words(text.strip(_WRAPPING))
+    words = "".join(c if c.isalnum() else " " for c in text.strip(_WRAPPING)).split()
     by_name = {label.casefold(): label for label in labels}
     first = by_name.get(words[0].casefold()) if words else None
     others = {word for word in words[1:] if word in labels}
     if len(words) <= 4:  # "b or c": in so short an answer, small letters count too
         others |= {by_name[w.casefold()] for w in words[1:] if w.casefold() in by_name}
     return first if others <= {first} else None
-
-
-def _words(text: str) -> list[str]:
-    """Split at whatever is neither letter nor digit."""
-    return "".join(c if c.isalnum() else " " for c in text).split()

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from vf.runtime.errors import SandboxError
+from vf.runtime.signals import is_alive
 from vf.sandbox.container.docker_engine import Engine
 
 MARK = "vf.sandbox"  # on every container of vf-rl
@@ -82,20 +83,10 @@ def start_of(pid: int) -> str | None:
     except OSError:
         if Path("/proc/self/stat").exists():
             return None
-        return "" if _exists(pid) else None
+        return "" if is_alive(pid) else None
     # The name stands in parentheses and may hold spaces; the 20th field after it is the start.
     state, *fields = stat.rpartition(")")[2].split()
     return None if state in "ZX" else fields[18]
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def why_dead(labels: Mapping[str, str], *, host: str, now: float) -> str | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
+from vf.runtime.signals import is_alive
 from vf.tools.search.contract import Document
 from vf.tools.search.meta import META_FILE, Fingerprint, IndexMeta
 from vf.tools.search.sources import USUAL, Documents, Fields, Source
@@ -175,7 +176,7 @@ def _sibling(target: Path) -> Iterator[Path]:
     prefix = f".{target.name}.building-{os.uname().nodename}-"
     for left in target.parent.iterdir():
         process = left.name.removeprefix(prefix).partition("-")[0]
-        if not left.name.startswith(prefix) or not process.isdigit() or _alive(int(process)):
+        if not left.name.startswith(prefix) or not process.isdigit() or is_alive(int(process)):
             continue
         if left.name.endswith(_OLD) and not target.exists():  # killed between the two renames
             left.rename(target)
@@ -187,16 +188,6 @@ def _sibling(target: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _finish(folder: Path) -> None:

@@ -137,8 +137,8 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        near = did_you_mean(path.name, _names(path.parent))
-        raise ConfigError(f"there is no {path}.{near}")
+        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise ConfigError(f"there is no {path}.{did_you_mean(path.name, names)}")
     inside = path / "traces"
     own = inside.glob("*.jsonl") if inside.is_dir() else path.glob("*.jsonl")
     below = (*path.rglob("traces/*.jsonl"), *path.rglob("traces.jsonl"))
@@ -152,10 +152,6 @@ def _files(path: Path) -> list[Path]:
         if files:
             return sorted(files)
     raise ConfigError(f"there is no traces file (*.jsonl) in {path}")
-
-
-def _names(folder: Path) -> list[str]:
-    return [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
 
 
 def _put_away(folder: str) -> bool:

@@ -90,7 +90,8 @@ def write_report(folder: RunFolder, plan: Plan) -> None:
     """
     lines = folder.read_metrics()
     config = without_secrets(plan.config)
-    style = _style()
+    sheets = (ASSETS / "view.css", Path(__file__).with_name("report.css"))
+    style = "".join(sheet.read_text(encoding="utf-8") for sheet in sheets)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     steps = [line for line in lines if "reward/mean" in line or "time/total" in line]
     done = int(steps[-1]["step"]) if steps else 0
@@ -127,12 +128,6 @@ def write_report(folder: RunFolder, plan: Plan) -> None:
 def points(lines: Sequence[Metrics], name: str) -> list[Point]:
     """Return a metric over steps, where it has a value."""
     return [(line["step"], value) for line in lines if (value := line.get(name)) is not None]
-
-
-def _style() -> str:
-    return (ASSETS / "view.css").read_text(encoding="utf-8") + (
-        Path(__file__).with_name("report.css").read_text(encoding="utf-8")
-    )
 
 
 def _section(title: str, body: str) -> str:
