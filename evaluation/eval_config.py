@@ -53,8 +53,10 @@ def looks_local(model: str) -> bool:
 class Price(Strict):
     """``[prices."MODEL"]``: what a model costs, in any one currency."""
 
-    input: Amount = Field(description="Price of a million prompt tokens.")
-    output: Amount = Field(description="Price of a million sampled tokens.")
+    input: Amount
+    """Price of a million prompt tokens."""
+    output: Amount
+    """Price of a million sampled tokens."""
 
     def of(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Return what so many tokens cost."""
@@ -64,38 +66,26 @@ class Price(Strict):
 class ModelConfig(Strict):
     """``[[models]]``: the models to measure."""
 
-    model: str = Field(
-        description="Name at the API; for an engine started here, a folder, `tiny` or a hub name."
-    )
-    name: str = Field(default="", description="Name in the results; by default the same.")
-    engine: Literal["api", "embedded", "vllm"] | None = Field(
-        default=None,
-        description="`api`: an OpenAI-compatible chat API; `embedded` and `vllm` are started here. "
-        "By default `embedded` for `tiny` and for a folder, and else `api`.",
-    )
-    base_url: str | None = Field(
-        default=None, description="The API, up to and including /v1; OpenAI's own by default."
-    )
-    api_key_env: str | None = Field(
-        default=None,
-        description="Environment variable with the API's key; OPENAI_API_KEY by default.",
-    )
-    extra_body: dict[str, Any] = Field(
-        default_factory=dict, description="Extra parameters of every request to an API."
-    )
-    max_seq_len: Positive = Field(
-        default=4096,
-        description="Maximum tokens in a context of an engine started here; at most the model's.",
-    )
-    tokenizer: str | None = Field(
-        default=None,
-        description="Model whose tokenizer and chat template to use if the model has none, as a "
-        "trained checkpoint of all weights.",
-    )
-    inference: dict[str, Any] = Field(
-        default_factory=dict,
-        description="The engine's settings, as in [inference] of a training run.",
-    )
+    model: str
+    """Name at the API; for an engine started here, a folder, `tiny` or a hub name."""
+    name: str = ""
+    """Name in the results; by default the same."""
+    engine: Literal["api", "embedded", "vllm"] | None = None
+    """`api`: an OpenAI-compatible chat API; `embedded` and `vllm` are started here. By default
+    `embedded` for `tiny` and for a folder, and else `api`."""
+    base_url: str | None = None
+    """The API, up to and including /v1; OpenAI's own by default."""
+    api_key_env: str | None = None
+    """Environment variable with the API's key; OPENAI_API_KEY by default."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Extra parameters of every request to an API."""
+    max_seq_len: Positive = 4096
+    """Maximum tokens in a context of an engine started here; at most the model's."""
+    tokenizer: str | None = None
+    """Model whose tokenizer and chat template to use if the model has none, as a trained checkpoint
+    of all weights."""
+    inference: dict[str, Any] = Field(default_factory=dict)
+    """The engine's settings, as in [inference] of a training run."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -123,13 +113,14 @@ class ModelConfig(Strict):
 class EnvironmentConfig(Strict):
     """``[[environments]]``: the environments to measure in."""
 
-    id: str = Field(description="Name of a registered or installed environment.")
-    name: str = Field(default="", description="Name in the results; by default the same.")
-    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of its constructor.")
-    tasks: Positive | None = Field(
-        default=None,
-        description="Number of tasks of its eval split; by default `tasks` of the file.",
-    )
+    id: str
+    """Name of a registered or installed environment."""
+    name: str = ""
+    """Name in the results; by default the same."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of its constructor."""
+    tasks: Positive | None = None
+    """Number of tasks of its eval split; by default `tasks` of the file."""
 
     @model_validator(mode="after")
     def _named(self) -> Self:
@@ -140,47 +131,49 @@ class EnvironmentConfig(Strict):
 class Limits(Strict):
     """``[limits]``: of one rollout. One that reaches a limit is scored, and marked truncated."""
 
-    max_turns: Positive | None = Field(default=None, description="Replies of the model.")
-    max_tokens: Positive | None = Field(default=None, description="Tokens sampled in all turns.")
-    max_seconds: Seconds | None = Field(default=None, description="Wall time.")
-    max_cost: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Cost, by [prices]; a turn that has started is paid in full."
-    )
+    max_turns: Positive | None = None
+    """Replies of the model."""
+    max_tokens: Positive | None = None
+    """Tokens sampled in all turns."""
+    max_seconds: Seconds | None = None
+    """Wall time."""
+    max_cost: Annotated[float, Field(gt=0)] | None = None
+    """Cost, by [prices]; a turn that has started is paid in full."""
 
 
 class EvalConfig(Strict):
     """A whole evaluation: every model in every environment."""
 
-    environments: list[EnvironmentConfig] = Field(
-        min_length=1, description="The environments to measure in."
-    )
-    models: list[ModelConfig] = Field(min_length=1, description="The models to measure.")
-    tasks: Positive | None = Field(
-        default=None,
-        description="Number of tasks of each eval split, from its start; by default all.",
-    )
-    rollouts_per_example: Positive = Field(default=1, description="Rollouts of each task.")
-    max_concurrent: Positive = Field(default=32, description="Rollouts in flight.")
-    max_tokens: Positive = Field(default=1024, description="Maximum tokens sampled in one turn.")
-    temperature: Annotated[float, Field(ge=0)] = Field(
-        default=1.0, description="Sampling temperature; 0 is greedy."
-    )
+    environments: list[EnvironmentConfig] = Field(min_length=1)
+    """The environments to measure in."""
+    models: list[ModelConfig] = Field(min_length=1)
+    """The models to measure."""
+    tasks: Positive | None = None
+    """Number of tasks of each eval split, from its start; by default all."""
+    rollouts_per_example: Positive = 1
+    """Rollouts of each task."""
+    max_concurrent: Positive = 32
+    """Rollouts in flight."""
+    max_tokens: Positive = 1024
+    """Maximum tokens sampled in one turn."""
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    """Sampling temperature; 0 is greedy."""
     top_p: TopP = 1.0
     top_k: TopK = 0
     min_p: MinP = 0.0
     repetition_penalty: RepetitionPenalty = 1.0
-    seed: int = Field(default=0, description="Seed of all randomness.")
-    generation_timeout: Seconds = Field(
-        default=120.0, description="Seconds for one request to the model."
-    )
-    retry_errors: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Times that a failed rollout is retried before it counts as failed."
-    )
-    limits: Limits = Field(default_factory=Limits, description="Limits of one rollout.")
-    prices: dict[str, Price] = Field(
-        default_factory=dict, description="Prices by the model's name, per million tokens."
-    )
-    output: str | None = Field(default=None, description="The results folder.")
+    seed: int = 0
+    """Seed of all randomness."""
+    generation_timeout: Seconds = 120.0
+    """Seconds for one request to the model."""
+    retry_errors: Annotated[int, Field(ge=0)] = 0
+    """Times that a failed rollout is retried before it counts as failed."""
+    limits: Limits = Field(default_factory=Limits)
+    """Limits of one rollout."""
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """Prices by the model's name, per million tokens."""
+    output: str | None = None
+    """The results folder."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

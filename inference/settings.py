@@ -23,7 +23,8 @@ RepetitionPenalty = Annotated[
 ]
 
 
-STRICT = ConfigDict(extra="forbid", validate_default=True)
+# A string below a field is its description, on the reference page too.
+STRICT = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
 
 class Strict(BaseModel):
@@ -38,94 +39,68 @@ class EngineSettings(BaseModel):
     model_config = STRICT
 
     engine: str
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(
-        default=0, description="Port of the OpenAI-compatible API; 0 takes a free one."
-    )
-    thinking_history: Literal["keep", "template"] = Field(
-        default="keep",
-        description="`keep` never drops sampled reasoning from the context; `template` does what "
-        "the chat template does, and begins a new branch where that rewrites history.",
-    )
-    template_args: dict[str, Any] = Field(
-        default_factory=dict, description="Variables for the chat template, like enable_thinking."
-    )
-    logprob_tolerance: Annotated[float, Field(gt=0)] = Field(
-        default=0.05,
-        description="Nats by which the engine's logprobs may differ from the trainer's, on "
-        "average over a probe sequence after each publish, before the run stops.",
-    )
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of the OpenAI-compatible API; 0 takes a free one."""
+    thinking_history: Literal["keep", "template"] = "keep"
+    """`keep` never drops sampled reasoning from the context; `template` does what the chat template
+    does, and begins a new branch where that rewrites history."""
+    template_args: dict[str, Any] = Field(default_factory=dict)
+    """Variables for the chat template, like enable_thinking."""
+    logprob_tolerance: Annotated[float, Field(gt=0)] = 0.05
+    """Nats by which the engine's logprobs may differ from the trainer's, on average over a probe
+    sequence after each publish, before the run stops."""
 
 
 class EmbeddedArgs(Strict):
     """``[inference.args]`` of the embedded engine."""
 
-    max_requests: Positive = Field(
-        default=32,
-        description="Requests decoded concurrently. More are faster, and need memory: the "
-        "key-value cache has room for so many contexts of max_seq_len tokens.",
-    )
-    max_batch_tokens: Positive = Field(
-        default=1024,
-        description="Tokens in one forward pass, prompts included. A prompt's beginning is shared "
-        "with the requests of later passes only: with many alike, less may be faster.",
-    )
+    max_requests: Positive = 32
+    """Requests decoded concurrently. More are faster, and need memory: the key-value cache has room
+    for so many contexts of max_seq_len tokens."""
+    max_batch_tokens: Positive = 1024
+    """Tokens in one forward pass, prompts included. A prompt's beginning is shared with the
+    requests of later passes only: with many alike, less may be faster."""
 
 
 class EmbeddedSettings(EngineSettings):
     """``[inference]`` with ``engine = "embedded"``, the default."""
 
-    engine: Literal["embedded"] = Field(
-        default="embedded",
-        description="`embedded`: transformers' continuous batching on the trained module; "
-        "`vllm`: a vLLM server.",
-    )
+    engine: Literal["embedded"] = "embedded"
+    """`embedded`: transformers' continuous batching on the trained module; `vllm`: a vLLM
+    server."""
     args: EmbeddedArgs = Field(default_factory=EmbeddedArgs)
 
 
 class VllmSettings(EngineSettings):
     """``[inference]`` with ``engine = "vllm"``."""
 
-    engine: Literal["vllm"] = Field(default="vllm", description="A vLLM server.")
-    python: str | None = Field(
-        default=None,
-        description="Interpreter of the virtual environment that has vLLM; by default this one, "
-        "or the `vllm` command.",
-    )
-    executable: str | None = Field(
-        default=None, description="Command that serves, instead of `python`: like `vllm serve`."
-    )
-    host: str = Field(default="127.0.0.1", description="Address that the server listens on.")
-    base_url: str | None = Field(
-        default=None,
-        description="URL of a server that is already running, up to and including /v1; none is "
-        "started.",
-    )
-    api_key_env: str | None = Field(
-        default=None, description="Environment variable that holds the API key for base_url."
-    )
-    startup_timeout: Seconds = Field(
-        default=900.0, description="Seconds until the server must be healthy."
-    )
-    gpus: list[Annotated[int, Field(ge=0)]] | None = Field(
-        default=None, description="GPUs that the server sees; by default all."
-    )
-    env: dict[str, str] = Field(
-        default_factory=dict, description="Environment variables of the server."
-    )
-    sleep: bool = Field(
-        default=False,
-        description="Let the server give its GPU memory to the trainer between its phases.",
-    )
-    publish: Literal["auto", "lora", "disk", "nccl"] = Field(
-        default="auto",
-        description="How new weights reach the server: adapters by version (`lora`), a reload "
-        "from disk, or `nccl` from GPU to GPU.",
-    )
-    args: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Flags of the server, by name: gpu_memory_utilization = 0.5 becomes "
-        "--gpu-memory-utilization 0.5.",
-    )
+    engine: Literal["vllm"] = "vllm"
+    """A vLLM server."""
+    python: str | None = None
+    """Interpreter of the virtual environment that has vLLM; by default this one, or the `vllm`
+    command."""
+    executable: str | None = None
+    """Command that serves, instead of `python`: like `vllm serve`."""
+    host: str = "127.0.0.1"
+    """Address that the server listens on."""
+    base_url: str | None = None
+    """URL of a server that is already running, up to and including /v1; none is started."""
+    api_key_env: str | None = None
+    """Environment variable that holds the API key for base_url."""
+    startup_timeout: Seconds = 900.0
+    """Seconds until the server must be healthy."""
+    gpus: list[Annotated[int, Field(ge=0)]] | None = None
+    """GPUs that the server sees; by default all."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of the server."""
+    sleep: bool = False
+    """Let the server give its GPU memory to the trainer between its phases."""
+    publish: Literal["auto", "lora", "disk", "nccl"] = "auto"
+    """How new weights reach the server: adapters by version (`lora`), a reload from disk, or `nccl`
+    from GPU to GPU."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Flags of the server, by name: gpu_memory_utilization = 0.5 becomes --gpu-memory-utilization
+    0.5."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

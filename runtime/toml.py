@@ -81,7 +81,7 @@ def checked(model: type[Table], raw: Mapping[str, Any], *, under: str = "") -> T
 def _explain(root: type[BaseModel], problem: Any, under: str) -> str:
     where, table, field = _place(root, problem["loc"])
     where = f"{under}.{where}".strip(".")
-    description = (field.description or "") if field else ""
+    description = " ".join((field.description or "").split()) if field else ""
     match problem["type"]:
         case "extra_forbidden":
             known = table.model_fields if table else {}

@@ -29,8 +29,10 @@ from vf.trainer.settings.shared import SharedArgs
 class EnvConfig(Strict):
     """``[env]``: which environment, and its arguments."""
 
-    id: str = Field(description="Name of a registered or installed environment.")
-    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of its constructor.")
+    id: str
+    """Name of a registered or installed environment."""
+    args: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of its constructor."""
 
 
 def _engine(raw: Any) -> str:
@@ -62,51 +64,35 @@ _LOSS_SETTINGS: dict[tuple[str, ...], tuple[str, ...]] = {
 class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     """``[trainer.args]``: how the model learns."""
 
-    micro_batch_tokens: Positive | Literal["auto"] = Field(
-        default=8192,
-        description="Tokens in one forward and backward pass; padding counts where there is any, "
-        "and a shared prefix counts once. `auto` takes as many as the free memory is predicted to "
-        "hold.",
-    )
-    packing: bool = Field(
-        default=True,
-        description="Train sequences packed, without padding; a model that cannot is padded.",
-    )
-    share_prefixes: bool = Field(
-        default=True,
-        description="Where it pays, compute tokens that packed sequences begin with alike once.",
-    )
+    micro_batch_tokens: Positive | Literal["auto"] = 8192
+    """Tokens in one forward and backward pass; padding counts where there is any, and a shared
+    prefix counts once. `auto` takes as many as the free memory is predicted to hold."""
+    packing: bool = True
+    """Train sequences packed, without padding; a model that cannot is padded."""
+    share_prefixes: bool = True
+    """Where it pays, compute tokens that packed sequences begin with alike once."""
 
-    max_tokens: Positive = Field(default=512, description="Tokens sampled in one turn at most.")
-    max_prompt_len: Positive = Field(
-        default=1024, description="Tokens in a task's first prompt at most."
-    )
-    temperature: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="Sampling temperature."
-    )
+    max_tokens: Positive = 512
+    """Tokens sampled in one turn at most."""
+    max_prompt_len: Positive = 1024
+    """Tokens in a task's first prompt at most."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Sampling temperature."""
     top_p: TopP = 1.0
     top_k: TopK = 0
     min_p: MinP = 0.0
     repetition_penalty: RepetitionPenalty = 1.0
-    generation_timeout: Seconds = Field(
-        default=120.0, description="Seconds for one answer of the model."
-    )
-    bf16: bool | Literal["auto"] = Field(
-        default="auto",
-        description="Keep the frozen weights in bfloat16 (with LoRA). `auto` does where LoRA is "
-        "trained on a CUDA device that computes in it.",
-    )
-    gradient_checkpointing: bool | Literal["auto"] = Field(
-        default="auto",
-        description="Recompute activations in the backward pass: less memory, more time. `auto` "
-        "does if the predicted peak without it is more than the free memory.",
-    )
+    generation_timeout: Seconds = 120.0
+    """Seconds for one answer of the model."""
+    bf16: bool | Literal["auto"] = "auto"
+    """Keep the frozen weights in bfloat16 (with LoRA). `auto` does where LoRA is trained on a CUDA
+    device that computes in it."""
+    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    """Recompute activations in the backward pass: less memory, more time. `auto` does if the
+    predicted peak without it is more than the free memory."""
 
-    lora_target_modules: list[str] | None = Field(
-        default=None,
-        description="Names of the adapted modules; by default what train_attn, train_mlp and "
-        "train_unembed say.",
-    )
+    lora_target_modules: list[str] | None = None
+    """Names of the adapted modules; by default what train_attn, train_mlp and train_unembed say."""
 
     @field_validator("micro_batch_tokens", mode="before")
     @classmethod
@@ -230,17 +216,13 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
 class TrainerConfig(Strict):
     """``[trainer]``: who learns."""
 
-    gpus: int | list[int] | None = Field(
-        default=None,
-        description="CUDA devices to train on, or how many of the first; one process on each. "
-        "By default one process, on the first device that there is.",
-    )
-    accelerate_config: str | None = Field(
-        default=None,
-        description="A file that `accelerate config` wrote, such as one for FSDP2 or DeepSpeed: "
-        "how the trainer's processes are started, and whether they share the weights. `gpus` "
-        "still says how many and where.",
-    )
+    gpus: int | list[int] | None = None
+    """CUDA devices to train on, or how many of the first; one process on each. By default one
+    process, on the first device that there is."""
+    accelerate_config: str | None = None
+    """A file that `accelerate config` wrote, such as one for FSDP2 or DeepSpeed: how the trainer's
+    processes are started, and whether they share the weights. `gpus` still says how many and
+    where."""
     args: TrainerArgs = Field(default_factory=TrainerArgs)
 
     @field_validator("gpus", mode="before")
@@ -266,9 +248,8 @@ class TrainerConfig(Strict):
 class Config(Strict):
     """A whole run."""
 
-    model: str = Field(
-        description="A local folder or a hub name; `tiny` is the model that ships with the library."
-    )
+    model: str
+    """A local folder or a hub name; `tiny` is the model that ships with the library."""
     env: EnvConfig
     inference: InferenceConfig = Field(default_factory=EmbeddedSettings)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)

@@ -20,83 +20,60 @@ class LoopArgs(BaseModel):
 
     model_config = STRICT
 
-    max_steps: Positive = Field(default=100, description="Training steps.")
-    batch_size: Positive = Field(default=64, description="Rollouts in one step.")
-    rollouts_per_example: Annotated[int, Field(ge=2)] = Field(
-        default=8, description="Rollouts of one task in a step; advantages are relative to them."
-    )
-    num_substeps: Positive = Field(
-        default=1, description="Optimizer steps that a batch is split into, by whole groups."
-    )
-    num_iterations: Positive = Field(
-        default=1,
-        description="How often a batch is trained on; more than once asks for a loss that clips.",
-    )
-    stream_minibatches: bool | None = Field(
-        default=None,
-        description="Train on groups as they finish, while others are still under way; the "
-        "gradient is the same. By default where the engine is a server of its own.",
-    )
-    max_steps_off_policy: Count | None = Field(
-        default=None,
-        description="Steps that generation may run ahead of training: the most training steps "
-        "that a token's weights are behind. 0 is exactly on-policy. By default 1 where the engine "
-        "is a server of its own, and 0 where it cannot generate while the model is trained.",
-    )
-    max_concurrent: Positive = Field(default=64, description="Rollouts in flight concurrently.")
-    max_error_rate: Outcome = Field(
-        default=0.25, description="Share of a step's rollouts that may fail before the run stops."
-    )
+    max_steps: Positive = 100
+    """Training steps."""
+    batch_size: Positive = 64
+    """Rollouts in one step."""
+    rollouts_per_example: Annotated[int, Field(ge=2)] = 8
+    """Rollouts of one task in a step; advantages are relative to them."""
+    num_substeps: Positive = 1
+    """Optimizer steps that a batch is split into, by whole groups."""
+    num_iterations: Positive = 1
+    """How often a batch is trained on; more than once asks for a loss that clips."""
+    stream_minibatches: bool | None = None
+    """Train on groups as they finish, while others are still under way; the gradient is the same.
+    By default where the engine is a server of its own."""
+    max_steps_off_policy: Count | None = None
+    """Steps that generation may run ahead of training: the most training steps that a token's
+    weights are behind. 0 is exactly on-policy. By default 1 where the engine is a server of its
+    own, and 0 where it cannot generate while the model is trained."""
+    max_concurrent: Positive = 64
+    """Rollouts in flight concurrently."""
+    max_error_rate: Outcome = 0.25
+    """Share of a step's rollouts that may fail before the run stops."""
 
-    max_refill: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
-        default=0.0,
-        description="Groups whose rewards are all equal are replaced by groups of fresh tasks, at "
-        "most this share of a batch's groups, rounded, in a step; 0 replaces none.",
-    )
-    oversample: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
-        default=1.0,
-        description="Rollouts started of a task, over rollouts_per_example; once that many have "
-        "ended, the slowest are stopped. More than 1 prefers short rollouts.",
-    )
-    min_group_size: Annotated[int, Field(ge=2)] = Field(
-        default=2, description="Scored rollouts below which a group is not trained on."
-    )
-    rest_easy: Count = Field(
-        default=0, description="Epochs that a task rests after its group's outcomes were all high."
-    )
-    rest_hard: Count = Field(
-        default=0, description="Epochs that a task rests after its group's outcomes were all low."
-    )
-    easy_outcome: Outcome = Field(
-        default=1.0, description="A group is easy if each of its outcomes is at least this."
-    )
-    hard_outcome: Outcome = Field(
-        default=0.0, description="A group is hard if each of its outcomes is at most this."
-    )
+    max_refill: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Groups whose rewards are all equal are replaced by groups of fresh tasks, at most this share
+    of a batch's groups, rounded, in a step; 0 replaces none."""
+    oversample: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    """Rollouts started of a task, over rollouts_per_example; once that many have ended, the slowest
+    are stopped. More than 1 prefers short rollouts."""
+    min_group_size: Annotated[int, Field(ge=2)] = 2
+    """Scored rollouts below which a group is not trained on."""
+    rest_easy: Count = 0
+    """Epochs that a task rests after its group's outcomes were all high."""
+    rest_hard: Count = 0
+    """Epochs that a task rests after its group's outcomes were all low."""
+    easy_outcome: Outcome = 1.0
+    """A group is easy if each of its outcomes is at least this."""
+    hard_outcome: Outcome = 0.0
+    """A group is hard if each of its outcomes is at most this."""
 
-    eval_strategy: Literal["no", "steps"] = Field(
-        default="steps",
-        description="`steps`: before the first step, every `eval_steps`, and after the last.",
-    )
-    eval_steps: Positive = Field(default=50, description="Steps between evaluations.")
-    eval_examples: Positive = Field(default=64, description="Held-out tasks in an evaluation.")
-    eval_share: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.25,
-        description="Share of max_concurrent that an evaluation may take from training rollouts; "
-        "what these leave free it has too.",
-    )
-    save_total_limit: Positive | None = Field(
-        default=None,
-        description="Newest checkpoints that are kept, beside the best by held-out reward; by "
-        "default all.",
-    )
-    sample_steps: Positive = Field(
-        default=10, description="Steps between conversations shown on the terminal."
-    )
-    stall_timeout: Seconds = Field(
-        default=300.0,
-        description="Seconds without any progress after which the run says who waits for what.",
-    )
+    eval_strategy: Literal["no", "steps"] = "steps"
+    """`steps`: before the first step, every `eval_steps`, and after the last."""
+    eval_steps: Positive = 50
+    """Steps between evaluations."""
+    eval_examples: Positive = 64
+    """Held-out tasks in an evaluation."""
+    eval_share: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """Share of max_concurrent that an evaluation may take from training rollouts; what these leave
+    free it has too."""
+    save_total_limit: Positive | None = None
+    """Newest checkpoints that are kept, beside the best by held-out reward; by default all."""
+    sample_steps: Positive = 10
+    """Steps between conversations shown on the terminal."""
+    stall_timeout: Seconds = 300.0
+    """Seconds without any progress after which the run says who waits for what."""
 
     @property
     def groups_per_step(self) -> int:

@@ -21,114 +21,77 @@ class LossArgs(BaseModel):
     model_config = STRICT
 
     loss_fn: Literal["importance_sampling", "ppo", "cispo", "dro", "gspo", "dppo", "custom"] = (
-        Field(default="importance_sampling", description="Loss per token; see docs/losses.md.")
+        "importance_sampling"
     )
-    loss_normalisation: Literal["token", "sequence", "fixed"] = Field(
-        default="token",
-        description="What the sum of token losses is divided by: all trained tokens of the "
-        "optimizer step; a sequence's own, then the sequences; or a fixed length, then those.",
-    )
-    fixed_length: Positive | None = Field(
-        default=None,
-        description="`fixed`: tokens that a sequence counts for; by default max_seq_len.",
-    )
-    clip_low: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.2, description="`ppo`, `cispo`: a token's ratio floor is 1 - this."
-    )
-    clip_high: Annotated[float, Field(gt=0)] = Field(
-        default=0.2, description="`ppo`, `cispo`: a token's ratio ceiling is 1 + this."
-    )
-    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
-        default=None,
-        description="`ppo`: where the advantage is negative, the ratio counts at most this much.",
-    )
-    sequence_clip_low: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=3e-4, description="`gspo`: a sequence's ratio floor is 1 - this."
-    )
-    sequence_clip_high: Annotated[float, Field(gt=0)] = Field(
-        default=4e-4, description="`gspo`: a sequence's ratio ceiling is 1 + this."
-    )
-    dro_beta: NotNegative = Field(default=0.05, description="`dro`: weight of ½ (log p - log q)².")
-    drop_low: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.2,
-        description="`dppo`: fall of a token's probability beyond which a negative advantage "
-        "is dropped.",
-    )
-    drop_high: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.2,
-        description="`dppo`: rise of a token's probability beyond which a positive advantage "
-        "is dropped.",
-    )
-    dppo_tau: NotNegative = Field(default=1e-3, description="`dppo`: weight of (log p - log q)².")
-    import_path: str | None = Field(
-        default=None,
-        description="`custom`: `package.module:function` or `file.py:function` of the loss.",
-    )
-    entropy_coef: NotNegative = Field(
-        default=0.0, description="Weight of the entropy bonus; 0 gives none."
-    )
+    """Loss per token; see docs/losses.md."""
+    loss_normalisation: Literal["token", "sequence", "fixed"] = "token"
+    """What the sum of token losses is divided by: all trained tokens of the optimizer step; a
+    sequence's own, then the sequences; or a fixed length, then those."""
+    fixed_length: Positive | None = None
+    """`fixed`: tokens that a sequence counts for; by default max_seq_len."""
+    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """`ppo`, `cispo`: a token's ratio floor is 1 - this."""
+    clip_high: Annotated[float, Field(gt=0)] = 0.2
+    """`ppo`, `cispo`: a token's ratio ceiling is 1 + this."""
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    """`ppo`: where the advantage is negative, the ratio counts at most this much."""
+    sequence_clip_low: Annotated[float, Field(gt=0, le=1)] = 3e-4
+    """`gspo`: a sequence's ratio floor is 1 - this."""
+    sequence_clip_high: Annotated[float, Field(gt=0)] = 4e-4
+    """`gspo`: a sequence's ratio ceiling is 1 + this."""
+    dro_beta: NotNegative = 0.05
+    """`dro`: weight of ½ (log p - log q)²."""
+    drop_low: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """`dppo`: fall of a token's probability beyond which a negative advantage is dropped."""
+    drop_high: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """`dppo`: rise of a token's probability beyond which a positive advantage is dropped."""
+    dppo_tau: NotNegative = 1e-3
+    """`dppo`: weight of (log p - log q)²."""
+    import_path: str | None = None
+    """`custom`: `package.module:function` or `file.py:function` of the loss."""
+    entropy_coef: NotNegative = 0.0
+    """Weight of the entropy bonus; 0 gives none."""
 
-    advantage: AdvantageKind = Field(
-        default="mean",
-        description="Reward less the group's mean; `mean_std` divides by its deviation, `max_rl` "
-        "by the mean; `rloo` takes the mean of the others.",
-    )
-    mask_truncated: bool = Field(
-        default=False,
-        description="Train no token of a rollout that a limit ended or whose answer was cut at "
-        "max_tokens; its reward still counts in its group.",
-    )
-    overlong_buffer: Positive | None = Field(
-        default=None,
-        description="Tokens before max_tokens in which a turn begins to cost reward.",
-    )
-    overlong_penalty: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="`overlong_buffer`: what a turn of max_tokens costs."
-    )
-    credit: Literal["trace", "turn"] = Field(
-        default="trace",
-        description="`trace`: every token gets the rollout's advantage; `turn`: that of what was "
-        "earned from its turn on.",
-    )
-    credit_discount: Share = Field(
-        default=1.0, description="`credit = turn`: what a reward is worth one turn earlier."
-    )
+    advantage: AdvantageKind = "mean"
+    """Reward less the group's mean; `mean_std` divides by its deviation, `max_rl` by the mean;
+    `rloo` takes the mean of the others."""
+    mask_truncated: bool = False
+    """Train no token of a rollout that a limit ended or whose answer was cut at max_tokens; its
+    reward still counts in its group."""
+    overlong_buffer: Positive | None = None
+    """Tokens before max_tokens in which a turn begins to cost reward."""
+    overlong_penalty: Annotated[float, Field(gt=0)] = 1.0
+    """`overlong_buffer`: what a turn of max_tokens costs."""
+    credit: Literal["trace", "turn"] = "trace"
+    """`trace`: every token gets the rollout's advantage; `turn`: that of what was earned from its
+    turn on."""
+    credit_discount: Share = 1.0
+    """`credit = turn`: what a reward is worth one turn earlier."""
 
-    kl_penalty_coef: NotNegative = Field(
-        default=0.0, description="Weight of the KL against the reference; 0 needs no reference."
-    )
-    kl_penalty_type: Literal["loss", "advantage"] = Field(
-        default="loss",
-        description="`loss`: k3 is added to each token's loss; `advantage`: the token's log ratio "
-        "to the reference is taken from its advantage.",
-    )
-    kl_discount_factor: Share = Field(
-        default=0.0,
-        description="`kl_penalty_type = advantage`: what a later token's KL costs this one, per "
-        "token between.",
-    )
-    reference_model: str | None = Field(
-        default=None,
-        description="Folder or hub name of the reference, loaded beside the model. By default the "
-        "model without its adapter; a full fine-tune has to name one.",
-    )
-    reference_update_steps: Positive | None = Field(
-        default=None,
-        description="Optimizer steps after which the reference becomes the model as it is.",
-    )
+    kl_penalty_coef: NotNegative = 0.0
+    """Weight of the KL against the reference; 0 needs no reference."""
+    kl_penalty_type: Literal["loss", "advantage"] = "loss"
+    """`loss`: k3 is added to each token's loss; `advantage`: the token's log ratio to the reference
+    is taken from its advantage."""
+    kl_discount_factor: Share = 0.0
+    """`kl_penalty_type = advantage`: what a later token's KL costs this one, per token between."""
+    reference_model: str | None = None
+    """Folder or hub name of the reference, loaded beside the model. By default the model without
+    its adapter; a full fine-tune has to name one."""
+    reference_update_steps: Positive | None = None
+    """Optimizer steps after which the reference becomes the model as it is."""
 
-    learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
-        default=1e-4, description="Peak learning rate; `auto` follows a rule in docs/losses.md."
-    )
-    eps: Annotated[float, Field(gt=0)] = Field(
-        default=1e-8, description="AdamW's term in the denominator."
-    )
+    learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = 1e-4
+    """Peak learning rate; `auto` follows a rule in docs/losses.md."""
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    """AdamW's term in the denominator."""
 
-    train_attn: bool = Field(default=True, description="LoRA adapts the attention's layers.")
-    train_mlp: bool = Field(
-        default=True, description="LoRA adapts all other linear layers but the head."
-    )
-    train_unembed: bool = Field(default=False, description="LoRA adapts the head.")
+    train_attn: bool = True
+    """LoRA adapts the attention's layers."""
+    train_mlp: bool = True
+    """LoRA adapts all other linear layers but the head."""
+    train_unembed: bool = False
+    """LoRA adapts the head."""
 
     @field_validator("learning_rate", mode="before")
     @classmethod

@@ -20,48 +20,43 @@ class SharedArgs(BaseModel):
 
     model_config = STRICT
 
-    run_name: str | None = Field(
-        default=None,
-        pattern=r"^[\w.-]+$",
-        description="Folder of the run; by default the TOML's name and a number.",
-    )
-    output_dir: str = Field(default="runs", description="Folder in which run folders are made.")
-    seed: int = Field(default=0, description="Seed of all randomness in the run.")
+    run_name: str | None = Field(default=None, pattern=r"^[\w.-]+$")
+    """Folder of the run; by default the TOML's name and a number."""
+    output_dir: str = "runs"
+    """Folder in which run folders are made."""
+    seed: int = 0
+    """Seed of all randomness in the run."""
 
-    micro_batch_size: Positive | None = Field(
-        default=None, description="Maximum sequences in one forward and backward pass."
-    )
-    max_seq_len: Positive = Field(default=2048, description="Maximum tokens in one sequence.")
-    long_sequences: Literal["drop", "truncate", "refuse"] = Field(
-        default="drop",
-        description="A sequence longer than max_seq_len is dropped or truncated, or ends the run.",
-    )
+    micro_batch_size: Positive | None = None
+    """Maximum sequences in one forward and backward pass."""
+    max_seq_len: Positive = 2048
+    """Maximum tokens in one sequence."""
+    long_sequences: Literal["drop", "truncate", "refuse"] = "drop"
+    """A sequence longer than max_seq_len is dropped or truncated, or ends the run."""
 
     lr_scheduler_type: Schedule = Field(default="constant", description=SCHEDULE)
-    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
-    max_grad_norm: float = Field(
-        default=1.0, gt=0, description="The gradient's norm is clipped to this."
-    )
-    betas: Annotated[list[Beta], Field(min_length=2, max_length=2)] = Field(
-        default=[0.9, 0.95], description="AdamW's decay rates of the two moments."
-    )
-    weight_decay: NotNegative = Field(default=0.0, description="AdamW's decoupled decay.")
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps of linear warm-up."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """The gradient's norm is clipped to this."""
+    betas: Annotated[list[Beta], Field(min_length=2, max_length=2)] = [0.9, 0.95]
+    """AdamW's decay rates of the two moments."""
+    weight_decay: NotNegative = 0.0
+    """AdamW's decoupled decay."""
 
-    use_lora: bool = Field(
-        default=True, description="Train a LoRA adapter rather than all weights."
-    )
-    lora_rank: Positive = Field(default=16, description="Rank of the adapter.")
-    lora_alpha: float = Field(
-        default=32, gt=0, description="Scale of the adapter, divided by its rank."
-    )
-    lora_dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout before the adapter.")
+    use_lora: bool = True
+    """Train a LoRA adapter rather than all weights."""
+    lora_rank: Positive = 16
+    """Rank of the adapter."""
+    lora_alpha: float = Field(default=32, gt=0)
+    """Scale of the adapter, divided by its rank."""
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout before the adapter."""
 
-    save_steps: Positive = Field(
-        default=50, description="Steps between checkpoints; the last is always saved."
-    )
-    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
-        default=[], description="Trackers that receive the metrics, besides metrics.jsonl."
-    )
+    save_steps: Positive = 50
+    """Steps between checkpoints; the last is always saved."""
+    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = []
+    """Trackers that receive the metrics, besides metrics.jsonl."""
 
     def changed(self) -> set[str]:
         """Return the names of the settings that are not at their defaults."""

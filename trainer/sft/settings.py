@@ -20,86 +20,53 @@ from vf.trainer.settings.shared import SCHEDULE, Schedule, SharedArgs
 class SftData(Strict):
     """``[data]``: the conversations to train on."""
 
-    traces: Annotated[list[str], Field(min_length=1)] = Field(
-        description="Traces files, run folders, results folders of `vf-rl eval`, or OpenAI chat "
-        "lines."
-    )
-    min_reward: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=1.0,
-        description="Drop traces whose reward is lower or missing. Conversations from other "
-        "programs, which have no reward, are kept.",
-    )
-    top_per_task: Positive | None = Field(
-        default=None,
-        description="Traces kept per task: those with the highest rewards; the first of equal "
-        "ones.",
-    )
-    max_samples: Positive | None = Field(
-        default=None,
-        description="Traces kept in total: those with the highest rewards; a random choice of "
-        "equal ones.",
-    )
-    include_truncated: bool = Field(
-        default=False,
-        description="Keep traces that a limit ended or in which an answer was cut off.",
-    )
-    deduplicate: bool = Field(
-        default=True, description="Keep only one of several identical conversations."
-    )
-    tokens: Literal["auto", "recorded", "rendered"] = Field(
-        default="auto",
-        description="`recorded`: train on the sampled tokens, and drop traces that have none from "
-        "this model's tokenizer; `rendered`: render the messages again; `auto`: recorded tokens "
-        "where there are any, rendered ones otherwise.",
-    )
-    template_args: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Variables for the chat template, used where messages are rendered.",
-    )
-    held_out: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.1,
-        description="Share of the tasks whose traces are held out to measure the loss on.",
-    )
+    traces: Annotated[list[str], Field(min_length=1)]
+    """Traces files, run folders, results folders of `vf-rl eval`, or OpenAI chat lines."""
+    min_reward: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Drop traces whose reward is lower or missing. Conversations from other programs, which have
+    no reward, are kept."""
+    top_per_task: Positive | None = None
+    """Traces kept per task: those with the highest rewards; the first of equal ones."""
+    max_samples: Positive | None = None
+    """Traces kept in total: those with the highest rewards; a random choice of equal ones."""
+    include_truncated: bool = False
+    """Keep traces that a limit ended or in which an answer was cut off."""
+    deduplicate: bool = True
+    """Keep only one of several identical conversations."""
+    tokens: Literal["auto", "recorded", "rendered"] = "auto"
+    """`recorded`: train on the sampled tokens, and drop traces that have none from this model's
+    tokenizer; `rendered`: render the messages again; `auto`: recorded tokens where there are any,
+    rendered ones otherwise."""
+    template_args: dict[str, Any] = Field(default_factory=dict)
+    """Variables for the chat template, used where messages are rendered."""
+    held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of the tasks whose traces are held out to measure the loss on."""
 
 
 class SftArgs(SharedArgs):
     """``[trainer.args]`` of a warm start."""
 
-    num_epochs: Annotated[float, Field(gt=0)] = Field(
-        default=1.0, description="Passes over the selected traces."
-    )
-    max_steps: Positive | None = Field(
-        default=None, description="Optimizer steps, instead of num_epochs."
-    )
-    batch_size: Positive = Field(
-        default=16,
-        description="Sequences in one optimizer step; a multiple of micro_batch_size.",
-    )
+    num_epochs: Annotated[float, Field(gt=0)] = 1.0
+    """Passes over the selected traces."""
+    max_steps: Positive | None = None
+    """Optimizer steps, instead of num_epochs."""
+    batch_size: Positive = 16
+    """Sequences in one optimizer step; a multiple of micro_batch_size."""
 
-    learning_rate: Annotated[float, Field(gt=0)] = Field(
-        default=1e-4, description="Peak learning rate."
-    )
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    """Peak learning rate."""
     lr_scheduler_type: Schedule = Field(default="linear", description=SCHEDULE)
-    bf16: bool = Field(
-        default=False,
-        description="Compute in bfloat16. With LoRA, the frozen weights are kept in it too.",
-    )
-    gradient_checkpointing: bool = Field(
-        default=False,
-        description="Recompute activations in the backward pass: less memory, more time.",
-    )
-    lora_target_modules: list[str] | None = Field(
-        default=None,
-        description="Names of the adapted modules; by default all linear layers except the head.",
-    )
+    bf16: bool = False
+    """Compute in bfloat16. With LoRA, the frozen weights are kept in it too."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
+    lora_target_modules: list[str] | None = None
+    """Names of the adapted modules; by default all linear layers except the head."""
 
-    eval_steps: Positive = Field(
-        default=50,
-        description="Steps between measurements of the held-out loss, besides the first and last.",
-    )
-    save_total_limit: Positive | None = Field(
-        default=None, description="Newest checkpoints that are kept; by default all."
-    )
+    eval_steps: Positive = 50
+    """Steps between measurements of the held-out loss, besides the first and last."""
+    save_total_limit: Positive | None = None
+    """Newest checkpoints that are kept; by default all."""
 
     @property
     def rows(self) -> int:
@@ -129,9 +96,8 @@ class SftTrainer(Strict):
 class SftConfig(Strict):
     """A whole warm start."""
 
-    model: str = Field(
-        description="A local folder or a hub name; `tiny` is the model that ships with the library."
-    )
+    model: str
+    """A local folder or a hub name; `tiny` is the model that ships with the library."""
     data: SftData
     trainer: SftTrainer = Field(default_factory=SftTrainer)
 
