@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import vf
+from tests.waiting import until
 from vf.environments.environment import Split
 from vf.evaluation.evaluate import Evaluation, take_tasks
 from vf.runtime.seeding import derive_seed
@@ -33,8 +34,7 @@ class Echo(vf.Environment):
     async def step(self, reply: vf.Message) -> vf.Step:
         Echo.open += 1
         Echo.most = max(Echo.most, Echo.open)
-        # The later in the alphabet, the sooner done.
-        await asyncio.sleep(0.05 * (ord("h") - ord(reply.content[0])))
+        await asyncio.sleep(0.02)
         Echo.open -= 1
         if reply.content == "b":
             raise KeyError("b is broken")
@@ -50,8 +50,14 @@ def evaluate(environment: vf.Environment | None = None, **kwargs: Any) -> Evalua
 
 def test_traces_come_in_the_order_of_the_tasks_and_on_trace_as_they_finish() -> None:
     finished: list[str] = []
+
+    class Backwards(Echo):
+        async def step(self, reply: vf.Message) -> vf.Step:
+            await until(lambda: len(finished) >= 2 * (ord("c") - ord(reply.content)))
+            return await super().step(reply)
+
     evaluation = evaluate(
-        rollouts_per_example=2, on_trace=lambda trace: finished.append(trace.task.id)
+        Backwards(), rollouts_per_example=2, on_trace=lambda trace: finished.append(trace.task.id)
     )
     assert [trace.task.id for trace in evaluation.traces] == list("aabbcc")
     assert finished == list("ccbbaa")

@@ -46,7 +46,7 @@ def test_a_file_is_scored_again_in_its_order(tmp_path: Path) -> None:
 
 def test_the_order_holds_whoever_is_done_first() -> None:
     async def later_is_sooner(trace: vf.Trace) -> float:
-        await asyncio.sleep(0.05 * (5 - len(trace.reply)))
+        await asyncio.sleep(0.01 * (5 - len(trace.reply)))
         return length(trace)
 
     traces = [make_trace("a" * n) for n in range(1, 5)]

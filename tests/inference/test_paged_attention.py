@@ -53,8 +53,11 @@ def build(config: PreTrainedConfig) -> Any:
     return model.eval()
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=["all-heads", "one-key-head", "window", "mixed"])
-@pytest.mark.parametrize("ours", [True, False], ids=["ours", "the-models-own"])
+@pytest.mark.parametrize(
+    ("config", "ours"),
+    [*((config, True) for config in CONFIGS), (CONFIGS[-1], False)],
+    ids=["all-heads", "one-key-head", "window", "mixed", "the-models-own"],
+)
 def test_logprobs_are_those_of_a_plain_forward(config: PreTrainedConfig, ours: bool) -> None:
     model = build(config)
     if not ours:

@@ -111,6 +111,7 @@ def test_code_that_is_right_in_part_passes_in_part(graded: Graded) -> None:
     assert graded("def double(n): return n + 5").passed == [False, True, False]
 
 
+@pytest.mark.slow
 def test_no_hack_passes_anything(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grading, "START_LIMIT", 2.0)
     monkeypatch.setattr(grading, "CALL_LIMIT", 1.0)
@@ -130,12 +131,18 @@ def test_no_hack_passes_anything(engine: Engine, monkeypatch: pytest.MonkeyPatch
     assert [name for name, each in passed.items() if any(each)] == []
 
 
-def test_a_call_that_hangs_fails_alone_and_is_counted(graded: Graded) -> None:
+def test_a_call_that_hangs_fails_alone_and_is_counted(
+    graded: Graded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grading, "CALL_LIMIT", 1.0)
     source = "def double(n):\n    while n == 5: pass\n    return 2 * n"
     assert graded(source) == Grade([True, False, True], timeouts=1)
 
 
-def test_code_that_always_hangs_does_not_take_forever(graded: Graded) -> None:
+def test_code_that_always_hangs_does_not_take_forever(
+    graded: Graded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grading, "CALL_LIMIT", 0.5)
     cases = [Case(f"double({n})", 2 * n) for n in range(1, 30)]
     found = graded("def double(n):\n    while True: pass", cases)
     assert not any(found.passed)

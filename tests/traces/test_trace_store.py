@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -158,7 +157,6 @@ def test_a_killed_writer_loses_no_trace_that_was_appended(tmp_path: Path) -> Non
     assert process.stdout is not None
     for _ in range(3):
         process.stdout.readline()
-    time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     told = 3 + len(process.stdout.read().splitlines())
     assert process.wait() == -signal.SIGKILL
