@@ -32,10 +32,11 @@ def distinct_tasks(
     split: Split,
     count: int,
     seed: int,
+    by_id: bool = True,
 ) -> Iterator[Task]:
     """Yield ``count`` different tasks of a split.
 
-    A task's id decides its split, so no task is in both, whatever their sizes and seeds.
+    No task is in both splits, whatever their sizes and seeds.
 
     Args:
         environment: Its name, for the seed and error messages.
@@ -43,6 +44,7 @@ def distinct_tasks(
         split: Which split.
         count: How many tasks.
         seed: Seed of the tasks.
+        by_id: Whether a task's id decides its split; False if ``draw`` keeps the splits apart.
 
     Raises:
         ConfigError: There are too few different tasks.
@@ -54,7 +56,7 @@ def distinct_tasks(
             return
         task = draw(rng)
         held_out = derive_seed(environment, task.id) % _EVAL_SHARE == 0
-        if task.id not in seen and held_out == (split == "eval"):
+        if task.id not in seen and (not by_id or held_out == (split == "eval")):
             seen.add(task.id)
             yield task
     if len(seen) < count:

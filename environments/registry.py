@@ -169,9 +169,10 @@ def _load(id: str, target: str, where: str) -> Factory:
     try:
         loaded = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever the author's code raises
-        if isinstance(error, ModuleNotFoundError) and _is_or_holds(error.name, module):
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module}.".startswith(f"{missing}."):
             raise ConfigError(
-                f"environment {id!r}: cannot load {target!r}: there is no module {error.name!r}; "
+                f"environment {id!r}: cannot load {target!r}: there is no module {missing!r}; "
                 f"install it, or correct the name {where}"
             ) from error
         raise ConfigError(
@@ -192,10 +193,6 @@ def _load(id: str, target: str, where: str) -> Factory:
             f"{type(factory).__name__}; correct the name {where}"
         )
     return factory  # type: ignore[no-any-return]
-
-
-def _is_or_holds(missing: str | None, module: str) -> bool:
-    return missing is not None and f"{module}.".startswith(f"{missing}.")
 
 
 def _is_environment(value: object) -> bool:

@@ -16,7 +16,6 @@ from vf.evaluation.eval_config import slug
 from vf.evaluation.tally import SOLVED
 from vf.runtime.errors import ConfigError
 from vf.traces.store import TraceStore
-from vf.traces.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +163,11 @@ def _read(path: Path) -> Side:
             said: Mapping[str, Any] = trace.info.get("eval") or {}
             name, model = said.get("environment", trace.environment), said.get("model", file.stem)
             tasks = side.setdefault((str(name), str(model)), {})
-            task = tasks.setdefault(trace.task.id, _Task(_digest(trace)))
+            content = pydantic_core.to_json([trace.task.prompt, trace.task.answer])
+            digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+            task = tasks.setdefault(trace.task.id, _Task(digest))
             if trace.score is not None and trace.score.reward is not None:
                 task.rewards.append(trace.score.reward)
                 if trace.score.outcome is not None:
                     task.successes.append(float(trace.score.outcome >= SOLVED))
     return side
-
-
-def _digest(trace: Trace) -> str:
-    task = pydantic_core.to_json([trace.task.prompt, trace.task.answer])
-    return hashlib.blake2b(task, digest_size=16).hexdigest()

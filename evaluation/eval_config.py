@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vf.inference.model import Sampling
+from vf.inference.model import NEUTRAL, Sampling
 from vf.inference.model_files import TINY
 from vf.inference.settings import (
     MinP,
@@ -194,14 +194,8 @@ class EvalConfig(Strict):
     @property
     def sampling(self) -> Sampling:
         """How every answer is sampled."""
-        return Sampling(
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-        )
+        names = ("max_tokens", "temperature", *NEUTRAL)
+        return Sampling(**{name: getattr(self, name) for name in names})
 
     def measured(self) -> dict[str, Any]:
         """Return what the results depend on, but for how many there are, as JSON."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from vf.inference.model import Sampling
+from vf.inference.model import NEUTRAL, Sampling
 from vf.inference.serving import Served, Serving
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError, ServerDown
@@ -126,22 +126,15 @@ class TokenClient:
 
 def sampling_fields(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, Any]:
     """Return the sampling parameters that are not neutral, by the names that vLLM has for them."""
-    fields: dict[str, Any] = {
+    seed = {} if sampling.seed is None else {"seed": sampling.seed}
+    fields = {name: getattr(sampling, name) for name in NEUTRAL}
+    return {
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
         "stop_token_ids": stop_token_ids,
+        **seed,
+        **{name: value for name, value in fields.items() if value != NEUTRAL[name]},
     }
-    if sampling.seed is not None:
-        fields["seed"] = sampling.seed
-    if sampling.top_p != 1.0:
-        fields["top_p"] = sampling.top_p
-    if sampling.top_k:
-        fields["top_k"] = sampling.top_k
-    if sampling.min_p:
-        fields["min_p"] = sampling.min_p
-    if sampling.repetition_penalty != 1.0:
-        fields["repetition_penalty"] = sampling.repetition_penalty
-    return fields
 
 
 def checked(ids: list[int], logprobs: list[Any], versions: list[int], reason: Any) -> Completion:

@@ -37,6 +37,10 @@ class Sampling:
         return replace(self, **changes)
 
 
+# The settings that change the distribution which is sampled from, and what leaves it as it is.
+NEUTRAL = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
 @dataclass(slots=True)
 class Conversation:
     """What one rollout has said so far, as messages and as tokens.

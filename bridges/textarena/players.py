@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from vf.inference.model import Conversation, Model, Reply, Sampling
+from vf.inference.model import NEUTRAL, Conversation, Model, Reply, Sampling
 from vf.inference.models.chat_model import ChatModel
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, did_you_mean
@@ -22,7 +22,7 @@ Opponent: TypeAlias = str | Sequence[str] | Policy | Model | Mapping[str, Any]
 
 _MOVE = re.compile(r"\[[^\[\]\n]+\]")
 _SPEAKER = re.compile(r"^\[(?:GAME|Player [^\]]*)\]", re.MULTILINE)
-_SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_SAMPLING = ("max_tokens", "temperature", *NEUTRAL)
 _MODEL = ("model", "base_url", "timeout", "max_retries", "extra_body")
 _KEY = "api_key_env"  # the variable that holds the key, which a saved configuration must not
 

@@ -9,15 +9,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from vf.environments.bundled.repos.draw import MODULES, MODULES_IN_A_REPO, Repo, draw_repo
-from vf.environments.bundled.repos.module import Bug
 from vf.environments.environment import Environment, Split, Step
-from vf.environments.generated import split_sizes
+from vf.environments.generated import distinct_tasks, split_sizes
 from vf.inference.models.scripted_model import Line, Script
 from vf.rubrics.outcomes.grading import Case, Grade, grade
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
-from vf.runtime.seeding import derive_seed
 from vf.sandbox.container.source import Sandboxes, sandbox_source
 from vf.sandbox.contract import Sandbox
 from vf.tools.episode_sandbox import EpisodeSandbox
@@ -120,18 +118,12 @@ class RepoFix(Environment):
         Raises:
             ConfigError: There are not so many different ones.
         """
-        rng = random.Random(derive_seed(self.seed, "repo-fix", split))
-        seen: set[str] = set()
-        for _ in range(100 * self.sizes[split]):
-            repo = draw_repo(rng, split, self.bugs)
-            task = _task(repo)
-            if task.id in seen:
-                continue
-            seen.add(task.id)
-            yield task
-            if len(seen) == self.sizes[split]:
-                return
-        raise ConfigError(f"repo-fix: found only {len(seen)} different {split} tasks")
+
+        def draw(rng: random.Random) -> Task:
+            return _task(draw_repo(rng, split, self.bugs))
+
+        count, seed = self.sizes[split], self.seed
+        return distinct_tasks("repo-fix", draw, split=split, count=count, seed=seed, by_id=False)
 
     def oracle(self, task: Task) -> Script:
         """Write the right source over every broken module."""
@@ -239,8 +231,9 @@ def _diff(before: Mapping[str, str], after: Mapping[str, str] | None) -> list[st
 
 
 def _task(repo: Repo) -> Task:
+    known = {module.name: module.bugs for module in repo.modules}
     bugs = "+".join(
-        f"{name}:{bug.kind}.{_index(repo, name, bug)}" for name, bug in repo.bugs.items()
+        f"{name}:{bug.kind}.{known[name].index(bug)}" for name, bug in repo.bugs.items()
     )
     others = "+".join(module.name for module in repo.modules)
     count = "A test fails" if len(repo.bugs) == 1 else "Tests fail"
@@ -258,9 +251,3 @@ def _task(repo: Repo) -> Task:
             "bugs": {name: bug.kind for name, bug in repo.bugs.items()},
         },
     )
-
-
-def _index(repo: Repo, name: str, bug: Bug) -> int:
-    """Return which of its module's bugs this is."""
-    module = next(module for module in repo.modules if module.name == name)
-    return module.bugs.index(bug)

@@ -100,11 +100,8 @@ def sampled_ids(
     if turn.cut:
         text = text[: text.rfind(turn.answer.content) + len(turn.answer.content)]
         return renderer.template.encode_after(text)
-    return renderer.template.encode_after(text + (end or _closer(renderer)))
-
-
-def _closer(renderer: Renderer) -> str:
-    return renderer.template.token(renderer.closer_id)
+    end = end or renderer.template.token(renderer.closer_id)
+    return renderer.template.encode_after(text + end)
 
 
 def _shown_answer(

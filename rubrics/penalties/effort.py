@@ -6,14 +6,15 @@ All are computed from typed events and token counts, never from text that a mode
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from vf.rubrics.penalties.text import same_call, sampled_calls
 from vf.rubrics.rubric import Penalty
 from vf.runtime.calling import instant
 from vf.runtime.errors import ConfigError
-from vf.traces.trace import Trace
+from vf.traces.trace import ToolEvent, Trace
 
 
 def tool_errors(weight: float = 0.1) -> Penalty:
@@ -35,10 +36,7 @@ def tool_errors(weight: float = 0.1) -> Penalty:
 
     @instant
     def failed_by_turn(trace: Trace) -> list[float]:
-        failed = [0.0] * len(trace.turns)
-        for event in trace.tool_events:
-            failed[event.turn] += event.kind != "ok"
-        return failed
+        return _by_turn(trace, [event for event in trace.tool_events if event.kind != "ok"])
 
     return Penalty(tool_errors, weight, turns=failed_by_turn)
 
@@ -66,10 +64,7 @@ def extra_tool_calls(weight: float = 0.1, free: int | str = 0, scale: int = 4) -
 
     @instant
     def beyond_by_turn(trace: Trace) -> list[float]:
-        beyond = [0.0] * len(trace.turns)
-        for event in trace.tool_events[_allowed(trace, free) :]:
-            beyond[event.turn] += 1.0
-        return beyond
+        return _by_turn(trace, trace.tool_events[_allowed(trace, free) :])
 
     ramp = _ramp("extra_tool_calls", lambda trace: len(trace.tool_events), free, scale, weight)
     return replace(ramp, turns=beyond_by_turn)
@@ -232,6 +227,11 @@ def _ramp(
 
     ramp.__name__ = name  # by which a rubric records it, and errors call it
     return Penalty(ramp, weight)
+
+
+def _by_turn(trace: Trace, events: Iterable[ToolEvent]) -> list[float]:
+    counts = Counter(event.turn for event in events)
+    return [float(counts[turn]) for turn in range(len(trace.turns))]
 
 
 def _allowed(trace: Trace, free: int | str) -> int:

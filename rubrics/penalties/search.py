@@ -127,8 +127,8 @@ def search_rubric(outcome: Outcome = "em", free_calls: int | str = 0) -> Rubric:
             "format": _form,
             "em": em,
             "f1": token_f1(allow_longer=True, extract=_stated),
-            "searches": _searches,
-            "opened": _opened,
+            "searches": lambda trace: float(len(search_record(trace)["queries"])),
+            "opened": lambda trace: float(len(set(search_record(trace)["opened"]))),
         },
     )
 
@@ -136,14 +136,6 @@ def search_rubric(outcome: Outcome = "em", free_calls: int | str = 0) -> Rubric:
 def _form(trace: Trace) -> float:
     """1 if the last message states one answer in the requested form, else 0."""
     return float([bool(text) for text in _stated(trace.reply)] == [True])
-
-
-def _searches(trace: Trace) -> float:
-    return float(len(search_record(trace)["queries"]))
-
-
-def _opened(trace: Trace) -> float:
-    return float(len(set(search_record(trace)["opened"])))
 
 
 def search_record(trace: Trace) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vf.inference.model import NEUTRAL
 from vf.runtime.command import DONE, complain, quiet_transformers, run_command, show
 from vf.runtime.errors import ConfigError
 from vf.runtime.signals import end_with_parent, orderly_end
@@ -69,9 +70,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     if (count := processes_to_launch(config)) > 1:
         _preflight(config, console)  # before the processes, likewise
         return launch(count, argv, config.trainer.accelerate_config)
-    for note in notes:
-        console.print(f"[yellow]note:[/yellow] {note}")
-    for note in _cautions(config):
+    for note in [*notes, *_cautions(config)]:
         console.print(f"[yellow]note:[/yellow] {note}")
     plan = _preflight(config, console)
     from vf.trainer.watching.plan_text import describe
@@ -188,8 +187,7 @@ def _summarise(summary: Summary, folder: RunFolder, config: Config, console: Con
         ("checkpoint", str(summary.checkpoint)),
         ("continue", f"vf-rl --resume {folder.path} --set max_steps={2 * summary.steps}"),
     ]
-    for said in verdict(folder.read_metrics(), config).advice:
-        rows.append(("time", said))
+    rows += [("time", said) for said in verdict(folder.read_metrics(), config).advice]
     console.print()
     show(console, rows)
 
@@ -197,16 +195,7 @@ def _summarise(summary: Summary, folder: RunFolder, config: Config, console: Con
 def _cautions(config: Config) -> list[str]:
     """Return warnings about settings that are allowed but have a cost."""
     args = config.args
-    filters = [
-        name
-        for name, neutral in (
-            ("top_p", 1.0),
-            ("top_k", 0),
-            ("min_p", 0.0),
-            ("repetition_penalty", 1.0),
-        )
-        if getattr(args, name) != neutral
-    ]
+    filters = [name for name, neutral in NEUTRAL.items() if getattr(args, name) != neutral]
     cautions = []
     if args.num_iterations > 1 and args.loss_fn == "importance_sampling":
         cautions.append(

@@ -42,8 +42,8 @@ def head_logprobs(
     """
     order = torch.argsort(rows, stable=True)
     sorted_rows, sorted_targets = rows[order], targets[order]
-    width = _vocabulary(head)
-    step = max(1, chunk_logits // width)
+    width = getattr(head, "out_features", None)  # the weight may be spread over processes
+    step = max(1, chunk_logits // (width if isinstance(width, int) else 2**17))
     plain = type(head) is torch.nn.Linear and head.bias is None
     if plain and not (head._forward_hooks or head._forward_pre_hooks):
         apply: Any = _LinearHead.apply
@@ -66,11 +66,6 @@ def pick(
     with nullcontext() if entropy_gradient else torch.no_grad():
         entropy = -(logprobs.exp() * logprobs).sum(-1)
     return logprobs[rows, targets], entropy[rows]
-
-
-def _vocabulary(head: torch.nn.Module) -> int:
-    width = getattr(head, "out_features", None)  # the weight may be spread over processes
-    return width if isinstance(width, int) else 2**17
 
 
 def _chunks(

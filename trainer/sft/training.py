@@ -102,7 +102,7 @@ class _Recorder(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Mark the checkpoint as whole."""
-        (_checkpoint(self._folder.checkpoints, state.global_step) / COMPLETE).touch()
+        (self._folder.checkpoints / f"checkpoint-{state.global_step}" / COMPLETE).touch()
 
 
 def load_trainable(config: SftConfig) -> Any:
@@ -318,10 +318,6 @@ def _save_model(
         ) from error
     finally:
         shutil.rmtree(writing, ignore_errors=True)
-
-
-def _checkpoint(folder: Path, step: int) -> Path:
-    return folder / f"checkpoint-{step}"
 
 
 def _step_of(checkpoint: Path) -> int:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, variance
 from typing import Any
 
+from vf.inference.model import NEUTRAL
 from vf.traces.trace import Trace
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
@@ -165,8 +166,7 @@ def observe_kl(
 def _kl_checks(metrics: Mapping[str, float], args: TrainerArgs) -> list[str]:
     """Return possible reasons for the disagreement, the likeliest first."""
     checks = []
-    filters = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-    used = [name for name, neutral in filters.items() if getattr(args, name) != neutral]
+    used = [name for name, neutral in NEUTRAL.items() if getattr(args, name) != neutral]
     if used:
         checks.append(
             f"{', '.join(used)} changes what is sampled and not what is trained: set it neutral"
