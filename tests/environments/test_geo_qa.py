@@ -216,6 +216,7 @@ print(environment.search.index.fingerprint, *(task.id for task in environment.ta
 """
 
 
+@pytest.mark.slow
 def test_processes_that_need_the_index_at_once_share_one(tmp_path: Path) -> None:
     settings = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     running = [

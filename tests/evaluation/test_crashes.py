@@ -38,6 +38,7 @@ def kill_after(process: subprocess.Popen[str], folder: Path, more: int) -> bool:
     return alive and process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_every_rollout_is_there_once_and_the_totals_are_equal(
     tmp_path: Path,
 ) -> None:

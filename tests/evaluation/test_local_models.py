@@ -70,6 +70,7 @@ def test_tiny_and_a_copy_of_its_folder_sample_what_the_trainer_would(
     assert results(tmp_path / "a")["turns"] > 4  # it called its tool
 
 
+@pytest.mark.slow
 def test_an_adapter_of_a_training_run_is_heard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -273,9 +273,8 @@ def test_a_stopped_engine_fails_what_is_under_way_and_says_that_it_is_not_runnin
     engine.stop()
 
 
-@pytest.mark.parametrize(
-    "ending", ["pass", pytest.param("raise KeyboardInterrupt", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["pass", "raise KeyboardInterrupt"])
 def test_a_process_that_forgets_to_stop_its_engine_can_end(ending: str) -> None:
     code = f"""
 import asyncio

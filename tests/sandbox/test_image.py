@@ -83,18 +83,16 @@ def test_packages_are_there_and_cannot_be_changed(
     assert "sandboxes get additional packages" in caplog.text
 
 
-def test_the_same_packages_are_built_once(scratch: Engine, wheel: str) -> None:
-    made = with_packages(scratch, DEFAULT_IMAGE, [wheel])
+def test_a_dry_run_builds_packages_and_the_same_ones_are_built_once(
+    scratch: Engine, profile: Profile, wheel: str
+) -> None:
+    before = set(tags(scratch))
+    check_engine(replace(profile, packages=[wheel]))
+    (made,) = set(tags(scratch)) - before
     born = scratch.call_now("inspect_image", made)["Id"]
     assert with_packages(scratch, DEFAULT_IMAGE, [wheel]) == made
     assert scratch.call_now("inspect_image", made)["Id"] == born
     assert with_packages(scratch, DEFAULT_IMAGE, []) == DEFAULT_IMAGE
-
-
-def test_a_dry_run_builds_them_beforehand(scratch: Engine, profile: Profile, wheel: str) -> None:
-    before = set(tags(scratch))
-    check_engine(replace(profile, packages=[wheel]))
-    assert len(set(tags(scratch)) - before) == 1
     left = [item["Image"] for item in scratch.call_now("containers", all=True)]
     assert not [name for name in left if name.startswith("vf-test")]
 
@@ -108,6 +106,7 @@ def test_a_profile_whose_packages_are_not_built_is_refused(
         replace(profile, packages="numpy")
 
 
+@pytest.mark.slow
 def test_build_starts_from_any_image_and_is_done_once(scratch: Engine, wheel: str) -> None:
     assert build(scratch, tag=TAG, base=DEFAULT_IMAGE, packages=[wheel]) == TAG
     born = scratch.call_now("inspect_image", TAG)["Id"]

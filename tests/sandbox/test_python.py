@@ -38,9 +38,8 @@ def test_streams_are_kept_apart_and_text_is_utf8() -> None:
     assert (result.stdout, result.stderr) == ("ä\n'ö\\ud800'\n", "e\n")
 
 
-@pytest.mark.parametrize(
-    ("code", "says"),
-    [
+def test_an_exception_is_a_result_and_shows_nothing_of_ours() -> None:
+    cases = [
         ("x = 1\n1/0", "1/0"),
         ("def", "SyntaxError"),
         ("'\0'", "null bytes"),
@@ -49,15 +48,14 @@ def test_streams_are_kept_apart_and_text_is_utf8() -> None:
         ("class E(Exception):\n    def __str__(self): 1/0\nraise E", "E"),
         ("raise BaseException('b')", "BaseException: b"),
         ("import asyncio\nraise asyncio.CancelledError", "CancelledError"),
-    ],
-)
-def test_an_exception_is_a_result_and_shows_nothing_of_ours(code: str, says: str) -> None:
-    result, after = run(code, "'kept'")
-    assert result.returncode == 1
-    assert says in result.stderr
-    assert 'File "<string>"' not in result.stderr
-    assert "ast.py" not in result.stderr
-    assert after.stdout == "'kept'\n"
+    ]
+    *results, after = run(*(code for code, _ in cases), "x")
+    for (code, says), result in zip(cases, results, strict=True):
+        assert result.returncode == 1, code
+        assert says in result.stderr, code
+        assert 'File "<string>"' not in result.stderr, code
+        assert "ast.py" not in result.stderr, code
+    assert after.stdout == "1\n"
 
 
 def test_sys_exit_ends_the_call_not_the_interpreter() -> None:

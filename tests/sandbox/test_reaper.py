@@ -73,7 +73,7 @@ def wait_until_gone(engine: Engine, run: str) -> None:
     wait_until(lambda: not of_run(engine, run))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_containers_end_by_themselves_when_their_client_dies(
     engine: Engine, number: signal.Signals
 ) -> None:
@@ -83,7 +83,7 @@ def test_containers_end_by_themselves_when_their_client_dies(
         wait_until_gone(engine, run)
 
 
-@pytest.mark.parametrize("after", [0.0, 0.1, 0.25])
+@pytest.mark.parametrize("after", [0.0, 0.2])
 def test_a_client_killed_while_it_creates_leaves_nothing_that_lasts(
     engine: Engine, after: float
 ) -> None:
