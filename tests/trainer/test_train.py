@@ -67,5 +67,5 @@ def test_what_is_wrong_is_raised_before_anything_is_made(
 
 
 def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
-    with pytest.raises(vf.ConfigError, match="there is no config file"):
+    with pytest.raises(vf.ConfigError, match="there is no file"):
         vf.train(tmp_path / "none.toml")
