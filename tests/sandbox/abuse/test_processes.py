@@ -87,6 +87,8 @@ def test_killing_everybody_kills_only_what_the_model_started(arena: Arena) -> No
         assert (await sandbox.exec("echo alive")).stdout == "alive\n"
         await sandbox.bash("kill -9 -1")
         assert (await sandbox.exec("echo alive")).stdout == "alive\n"
+        # Calls that meet a dying interpreter or shell report the loss; later ones work.
+        await asyncio.gather(sandbox.python("1"), sandbox.bash("true"))
 
     arena.attack(attack)
 
