@@ -24,6 +24,8 @@ from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.wire import JsonClient
 
+pytestmark = pytest.mark.slow
+
 ARGV = ["calculator", "-r", "2", "--args", '{"max_operand": 20}', "--max-tokens"]
 WHOLE = [*ARGV, "48", "-n", "2"]
 BRIEF = [*ARGV, "12", "-n", "2", "--max-turns", "1"]

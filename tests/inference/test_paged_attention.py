@@ -20,6 +20,8 @@ from vf.inference.embedded.paged_attention import PagedModel, divide, selected, 
 from vf.inference.model import Sampling
 from vf.runtime.errors import EngineError
 
+pytestmark = pytest.mark.slow
+
 SHAPE = {
     "hidden_size": 32,
     "intermediate_size": 48,

@@ -22,6 +22,8 @@ from vf.trainer.commands.main import main
 from vf.trainer.run.group import Group
 from vf.trainer.watching.metrics import rollout_metrics
 
+pytestmark = pytest.mark.slow
+
 CONFIG = Path(__file__).parents[2] / "configs" / "code-contest.toml"
 TINY = [
     *("model=tiny", "env.args.visible=1", "bf16=false", "max_tokens=24"),

@@ -15,7 +15,7 @@ from vf.environments.bundled.calculator import Calculator, final_answer
 from vf.inference.model_files import resolve_model
 
 pytest.importorskip("trl")
-pytestmark = [pytest.mark.trl, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.trl, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture

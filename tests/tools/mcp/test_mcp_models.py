@@ -14,6 +14,8 @@ from tests.tools.mcp.servers import PLENTY, served, tools
 from vf.environments import registry
 from vf.environments.bundled.calculator import Calculator
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch")
 
 

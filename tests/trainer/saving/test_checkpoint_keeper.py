@@ -16,6 +16,8 @@ from vf.runtime.errors import CheckpointError, ConfigError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import latest_checkpoint, mark_best, remove_old
 
+pytestmark = pytest.mark.slow
+
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}

@@ -17,6 +17,8 @@ from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.saving.checkpoint import latest_checkpoint
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {
     "max_steps": 5,
     "save_steps": 2,
