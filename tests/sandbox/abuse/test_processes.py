@@ -114,7 +114,7 @@ import resource
 won = []
 def attempt(what, do):
     try: do(); won.append((pid, what))
-    except (OSError, ValueError): pass
+    except (OSError, ValueError, IndexError): pass
 def put(path):
     fd = os.open(path, os.O_WRONLY)
     os.write(fd, b'0')
@@ -126,7 +126,7 @@ for pid in ours:
         for flag in (os.O_RDONLY, os.O_WRONLY):
             attempt(('fd', fd, flag), lambda: os.open(folder + f'fd/{fd}', flag))
     for name in ('mem', 'environ', 'maps', 'auxv', 'syscall', 'stack'):
-        attempt(name, lambda: open(folder + name, 'rb').read(1))
+        attempt(name, lambda: open(folder + name, 'rb').read(1)[0])  # of the dead: nothing
     for name in ('mem', 'oom_score_adj', 'coredump_filter', 'timerslack_ns', 'comm'):
         attempt(name + ' w', lambda: put(folder + name))
     attempt('limit', lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, 3)))
