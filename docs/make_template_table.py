@@ -89,8 +89,8 @@ Every model takes the same one: its template renders the first prompt, and from 
 *bridge*, the tokens between one sampled answer and the next, read off the template
 (`inference/rendering/seam.py`). Nothing is listed per family, so a fine-tune or a local folder is
 treated as the template beside it says. An answer that was cut off is closed with tokens that carry
-no loss. Only where the template refuses the bridge is the whole conversation rendered anew, and the
-trace forks unless that extends it. `TokenModel(thinking_history="template")` renders anew every
+no loss. Only where the template refuses the bridge is the whole conversation rendered again; the
+trace forks unless that extends it. `TokenModel(thinking_history="template")` renders again every
 turn instead: the model then sees what the deployed template would show it, and a template that is
 not *increasing* forks.
 

@@ -183,7 +183,7 @@ class Environment:
         """Run the reply's tool calls at once; without any, the episode has terminated.
 
         Raises:
-            ToolFailure: A tool failed (not: was called wrongly, which the model is told).
+            ToolFailure: A tool failed. A wrong call is no failure: the model receives an error.
         """
         if not reply.tool_calls:
             return Step(terminated=True)

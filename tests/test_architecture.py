@@ -100,7 +100,7 @@ def imports(path: Path) -> list[tuple[int, str]]:
 
 
 def home(name: str) -> Path | None:
-    """Return the file in which an imported name of ours lives; None for other packages' names."""
+    """Return the file that defines an imported name; None for names of other packages."""
     parts = name.split(".")
     if parts[0] != "vf":
         return None

@@ -11,7 +11,7 @@ from vf.runtime.extras import load
 
 _VALUES = ("default", "const", "enum", "examples")  # of a schema: not schemas themselves
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_MOST_FAULTS = 3  # that the model is told of in one message
+_MOST_FAULTS = 3  # in one message to the model
 _LONGEST_FAULT = 300  # characters
 
 

@@ -1,4 +1,4 @@
-"""How a model is told of a Gymnasium environment: observations as text, and known games' rules."""
+"""How a model sees a Gymnasium environment: observations as text, known games' rules."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def tell_result(observation: Mapping[str, Any]) -> str:
     """Write down what a tool of an MCP environment gave.
 
     Raises:
-        ToolError: The tool reports an error, which the model is told.
+        ToolError: The tool reports an error; the model receives it.
         ToolFailure: The server could not run it.
     """
     error = observation.get("error")

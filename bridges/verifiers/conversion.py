@@ -77,7 +77,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def announced(name: str, description: str, parameters: Mapping[str, Any]) -> Tool:
-    """Return a tool of verifiers as the model is told of it; verifiers' own code runs it."""
+    """Return a tool of verifiers with its schema for the model; verifiers' own code runs it."""
     return Tool(name, description, dict(parameters), _not_here, BaseModel)
 
 

@@ -139,7 +139,7 @@ class V0Environment(Environment):
 
     @property
     def toolbox(self) -> ToolBox:
-        """Its tools as the model is told of them; its own code runs them."""
+        """Its tools with their schemas for the model; its own code runs them."""
         if self._toolbox is None:
             self._toolbox = ToolBox(
                 [announced(each.name, each.description, each.parameters) for each in self._schemas]

@@ -138,7 +138,7 @@ class TasksetEnvironment(Environment):
 
     @property
     def toolbox(self) -> ToolBox:
-        """Its tools as the model is told of them; its own servers run them."""
+        """Its tools with their schemas for the model; its own servers run them."""
         if self._toolbox is None:
             self._toolbox = ToolBox(self._announced)
         return self._toolbox

@@ -64,7 +64,7 @@ class Calls:
         return text
 
     def _fault(self, call: ToolCall, event: ToolEvent) -> str | None:
-        """Return what the model is told of a call that cannot be made, as verifiers words it."""
+        """Return the error for a call that cannot be made, in verifiers' words."""
         if call.malformed is not None:
             event.kind, event.detail = "malformed", call.malformed
             return f"error: the tool call could not be read: {call.malformed}"
@@ -94,7 +94,7 @@ class Served:
         toolset: The verifiers ``Toolset``.
 
     Attributes:
-        tools: Its tools as the model is told of them.
+        tools: Its tools with their schemas for the model.
         names: Of each, the name that the model knows, and the tool set's own.
     """
 

@@ -1,1 +1,1 @@
-"""Who answers: a chat API, an engine by token ids, a script, a local model."""
+"""The models that answer: a chat API, an engine by token ids, a script, a local model."""

@@ -131,7 +131,7 @@ class Box:
             time.sleep(0.002)
 
     def _strangers(self) -> list[int]:
-        """Return who is alive below us or of the model's user, and no helper of ours."""
+        """Return the living processes below this one or of the model's user, except our helpers."""
         found = set(kernel.owned_by(self.who.uid)) if self.switch else set()
         everybody = kernel.processes()
         for process in everybody.values():

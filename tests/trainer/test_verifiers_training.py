@@ -31,7 +31,7 @@ def load_environment(count: int = 8) -> vf.Environment:
 def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vft_digits.py").write_text(ENVIRONMENT)
     monkeypatch.syspath_prepend(tmp_path)
-    if "verifiers" not in registry.registered():  # an older installation of ours
+    if "verifiers" not in registry.registered():  # an older installation of vf-rl
         vf.register("verifiers", "vf.bridges.verifiers.from_verifiers:from_verifiers")
 
 

@@ -161,7 +161,7 @@ def _check_result(listed: ListedTool, result: dict[str, Any]) -> None:
     """See that a structured result is what the server says that it gives.
 
     Raises:
-        ToolError: It is not. The model is told, since the result cannot be trusted.
+        ToolError: It is not; the model receives the error, since the result cannot be trusted.
     """
     if "structuredContent" not in result:
         fault = "it is not structured"

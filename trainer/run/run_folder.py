@@ -181,7 +181,7 @@ class RunFolder:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a text file anew; a kill leaves the old one, and nobody reads half of it."""
+    """Replace a text file as a whole: after a kill, the old or the new one is there."""
     temporary = file.with_suffix(".tmp")
     temporary.write_text(text)
     temporary.replace(file)

@@ -67,7 +67,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _engine(config: Config) -> str:
-    """Say who answers, and how new weights reach it."""
+    """Describe the engine, and how new weights reach it."""
     settings = config.inference
     if isinstance(settings, EmbeddedSettings):
         return f"embedded, {settings.args.max_requests} concurrent requests"

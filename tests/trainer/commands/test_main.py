@@ -135,7 +135,7 @@ def test_nothing_but_training_and_export_needs_torch(tmp_path: Path) -> None:
 
 
 def taken(scripts: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the scripts of ours that another distribution installs, too."""
+    """Return our scripts that another distribution installs, too."""
     own = set(scripts[OURS])
     return [
         f"{name} of {other}"
