@@ -26,6 +26,21 @@ MISSING = (
     "VF_VLLM_PYTHON"
 )
 
+SMALL_RUN = """
+model = "tiny"
+[env]
+id = "calculator"
+[trainer.args]
+max_steps = 2
+batch_size = 8
+rollouts_per_example = 4
+max_tokens = 32
+max_prompt_len = 256
+max_seq_len = 384
+eval_examples = 4
+output_dir = {output!r}
+"""
+
 
 def digits(trace: vf.Trace) -> float:
     """Share of the reply's characters that are even digits."""
@@ -100,3 +115,11 @@ def make_trainer(tmp_path: Path) -> Iterator[TrainerFactory]:
             return stack.enter_context(RLTrainer(preflight(config), folder))
 
         yield make
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The TOML of a run that takes seconds, beside its folder ``runs``."""
+    path = tmp_path / "mine.toml"
+    path.write_text(SMALL_RUN.format(output=str(tmp_path / "runs")))
+    return path

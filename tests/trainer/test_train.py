@@ -10,28 +10,6 @@ import pytest
 import vf
 from vf.trainer.processes.launch import OUTER_DEVICES
 
-TOML = """
-model = "tiny"
-[env]
-id = "calculator"
-[trainer.args]
-max_steps = 5
-batch_size = 8
-rollouts_per_example = 4
-max_tokens = 32
-max_prompt_len = 256
-max_seq_len = 384
-eval_examples = 4
-output_dir = {output!r}
-"""
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.toml"
-    path.write_text(TOML.format(output=str(tmp_path / "runs")))
-    return path
-
 
 def test_a_run_from_a_notebook_returns_its_summary(
     config: Path, capsys: pytest.CaptureFixture[str]

@@ -13,28 +13,6 @@ from vf.inference.rendering.renderer import Renderer
 from vf.trainer.commands.main import main
 from vf.trainer.settings.load_config import load_config
 
-TOML = """
-model = "tiny"
-[env]
-id = "calculator"
-[trainer.args]
-max_steps = 2
-batch_size = 8
-rollouts_per_example = 4
-max_tokens = 32
-max_prompt_len = 256
-max_seq_len = 384
-eval_examples = 4
-output_dir = {output!r}
-"""
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.toml"
-    path.write_text(TOML.format(output=str(tmp_path / "runs")))
-    return path
-
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
