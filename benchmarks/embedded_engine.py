@@ -70,7 +70,7 @@ def contenders(
     plan = preflight(load_config(CONFIG, [])[0])
     args, settings = plan.config.args, plan.config.inference
     assert isinstance(settings, EmbeddedSettings)
-    module = Policy(plan.config.model, args).module
+    module = Policy(plan.config.model, args).model
     stops, tools = plan.renderer.stop_token_ids, plan.environment.episode(0).toolbox.schemas()
     tasks = (plan.tasks[i // args.rollouts_per_example] for i in range(requests))
     first = (plan.environment.first_messages(task) for task in tasks)

@@ -62,16 +62,16 @@ def plain(pipe: Any, base_url: str, rollouts: int, turns: int, concurrent: int) 
         "seed": 1,
     }
 
+    prompts: list[Any] = [messages[:end] for end in ends]
+
     async def run() -> float:
         places = asyncio.Semaphore(concurrent)
         async with openai.AsyncOpenAI(base_url=base_url, api_key="none") as client:
 
             async def one() -> None:
                 async with places:
-                    for end in ends:
-                        answer = await client.chat.completions.create(
-                            messages=messages[:end], **fixed
-                        )
+                    for prompt in prompts:
+                        answer = await client.chat.completions.create(messages=prompt, **fixed)
                         assert answer.choices[0].message.tool_calls
 
             await one()

@@ -150,7 +150,9 @@ def main() -> None:
             for index in range(args.traces):
                 store.append(make_trace(index))
         kept = list(vf.TraceStore(path))
-        whole, alone, gaps, plain_gaps, cpu_gaps, idle_gaps = [], [], [], [], [], []
+        whole: list[float] = []
+        alone: list[float] = []
+        gaps, plain_gaps, cpu_gaps, idle_gaps = [], [], [], []
         for _ in range(args.rounds):
             for source, found in ((path, whole), (kept, alone)):
                 started = time.perf_counter()

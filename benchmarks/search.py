@@ -97,7 +97,7 @@ def tantivy(folder: Path, rows: Iterator[Row] | None) -> Search:
 
     def search(query: str) -> list[str]:
         found = searcher.search(index.parse_query(query, ["body"]), K, count=False).hits
-        return [searcher.doc(address).get_first("body") for _, address in found]
+        return [str(searcher.doc(address).get_first("body")) for _, address in found]
 
     return search
 

@@ -131,13 +131,14 @@ def ours(pipe: Any, folder: str, work: Work, use_lora: bool, settings: dict[str,
     from vf.trainer.learning.policy import Policy
     from vf.trainer.settings.config import TrainerArgs
 
+    adapter: dict[str, Any] = {"lora_rank": LORA_RANK, "lora_alpha": LORA_ALPHA} if use_lora else {}
     args = TrainerArgs(
         use_lora=use_lora,
         learning_rate=LEARNING_RATE,
         max_seq_len=work.longest,
         max_prompt_len=work.longest - 1,
         loss_normalisation="token",
-        **({"lora_rank": LORA_RANK, "lora_alpha": LORA_ALPHA} if use_lora else {}),
+        **adapter,
         **settings,
     )
     policy = Policy(folder, args)

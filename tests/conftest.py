@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from chromium import find_chromium
 
-from benchmarks.chromium import find_chromium
 from vf.sandbox.container.docker_engine import Engine, EngineProblem, ImageMissing
 from vf.sandbox.container.doctor import check_engine
 from vf.sandbox.container.profile import Profile

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from learning_report import Curve, summary
+from learning_trl import TrlCalculator, as_trace
 
 import vf
-from benchmarks.learning_report import Curve, summary
-from benchmarks.learning_trl import TrlCalculator, as_trace
 from vf.environments.bundled.calculator import Calculator
 from vf.inference.models.scripted_model import Line
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from chromium import Tab, chromium, find_chromium
 
-from benchmarks.chromium import Tab, chromium, find_chromium
 from tests.docs.blocks import ROOT
 
 pytestmark = pytest.mark.slow

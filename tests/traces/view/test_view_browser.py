@@ -9,9 +9,9 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from chromium import Tab, chromium, find_chromium
 
 import vf
-from benchmarks.chromium import Tab, chromium, find_chromium
 from tests.traces.view.material import ATTACK, hostile, research
 from vf.traces.view.sources import find_sources
 from vf.traces.view.write_page import write_page

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import chromium, find_chromium
 
 import vf
-from benchmarks.chromium import chromium, find_chromium
 from tests.traces.view.material import ATTACK, TRICKS, hostile, research
 from vf.traces.trace import Failure
 from vf.trainer.preflight import preflight
