@@ -1,19 +1,20 @@
-"""Environments by name: registered in code, or found among installed packages."""
+"""Environments by name: registered in code, of an installed package, or in a file."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from vf.environments.environment import Environment
+from vf.environments.locate import Factory, find_in, is_environment, place_of
 from vf.runtime.errors import ConfigError, author_lines, did_you_mean
 
 ENTRY_POINT_GROUP = "vf.environments"
 _TABLE = f'[project.entry-points."{ENTRY_POINT_GROUP}"]'
-Factory = Callable[..., Environment]
 
 _registered: dict[str, str | Factory] = {}
 
@@ -50,10 +51,14 @@ def make(id: str, **kwargs: Any) -> Environment:
 
         env = vf.make("calculator", max_operations=2)
         env = vf.make("gym:FrozenLake-v1")
+        env = vf.make("./my_env.py")
 
     Args:
         id: A name. After a colon may stand the first argument, where the environment cannot be
-            made without it: ``"gym:Taxi-v3"`` is ``"gym"`` with ``gymnasium_id="Taxi-v3"``.
+            made without it: ``"gym:Taxi-v3"`` is ``"gym"`` with ``gymnasium_id="Taxi-v3"``. Or
+            the place of an environment that is not installed: a file (``"my_env.py"``, and
+            ``"my_env.py:MyEnv"`` where it holds several) or a module (``"pkg.module:MyEnv"``).
+            A relative path begins at the working directory.
         **kwargs: The other arguments.
 
     Raises:
@@ -61,8 +66,9 @@ def make(id: str, **kwargs: Any) -> Environment:
             cannot be imported (with the author's lines of the traceback), or it does not take
             one of the arguments. The message names the environment.
     """
-    name, colon, first = id.partition(":")
-    factory = find(name)
+    place = place_of(id, is_registered)
+    name, colon, first = (id, "", "") if place is not None else id.partition(":")
+    factory = find(name) if place is None else find_in(place, _registered)
     if colon:
         parameter = _first_parameter(id, factory)
         if parameter in kwargs:
@@ -90,8 +96,19 @@ def make(id: str, **kwargs: Any) -> Environment:
             f"environment {id!r} gave a {type(environment).__name__}, not a vf.Environment: "
             "name a class that inherits from it, or a function that returns one"
         )
-    environment.id = id
+    environment.id = id if place is None else place.label
     return environment
+
+
+def label(id: str) -> str:
+    """Return the short name of an environment: its id, but of a file without its folder."""
+    place = place_of(id, is_registered)
+    return id if place is None else place.label
+
+
+def is_registered(name: str) -> bool:
+    """Return whether an environment has this name, in code or in an installed package."""
+    return name in _registered or bool(entry_points(group=ENTRY_POINT_GROUP, name=name))
 
 
 def _first_parameter(id: str, factory: Factory) -> str:
@@ -129,9 +146,11 @@ def find(id: str) -> Factory:
     if found:
         return _load(id, found[0].value, f"in pyproject.toml of {_package(found[0])}, {_TABLE}")
     names = registered()
+    file = Path(f"{id}.py")
+    hint = f" To use the file {file}, write ./{file}." if file.is_file() else ""
     raise ConfigError(
-        f"there is no environment {id!r}.{did_you_mean(id, names)} "
-        f"Known: {', '.join(names) or 'none'}"
+        f"there is no environment {id!r}.{did_you_mean(id, names)}{hint} "
+        f"Known: {', '.join(names) or 'none'}; or name a file, ./my_env.py"
     )
 
 
@@ -180,7 +199,11 @@ def _load(id: str, target: str, where: str) -> Factory:
             f"{author_lines(error, module)}"
         ) from error
     if not hasattr(loaded, name):
-        offered = [key for key, value in vars(loaded).items() if _is_environment(value)]
+        offered = [
+            key
+            for key, value in vars(loaded).items()
+            if isinstance(value, type) and is_environment(value)
+        ]
         raise ConfigError(
             f"environment {id!r}: cannot load {target!r}: {module} has no {name!r}."
             f"{did_you_mean(name, offered)} Its environments: {', '.join(offered) or 'none'}; "
@@ -193,10 +216,6 @@ def _load(id: str, target: str, where: str) -> Factory:
             f"{type(factory).__name__}; correct the name {where}"
         )
     return factory  # type: ignore[no-any-return]
-
-
-def _is_environment(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, Environment) and value is not Environment
 
 
 def _source(point: EntryPoint) -> str:

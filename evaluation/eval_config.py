@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from vf.environments.locate import absolute
+from vf.environments.registry import label
 from vf.inference.model import NEUTRAL, Sampling
 from vf.inference.model_files import TINY
 from vf.inference.settings import (
@@ -31,6 +33,8 @@ Amount = Annotated[float, Field(ge=0)]
 # What changes how an evaluation runs, but not what it measures: an evaluation can be resumed with
 # other values.
 NOT_MEASURED = ("max_concurrent", "retry_errors", "generation_timeout", "prices", "output")
+# Of an engine that is started here: where it runs, not what it answers.
+NOT_ANSWERED = ("python", "executable", "host", "port", "startup_timeout")
 # How much is measured: it can be resumed with higher values.
 SIZE = ("tasks", "rollouts_per_example")
 SYNONYMS = {
@@ -114,9 +118,10 @@ class EnvironmentConfig(Strict):
     """``[[environments]]``: the environments to measure in."""
 
     id: str
-    """Name of a registered or installed environment."""
+    """Name of a registered or installed environment, a file (`my_env.py`, or `my_env.py:MyEnv`), or
+    `package.module:MyEnv`. A relative path begins at the TOML's folder."""
     name: str = ""
-    """Name in the results; by default the same."""
+    """Name in the results; by default the same, of a file without its folder."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Arguments of its constructor."""
     tasks: Positive | None = None
@@ -124,7 +129,7 @@ class EnvironmentConfig(Strict):
 
     @model_validator(mode="after")
     def _named(self) -> Self:
-        self.name = self.name or self.id
+        self.name = self.name or label(self.id)
         return self
 
 
@@ -203,18 +208,28 @@ class EvalConfig(Strict):
         if self.limits.max_cost is not None:
             left_out.remove("prices")
         names: Any = dict.fromkeys(left_out, True)
-        inner = {
-            "models": {"__all__": {"api_key_env"}},
-            "environments": {"__all__": {"tasks"}},
+        inner: dict[str, Any] = {
+            "models": {
+                "__all__": {"api_key_env": True, "inference": dict.fromkeys(NOT_ANSWERED, True)}
+            },
+            "environments": {"__all__": {"tasks": True}},
         }
-        return self.model_dump(mode="json", exclude={**names, **inner})
+        found = self.model_dump(mode="json", exclude={**names, **inner})
+        for entry in found["environments"]:
+            entry["id"] = label(entry["id"])  # where a file lies changes no result
+        return found
 
 
-def parse_config(raw: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> EvalConfig:
+def parse_config(
+    raw: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+) -> EvalConfig:
     """Check an evaluation's settings.
 
     Args:
         raw: The settings as nested dicts.
+        folder: Where the relative paths of environments begin; by default the working directory.
         overrides: Settings from the command line. They replace those of the same name; tables are
             merged.
 
@@ -231,4 +246,7 @@ def parse_config(raw: Mapping[str, Any], overrides: Mapping[str, Any] | None = N
         before = merged.get(key)
         both = isinstance(value, dict) and isinstance(before, dict)
         merged[key] = {**before, **value} if both else value  # type: ignore[dict-item]
-    return checked(EvalConfig, merged)
+    config = checked(EvalConfig, merged)
+    for entry in config.environments:
+        entry.id = absolute(entry.id, folder or Path.cwd())
+    return config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -12,7 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from vf.environments.registry import make
+from vf.environments.locate import is_environment, load, place_of
+from vf.environments.registry import is_registered, make
 from vf.rubrics.group import AnyRubric, score_group
 from vf.runtime.errors import ConfigError, InfrastructureError, RubricError
 from vf.runtime.garbage import fewer_collections
@@ -125,20 +125,22 @@ def load_rubric(name: str, args: dict[str, Any] | None = None) -> AnyRubric:
     """Return a rubric by name.
 
     Args:
-        name: ``module:name`` of a rubric, or of a function or class that returns one; or the id
-            of an environment.
+        name: ``module:name`` or ``file.py:name`` of a rubric, or of a function or class that
+            returns one; or any environment's id, for the rubric of that.
         args: Arguments of the function, class or environment.
 
     Raises:
         ConfigError: It cannot be loaded or called, or is not a rubric.
     """
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    place = place_of(name, is_registered)
+    if place is None or not place.name:
         return make(name, **(args or {})).rubric
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        found = getattr(load(place), place.name, None)
+    except ConfigError as error:
         raise ConfigError(f"--rubric: cannot load {name!r}: {error}") from error
+    if found is None or is_environment(found):
+        return make(name, **(args or {})).rubric
     if isinstance(found, type) or not hasattr(found, "score"):
         if not callable(found):
             raise ConfigError(f"--rubric: {name!r} is a {type(found).__name__}, not a rubric")

@@ -30,7 +30,8 @@ class EnvConfig(Strict):
     """``[env]``: which environment, and its arguments."""
 
     id: str
-    """Name of a registered or installed environment."""
+    """Name of a registered or installed environment, a file (`my_env.py`, or `my_env.py:MyEnv`), or
+    `package.module:MyEnv`. A relative path begins at the TOML's folder."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Arguments of its constructor."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from vf.environments.locate import absolute
 from vf.runtime.errors import ConfigError
 from vf.runtime.toml import checked, override, read_toml
 from vf.trainer.settings.config import Config, TrainerArgs
@@ -31,9 +32,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list
     """Read a TOML file.
 
     Args:
-        path: The file.
-        overrides: ``key=value`` pairs. A bare name belongs to ``[trainer.args]``; the value is
-            parsed as TOML, or else is text.
+        path: The file. The relative path of an environment's file begins at its folder.
+        overrides: ``key=value`` pairs, with relative paths from the working directory. A bare
+            name belongs to ``[trainer.args]``; the value is parsed as TOML, or else is text.
 
     Returns:
         The config, and a note for each synonym that was replaced.
@@ -43,9 +44,18 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list
             are listed.
     """
     raw = read_toml(path)
+    _locate(raw, path.absolute().parent)
     for each in overrides:
         override(raw, each, _path)
+    _locate(raw, Path.cwd())
     return parse_config(raw)
+
+
+def _locate(raw: dict[str, Any], folder: Path) -> None:
+    """Make the path of an environment's file absolute: a resumed run may be started elsewhere."""
+    env = raw.get("env")
+    if isinstance(env, dict) and isinstance(env.get("id"), str):
+        env["id"] = absolute(env["id"], folder)
 
 
 def parse_config(raw: dict[str, Any]) -> tuple[Config, list[str]]:

@@ -260,3 +260,19 @@ def test_run_folders_are_numbered_and_never_reused(tmp_path: Path) -> None:
     config.trainer.args = named
     with pytest.raises(ConfigError, match="never overwritten"):
         choose_folder(config, "quick")
+
+
+def test_the_file_of_an_environment_is_found_from_the_tomls_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    path = write(tmp_path, 'model = "tiny"\n[env]\nid = "envs/my_env.py:MyEnv"\n')
+    config, _ = load_config(path)
+    assert config.env.id == f"{tmp_path}/envs/my_env.py:MyEnv"
+    config, _ = load_config(path, ["env.id=my_env.py"])  # as one types it, from here
+    assert config.env.id == f"{here}/my_env.py"
+    resumed = write(here, to_toml(config))
+    monkeypatch.chdir(tmp_path)
+    assert load_config(resumed)[0].env.id == f"{here}/my_env.py"
