@@ -7,10 +7,12 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from vf.environments.registry import label
 from vf.evaluation.eval_config import EvalConfig, parse_config, slug
 from vf.evaluation.tally import Summary
 from vf.inference.model_files import TINY
@@ -38,15 +40,23 @@ def evaluate_command(args: argparse.Namespace) -> int:
         ConfigError: An argument or setting is wrong.
         VfError: The evaluation failed as a whole.
     """
+    from vf.evaluation.refusal import refusal
     from vf.evaluation.results import ResultsFolder
     from vf.evaluation.run import extent, measured, prepare
 
-    config, path = config_of(args)
+    config, base = config_of(args)
     places = prepare(config)
+    what = measured(config, places)
+
+    def now(before: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is measured now, of as many rollouts as there were before."""
+        return what | extent(config, places, before.get("size"))
+
+    path = _folder(base, args, now)
     with ResultsFolder(path) as folder:
-        before, what = folder.before(), measured(config, places)
-        if before is not None:
-            folder.check(before, what | extent(config, places, before.get("size")))
+        before = folder.before()
+        if before is not None and before != now(before):
+            raise ConfigError(refusal(args, path, config, before, now(before)))
         summaries, seconds = _run(config, places, folder, what)
         results = {
             "folder": str(path),
@@ -56,6 +66,29 @@ def evaluate_command(args: argparse.Namespace) -> int:
         folder.write_results(results)
     _print(summaries, results, path, as_json=bool(args.json))
     return FAILED if any(each.failed or each.missing for each in summaries) else DONE
+
+
+def _folder(
+    base: Path, args: argparse.Namespace, now: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> Path:
+    """Return where the results go: the newest result of what is measured now, if there is one."""
+    from vf.evaluation.results import next_of, read_config, series
+
+    there = series(base)
+    if args.output is not None or not there:
+        return base
+    if args.fresh:
+        path = next_of(base)
+        print(f"vf-rl eval: a new result, beside {there[-1]}: {path}", file=sys.stderr)
+        return path
+
+    def is_it(folder: Path) -> bool:
+        with suppress(ConfigError):
+            before = read_config(folder)
+            return before == now(before)
+        return False
+
+    return next((folder for folder in reversed(there) if is_it(folder)), there[-1])
 
 
 def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
@@ -81,7 +114,8 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
             if getattr(args, name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} needs a single environment; set it in {args.what}")
-        config = parse_config(read_toml(Path(args.what)), overrides)
+        toml = Path(args.what)
+        config = parse_config(read_toml(toml), overrides, toml.absolute().parent)
         default = Path("evals") / slug(Path(args.what).stem)
     else:
         if args.model is None:
@@ -96,7 +130,7 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
         model = {name: getattr(args, name) for name in ONE_MODEL if getattr(args, name) is not None}
         environment = {"id": args.what, "args": args.args or {}}
         config = parse_config({"environments": [environment], "models": [model]}, overrides)
-        default = Path("evals") / f"{slug(args.what)}-{slug(args.model)}"
+        default = Path("evals") / f"{slug(label(args.what))}-{slug(args.model)}"
     return config, args.output or (Path(config.output) if config.output else default)
 
 

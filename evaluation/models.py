@@ -8,7 +8,7 @@ import importlib.util
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ PEEK = 1 << 20  # bytes at either end of a weights file that tell it from anothe
 WATCH_SECONDS = 1.0  # between two looks at whether the engine lives
 FOR_TRAINING = ("publish", "sleep", "logprob_tolerance")
 PACKAGES = ("torch", "transformers", "starlette", "uvicorn", "httpx")  # of vf-rl[train]
-MODEL_FILES = ("*.safetensors", "*.bin", "*.json", "*.jinja")
+MODEL_FILES = ("*.safetensors", "*.bin", "*.json", "*.jinja", "*.model", "*/*.jinja")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +62,32 @@ def engine_settings(config: ModelConfig) -> EmbeddedSettings | VllmSettings:
     return checked(EmbeddedSettings, raw, under="inference")
 
 
-def fingerprint(config: ModelConfig) -> str | None:
-    """Return a digest of a local model's files: their names, sizes, beginnings and ends.
+def fingerprint(config: ModelConfig) -> dict[str, str] | None:
+    """Return a digest of each of a local model's files: of size, beginning and end.
 
-    So an evaluation is never resumed after the checkpoint in that folder was replaced.
-    Nothing for an API or a hub name.
+    So an evaluation is never resumed after the checkpoint in that folder, the model under an
+    adapter, or the chat template was replaced. Nothing for an API, and none for a hub name.
     """
-    if config.engine == "api" or not looks_local(config.model):
+    if config.engine == "api":
         return None
-    folder = Path(resolve_model(config.model)).expanduser()
-    digest = hashlib.blake2b(digest_size=16)
-    for file in sorted(path for pattern in MODEL_FILES for path in folder.glob(pattern)):
-        with file.open("rb") as content:
-            size = file.stat().st_size
-            digest.update(f"{file.name}:{size}:".encode())
-            digest.update(content.read(PEEK))
-            content.seek(max(0, size - PEEK))
-            digest.update(content.read())
+    names = [config.model, config.tokenizer]
+    with suppress(ConfigError):  # what is wrong with the model is told where it is used
+        names.append(Checkpoint.find(config.model).base)
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(name for name in names if name and looks_local(name)):
+        folder = Path(resolve_model(name)).expanduser()
+        for file in sorted(path for pattern in MODEL_FILES for path in folder.glob(pattern)):
+            found.setdefault(str(file.relative_to(folder)), _digest(file))
+    return found or None
+
+
+def _digest(file: Path) -> str:
+    size = file.stat().st_size
+    digest = hashlib.blake2b(f"{size}:".encode(), digest_size=8)
+    with file.open("rb") as content:
+        digest.update(content.read(PEEK))
+        content.seek(max(0, size - PEEK))
+        digest.update(content.read())
     return digest.hexdigest()
 
 

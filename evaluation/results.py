@@ -1,6 +1,6 @@
 """The results folder: traces appended as they finish; any interruption can be resumed.
 
-FOLDER/config.json                     what was measured: settings, tasks, model files
+FOLDER/config.json                     what was measured: settings, environments, model files
 FOLDER/results.json                    the results, once all rollouts are done
 FOLDER/ENVIRONMENT/MODEL/traces.jsonl  one line a rollout
 FOLDER/ENVIRONMENT/MODEL/failed/       rollouts that were retried since
@@ -22,8 +22,8 @@ from vf.runtime.errors import ConfigError
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 
+TRACES = "traces.jsonl"
 Key = tuple[str, int]  # a task's id, and the number of the rollout among those of the task
-SHOWN = 120  # characters of a value in a list of differences
 
 
 def mark(trace: Trace, environment: str, model: str, index: int, cost: float | None) -> None:
@@ -54,7 +54,7 @@ class Cell:
         self.environment = environment
         self.model = model
         self.path = folder / slug(environment) / slug(model)
-        self.store = TraceStore(self.path / "traces.jsonl")
+        self.store = TraceStore(self.path / TRACES)
         self._lines = 0
 
     def traces(self) -> Iterator[Trace]:
@@ -171,19 +171,6 @@ class ResultsFolder:
             )
         return None
 
-    def check(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """See that what is measured now is what was measured before.
-
-        Raises:
-            ConfigError: It is another evaluation; lists the differences.
-        """
-        differences = list(_differences(before, now))
-        if differences:
-            raise ConfigError(
-                f"{self.path} holds another evaluation; name a new folder with --output. "
-                "What differs (there → now):\n" + "\n".join(differences)
-            )
-
     def begin(self, measured: Mapping[str, Any]) -> None:
         """Write down what is measured here, before the first rollout; earlier results are void."""
         (self.path / "results.json").unlink(missing_ok=True)
@@ -197,6 +184,27 @@ class ResultsFolder:
     def cell(self, environment: str, model: str) -> Cell:
         """Return the place of one model in one environment."""
         return Cell(self.path, environment, model)
+
+
+def series(base: Path) -> list[Path]:
+    """Return the results folders of one name, oldest first: ``base``, ``base@2``, ..."""
+    found = [base] if _holds_anything(base) else []
+    number = 2
+    while _holds_anything(folder := base.with_name(f"{base.name}@{number}")):
+        found.append(folder)
+        number += 1
+    return found
+
+
+def next_of(base: Path) -> Path:
+    """Return the folder for a new result beside those that there are."""
+    if not _holds_anything(base):
+        return base
+    return base.with_name(f"{base.name}@{max(1, len(series(base))) + 1}")
+
+
+def _holds_anything(folder: Path) -> bool:
+    return folder.is_dir() and any(entry.name != "lock" for entry in folder.iterdir())
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -221,20 +229,3 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
         out.flush()
         os.fsync(out.fileno())
     written.replace(file)
-
-
-def _differences(there: Any, now: Any, where: str = "") -> Iterator[str]:
-    if isinstance(there, Mapping) and isinstance(now, Mapping):
-        for key in sorted({*there, *now}, key=str):
-            name = f"{where}.{key}" if where else str(key)
-            yield from _differences(there.get(key), now.get(key), name)
-    elif isinstance(there, list) and isinstance(now, list) and len(there) == len(now):
-        for place, (one, other) in enumerate(zip(there, now, strict=True)):
-            yield from _differences(one, other, f"{where}[{place}]")
-    elif there != now:
-        yield f"  {where}: {_short(there)} → {_short(now)}"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import hashlib
+import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from vf.environments.environment import Environment
 from vf.environments.registry import make
 from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig
 from vf.evaluation.evaluate import Job, in_batches, run_jobs, take_tasks
+from vf.evaluation.fingerprint import FORMAT, describe_environment
 from vf.evaluation.limits import Limited
 from vf.evaluation.models import (
     OpenModel,
@@ -79,7 +81,6 @@ def prepare(config: EvalConfig) -> list[Place]:
     places = []
     for entry in config.environments:
         environment = _with_limits(make(entry.id, **entry.args), config.limits)
-        environment.id = entry.id
         tasks = take_tasks(environment, "eval", entry.tasks or config.tasks)
         places.append(Place(entry, environment, tasks))
     return places
@@ -98,9 +99,20 @@ def _with_limits(environment: Environment, limits: Limits) -> Environment:
 
 
 def measured(config: EvalConfig, places: Sequence[Place]) -> dict[str, Any]:
-    """Return all that the results depend on: settings, model files, and the extent."""
+    """Return all that the results depend on: settings, environments, model files, the extent."""
     files = {model.name: fingerprint(model) for model in config.models}
-    return {"settings": config.measured(), "model_files": files, **extent(config, places)}
+    environments = {
+        place.config.name: describe_environment(place.environment, place.tools) for place in places
+    }
+    found = {
+        "format": FORMAT,
+        "settings": config.measured(),
+        "model_files": files,
+        "environments": environments,
+        **extent(config, places),
+    }
+    as_read: dict[str, Any] = json.loads(pydantic_core.to_json(found))  # to be compared
+    return as_read
 
 
 def extent(

@@ -175,10 +175,11 @@ def test_a_folder_of_another_evaluation_is_refused_with_the_differences(
         capsys, *argv, "-n", "1", "--temperature", "0.5", "--args", '{"max_letters": 5}', "-c", "2"
     )
     assert code == 2
-    assert "out holds another evaluation; name a new folder with --output" in err
+    assert "out holds another evaluation. What differs (there → now):" in err
+    assert "name a new folder with --output" in err
     assert "size.tasks.reverse-text: 2 → 1" in err
     assert "settings.temperature: 1.0 → 0.5" in err
-    assert "settings.environments[0].args.max_letters: null → 5" in err
+    assert "settings.environments[0].args.max_letters: (none) → 5" in err
     assert "tasks.reverse-text:" in err
     assert "max_concurrent" not in err
     assert {path: path.read_bytes() for path in before} == before

@@ -134,6 +134,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="results folder (default: evals/ENV-MODEL), or the file of --rescore",
     )
+    add(
+        "--fresh",
+        action="store_const",
+        const=True,
+        help="start a new result beside the one that is there",
+    )
     add("--json", action="store_const", const=True, help="print one JSON object instead of tables")
     return parser
 
@@ -144,9 +150,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     run = _chosen(parser, args)
     here = str(Path.cwd())
-    sys.path.insert(0, here)  # as `python` would: 'module:name' may lie here
+    sys.path.append(here)  # 'module:name' may lie here; last, for a random.py may lie here, too
     try:
-        return run_command("vf-rl eval", run, kept="run the same command to resume")
+        again = "the same command, without --fresh," if args.fresh else "the same command"
+        return run_command("vf-rl eval", run, kept=f"run {again} to resume")
     finally:
         sys.path.remove(here)
 
@@ -169,6 +176,8 @@ def _chosen(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Callab
         if value is not None and named[0] not in belongs_to:
             flag = f"--{option.replace('_', '-')}"
             parser.error(f"{flag} belongs to {' or '.join(belongs_to)}")
+    if args.fresh and args.output is not None:
+        parser.error("--fresh names the new folder itself; leave it out to name one")
     if (args.rescore is None) != (args.rubric is None):
         parser.error("--rescore and --rubric go together")
     does = {EVALUATE: _evaluate, COMPARE: _compare, VALIDATE: _validate, RESCORE: _rescore}

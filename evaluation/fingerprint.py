@@ -1,0 +1,110 @@
+"""What a result depends on, beside the settings: the environment's code, prompt, tools, rubric.
+
+It is written into the results folder, and compared before an evaluation is resumed: rollouts of
+two versions of an environment never end up in one mean.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from typing import Any
+
+from vf.environments.environment import Environment
+from vf.environments.registry import ENTRY_POINT_GROUP
+from vf.runtime.describe import Description
+
+FORMAT = 1  # of the description; one of another cannot be compared
+LIMITS = ("max_turns", "max_tokens", "timeout", "tool_timeout")
+# Described by their values, not by the code that sets them. What `tasks` gives has its own digest,
+# and `oracle` has no part in an evaluation.
+BY_VALUE = ("rubric", "system_prompt", "tools", *LIMITS, "id", "_tool_methods")
+NO_PART = ("tasks", "oracle")
+# The packages behind the bridges, by the bridge's module.
+BRIDGED = {
+    "vf.bridges.gym": "gymnasium",
+    "vf.bridges.openenv": "openenv-core",
+    "vf.bridges.reasoning_gym": "reasoning-gym",
+    "vf.bridges.textarena": "textarena",
+    "vf.bridges.verifiers": "verifiers",
+}
+_OURS = ("vf.rubrics.", "vf.environments.bundled.")  # of vf, the code that asks and scores
+
+
+def describe_environment(
+    environment: Environment, tools: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what the results in an environment depend on, as JSON.
+
+    Args:
+        environment: The definition, with the limits of the evaluation.
+        tools: Its tools, in OpenAI's format.
+    """
+    follows = _follower(type(environment).__module__)
+
+    def description() -> Description:
+        return Description(follows, _opens(follows), Environment, (*BY_VALUE, *NO_PART))
+
+    code, rubric = description(), description()
+    parts = {
+        name: rubric.of(value)
+        for name, value in vars(environment.rubric).items()
+        if not name.startswith("_")
+    }
+    return {
+        "class": code.of(type(environment)),
+        "system_prompt": environment.system_prompt,
+        "limits": {name: getattr(environment, name) for name in LIMITS},
+        "tools": {tool["function"]["name"]: tool["function"] for tool in tools},
+        "tool_settings": code.of(list(environment.tools)),
+        "source": code.code,
+        "rubric": {**parts, "type": rubric.of(type(environment.rubric)), "source": rubric.code},
+        "packages": dict(_versions(environment)),
+    }
+
+
+def without_rubrics(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is measured but for the rubrics: if this is the same, a rescore is enough."""
+    environments = {
+        name: {key: value for key, value in described.items() if key != "rubric"}
+        for name, described in measured.get("environments", {}).items()
+    }
+    return {**measured, "environments": environments}
+
+
+def _follower(module: str) -> Any:
+    """Return which modules' code is looked at: the environment's package, and local files."""
+    package = module.partition(".")[0]
+
+    def follows(name: str) -> bool:
+        top = name.partition(".")[0]
+        if top == "vf":
+            return name.startswith(_OURS)
+        if top == package:
+            return True
+        if top in sys.stdlib_module_names:
+            return name == "__main__"
+        file = str(getattr(sys.modules.get(top), "__file__", None) or "")
+        return bool(file) and not {"site-packages", "dist-packages"} & set(file.split("/"))
+
+    return follows
+
+
+def _opens(follows: Any) -> Any:
+    return lambda name: name.partition(".")[0] == "vf" or follows(name)
+
+
+def _versions(environment: Environment) -> Iterator[tuple[str, str]]:
+    """Yield the packages that the environment comes from, with their versions."""
+    module = type(environment).__module__
+    bridge = ".".join(module.split(".")[:3])
+    name, _, first = environment.id.partition(":")
+    names = ["vf-rl", module.partition(".")[0], BRIDGED.get(bridge, ""), first]
+    for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        names.append(point.dist.name if point.dist else "")
+    for each in dict.fromkeys(filter(None, names)):
+        try:
+            yield each, version(each)
+        except (PackageNotFoundError, ValueError):
+            continue

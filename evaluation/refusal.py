@@ -1,0 +1,101 @@
+"""What is said where a results folder holds another evaluation, and what can be done about it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vf.evaluation.differences import differences
+from vf.evaluation.eval_config import EvalConfig
+from vf.evaluation.fingerprint import FORMAT, without_rubrics
+from vf.evaluation.results import Cell, next_of
+
+
+def refusal(
+    args: argparse.Namespace,
+    path: Path,
+    config: EvalConfig,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+) -> str:
+    """Return why an evaluation cannot be resumed, and the commands that help.
+
+    Args:
+        args: The command line.
+        path: The results folder.
+        config: The settings.
+        before: What was measured there.
+        now: What would be measured now.
+    """
+    return "\n".join(_lines(args, path, config, before, now))
+
+
+def _lines(
+    args: argparse.Namespace,
+    path: Path,
+    config: EvalConfig,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+) -> Iterator[str]:
+    if before.get("format") != FORMAT:
+        yield (
+            f"{path} was written by another version of vf-rl, which did not record all that a "
+            "result depends on (rubric, system prompt, tools, code), so it cannot be resumed: "
+            "nothing tells whether these have changed. What it holds stays as it is"
+        )
+    else:
+        yield f"{path} holds another evaluation. What differs (there → now):"
+        yield from differences(before, now)
+    yield _way_out(args, path)
+    if before.get("format") == FORMAT and without_rubrics(before) == without_rubrics(now):
+        yield "Only the rubric differs. To score the rollouts that are there with the new one:"
+        yield from _rescores(path, config, before, now)
+
+
+def _way_out(args: argparse.Namespace, path: Path) -> str:
+    if args.output is not None:
+        return "To measure beside it, name a new folder with --output"
+    base = path.with_name(path.name.partition("@")[0])
+    return f"To measure beside it, in {next_of(base)}, add --fresh"
+
+
+def _rescores(
+    path: Path, config: EvalConfig, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield a command for each model in each environment whose rubric differs."""
+    for entry in config.environments:
+        if before["environments"][entry.name] == now["environments"][entry.name]:
+            continue
+        for model in config.models:
+            cell = Cell(path, entry.name, model.name)
+            command = [
+                "vf-rl",
+                "eval",
+                "--rescore",
+                str(cell.store.path),
+                "--rubric",
+                _typed(entry.id),
+            ]
+            if entry.args:
+                command += ["--args", json.dumps(entry.args, ensure_ascii=False)]
+            yield f"  {shlex.join([*command, '-o', str(_unused(cell.path))])}"
+
+
+def _typed(id: str) -> str:
+    """Return an environment's id as one would type it here: a file's path from this folder."""
+    where, colon, name = id.partition(":")
+    near = os.path.relpath(where) if where.endswith(".py") else where
+    return f"{min(where, near, key=len)}{colon}{name}"
+
+
+def _unused(folder: Path) -> Path:
+    number, file = 1, folder / "rescored.jsonl"
+    while file.exists():
+        number += 1
+        file = folder / f"rescored-{number}.jsonl"
+    return file

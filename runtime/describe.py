@@ -1,0 +1,281 @@
+"""Python objects described as JSON, to find out whether they are still what they were.
+
+Two descriptions of unchanged objects are the same in every process: nothing in them depends on
+an address, on the order of a set, or on how a file is formatted. Functions are described by
+their source, by what they hold (defaults, closures, arguments of a partial) and, as far as it is
+the author's, by the code and the constants that they use.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import PurePath
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
+
+from vf.runtime.source_code import Source, code_of, module_text, source_of
+
+_MOST_TEXT = 4000  # characters of a constant; a longer one is told by its digest
+_MOST_DEPTH = 12
+_SECRET = re.compile(r"(^|[_-])(api_?key|key|token|secret|password|authorization)$", re.IGNORECASE)
+
+
+class Description:
+    """Describes objects, and collects the code that they consist of.
+
+    Secrets (whatever is called a key, token, secret or password) are left out.
+
+    Args:
+        follows: Whether the code of a module is looked at. Of other code only the name is told:
+            it is that of an installed package, which has a version.
+        opens: Whether the attributes of an instance are told, by the module of its class.
+        opaque: Types of which instances are told by their type alone.
+        without: Attributes of classes of these types that are left out, with the statements
+            that assign them: they are described elsewhere.
+
+    Attributes:
+        code: By ``module:name``: the source of functions, and constants.
+    """
+
+    def __init__(
+        self,
+        follows: Callable[[str], bool],
+        opens: Callable[[str], bool],
+        opaque: type | tuple[type, ...] = (),
+        without: Collection[str] = (),
+    ) -> None:
+        self.code: dict[str, Any] = {}
+        self._follows, self._opens = follows, opens
+        self._opaque, self._without = opaque, without
+        self._seen: dict[int, object] = {}  # kept alive, so that no address is used twice
+        self._path: list[int] = []
+
+    def of(self, value: Any) -> Any:
+        """Return a value as JSON, and note the code that it consists of."""
+        if value is None or isinstance(value, bool | str) or type(value) is int:
+            return _short(value)
+        if isinstance(value, float):
+            return value if abs(value) < float("inf") else repr(value)
+        if id(value) in self._path or len(self._path) > _MOST_DEPTH:
+            return f"({_type_name(value)})"
+        self._path.append(id(value))
+        try:
+            return _short(self._inner(value))
+        finally:
+            self._path.pop()
+
+    def _inner(self, value: Any) -> Any:
+        match value:
+            case Enum():
+                return {"enum": f"{_type_name(value)}.{value.name}", "value": self.of(value.value)}
+            case PurePath() | int():
+                return str(value)
+            case re.Pattern():
+                return {"pattern": self.of(value.pattern), "flags": value.flags}
+            case dict() | MappingProxyType():
+                return self._named(value.items())
+            case list() | tuple():
+                return [self.of(each) for each in value]
+            case set() | frozenset():
+                return {"set": sorted((self.of(each) for each in value), key=_order)}
+            case ModuleType():
+                return f"module {value.__name__}"
+            case type():
+                return self._class(value)
+            case FunctionType():
+                return self._function(value)
+            case MethodType():
+                return {"method": self.of(value.__func__), "of": self.of(value.__self__)}
+            case functools.partial():
+                return {
+                    "partial": self.of(value.func),
+                    "args": self.of(value.args),
+                    "keywords": self.of(value.keywords),
+                }
+            case BuiltinFunctionType():
+                return f"{value.__module__}:{value.__qualname__}"
+        inner = _inside(value)
+        return self._instance(value) if inner is value else self.of(inner)
+
+    def _named(self, items: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+        found = {}
+        for key, value in items:
+            name = key if isinstance(key, str) else _order(self.of(key))
+            if not (isinstance(value, str) and _SECRET.search(name)):
+                found[name] = self.of(value)
+        return found
+
+    def _instance(self, value: Any) -> Any:
+        kind = type(value)
+        if isinstance(value, self._opaque):
+            return f"({_type_name(value)})"
+        if is_dataclass(value):
+            held = {each.name: getattr(value, each.name, None) for each in fields(value)}
+        elif self._opens(kind.__module__):
+            slots = [name for each in kind.__mro__ for name in vars(each).get("__slots__", ())]
+            held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+            held |= getattr(value, "__dict__", {})
+        else:
+            try:
+                view = memoryview(value)  # of bytes, or of an array
+            except (TypeError, ValueError, BufferError):
+                return f"({_type_name(value)})"
+            data = b"" if view.format == "O" else view.tobytes()  # not the addresses of objects
+            return f"({_type_name(value)} of {view.nbytes} bytes, {_digest(data)})"
+        self._class(kind)
+        return {"type": _type_name(value), **self._named(sorted(held.items()))}
+
+    def _function(self, fn: FunctionType) -> Any:
+        name = _name(fn)
+        followed = self._follows(_home(fn))
+        if followed:
+            self._add_function(fn)
+        if not followed and not self._opens(fn.__module__ or ""):
+            return name
+        cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+        held = {
+            "defaults": self.of(list(fn.__defaults__ or ())),
+            "keywords": self._named((fn.__kwdefaults__ or {}).items()),
+            "holds": self._named((key, _content(cell)) for key, cell in cells),
+        }
+        held = {key: each for key, each in held.items() if each}
+        return {"function": name, **held} if held else name
+
+    def _add_function(self, fn: FunctionType, without: Collection[str] = ()) -> None:
+        if id(fn) in self._seen:
+            return
+        self._seen[id(fn)] = fn
+        source = source_of(fn, without)
+        if source is None:
+            self._add(_name(fn), f"(no source) {_digest(code_of(fn).encode())}")
+            source = Source("", tuple(fn.__code__.co_names), ())
+        else:
+            self._add(_name(fn), source.text)
+        for name in source.names:
+            self._add_used(fn, name)
+        for name in source.imports:
+            self._add_imported(fn, name)
+
+    def _add_used(self, fn: FunctionType, name: str) -> None:
+        """Describe what a function takes from its module: other functions, and constants."""
+        first, *rest = name.split(".")
+        if first in fn.__code__.co_freevars or first not in fn.__globals__:
+            return  # told with the function, or a builtin
+        value, module = fn.__globals__[first], fn.__module__
+        while isinstance(value, ModuleType) and rest and self._follows(value.__name__):
+            module, first = value.__name__, rest.pop(0)
+            value = getattr(value, first, None)
+        if isinstance(value, FunctionType | type):
+            if self._follows(value.__module__):
+                self.of(value)
+        elif not isinstance(value, ModuleType | BuiltinFunctionType):
+            self._add(f"{module}:{first}", self.of(value))
+
+    def _add_imported(self, fn: FunctionType, name: str) -> None:
+        """Describe a module that is only imported while a function runs."""
+        package = fn.__globals__.get("__package__") or ""
+        try:
+            absolute = importlib.util.resolve_name(name, package)
+            if not absolute or not self._follows(absolute):
+                return
+            spec = importlib.util.find_spec(absolute)
+            if spec is not None and spec.origin and spec.origin.endswith(".py"):
+                with open(spec.origin, encoding="utf-8") as file:
+                    self._add(absolute, module_text(file.read()))
+        except (ImportError, ValueError, OSError, SyntaxError):
+            return  # whoever calls the function will hear of it
+
+    def _class(self, kind: type) -> str:
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        if self._follows(kind.__module__) and id(kind) not in self._seen:
+            self._seen[id(kind)] = kind
+            without = self._without if issubclass(kind, self._opaque or ()) else ()
+            for key, member in sorted(vars(kind).items()):
+                if key not in without:
+                    self._add_member(name, key, member, without)
+            for base in kind.__bases__:
+                self._class(base)
+        return name
+
+    def _add_member(self, name: str, key: str, member: Any, without: Collection[str]) -> None:
+        inner = _inside(member)
+        dunder = key.startswith("__")
+        if isinstance(inner, FunctionType):
+            made = dunder and inner.__code__.co_filename == "<string>"  # by dataclass
+            if self._follows(_home(inner)) and not made:
+                self._add_function(inner, without)
+        elif not (dunder or key.startswith("_abc") or isinstance(inner, MemberDescriptorType)):
+            self._add(f"{name}.{key}", self.of(member))
+
+    def _add(self, name: str, what: Any) -> None:
+        """Note a piece of code; lambdas share a name."""
+        number, key = 1, name
+        while key in self.code and self.code[key] != what:
+            number += 1
+            key = f"{name} ({number})"
+        self.code[key] = what
+
+
+def _inside(value: Any) -> Any:
+    """Return the function in a property, a class method, a cached function and the like."""
+    match value:
+        case staticmethod() | classmethod():
+            return value.__func__
+        case property():
+            return value.fget
+        case functools.cached_property():
+            return value.func
+    wrapped = getattr(value, "__wrapped__", value)
+    return wrapped if type(value).__module__ == "functools" else value
+
+
+def _name(fn: FunctionType) -> str:
+    return f"{fn.__module__}:{fn.__qualname__}"
+
+
+def _home(fn: FunctionType) -> str:
+    """Return the module that a function was written in, whatever it claims to wrap."""
+    return str(fn.__globals__.get("__name__", ""))
+
+
+def _type_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not set yet
+        return None
+
+
+def _order(described: Any) -> str:
+    return json.dumps(described, sort_keys=True, ensure_ascii=False)
+
+
+def _short(described: Any) -> Any:
+    """Return a description, or its digest where it is long."""
+    if isinstance(described, bool | int | float) or described is None:
+        return described
+    text = described if isinstance(described, str) else _order(described)
+    if len(text) <= _MOST_TEXT:
+        return described
+    return f"({type(described).__name__} of {len(described)}, {_digest(text.encode())})"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

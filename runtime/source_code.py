@@ -1,0 +1,183 @@
+"""The source of a function as Python reads it, and the names that it takes from elsewhere.
+
+Comments, formatting, docstrings and the types of arguments are left out, so only a change of
+what the code does is a change.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType, FunctionType
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The code of one function.
+
+    Attributes:
+        text: It, without what does nothing.
+        names: Names that it uses and does not define, attributes included: ``"math.sqrt"``.
+        imports: Modules that it imports while it runs, as they are written.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    imports: tuple[str, ...]
+
+
+def source_of(fn: FunctionType, without: Collection[str] = ()) -> Source | None:
+    """Return the source of a function.
+
+    Args:
+        fn: A function or lambda.
+        without: Attributes of ``self``; statements that assign one are left out.
+
+    Returns:
+        None if it cannot be read, as that of a function made by ``exec``. Where it is not known
+        which of several lambdas on a line it is, the source of all of them.
+    """
+    code = fn.__code__
+    linecache.checkcache(code.co_filename)
+    lines = linecache.getlines(code.co_filename, fn.__globals__)
+    nodes = _nodes("".join(lines)).get(code.co_firstlineno, ())
+    found = [node for node in nodes if getattr(node, "name", "<lambda>") == code.co_name]
+    if len(found) > 1:
+        found = _at_its_place(found, code) or found
+    if not found:
+        return None
+    # Parsed again, for what is left out is cut from the tree.
+    trees = [_Cut(without).visit(ast.parse(ast.unparse(node))) for node in found]
+    return Source(
+        "\n".join(ast.unparse(tree) for tree in trees),
+        tuple(sorted({name for tree in trees for name in _free_names(tree)})),
+        tuple(sorted({name for tree in trees for name in _imports(tree)})),
+    )
+
+
+def code_of(fn: FunctionType) -> str:
+    """Return what a function without readable source does, for comparison.
+
+    The same for the same function in another process with the same version of Python.
+    """
+    return _instructions(fn.__code__)
+
+
+def module_text(text: str) -> str:
+    """Return the source of a whole module without comments, formatting and docstrings."""
+    return ast.unparse(_Cut(()).visit(ast.parse(text)))
+
+
+def _instructions(code: CodeType) -> str:
+    constants = [
+        _instructions(each)
+        if isinstance(each, CodeType)
+        else sorted(map(repr, each))  # the order of a set is another in each process
+        if isinstance(each, frozenset)
+        else each
+        for each in code.co_consts
+    ]
+    return f"{code.co_code.hex()} {code.co_names} {constants!r}"
+
+
+@lru_cache(maxsize=64)
+def _nodes(text: str) -> dict[int, list[ast.AST]]:
+    """Return the functions of a file by the line that Python says they begin on."""
+    found: dict[int, list[ast.AST]] = {}
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, FUNCTIONS):
+            decorators = getattr(node, "decorator_list", [])
+            line = min([node.lineno, *(each.lineno for each in decorators)])
+            found.setdefault(line, []).append(node)
+    return found
+
+
+def _at_its_place(lambdas: list[ast.AST], code: CodeType) -> list[ast.AST]:
+    """Return the lambda whose body is where the code's instructions come from, if that is known."""
+    places = [
+        (line, column, last_line, last_column)
+        for line, last_line, column, last_column in code.co_positions()
+        if None not in (line, column, last_line, last_column) and last_column
+    ]
+
+    def holds(node: ast.AST) -> bool:
+        body = getattr(node, "body", None)
+        return isinstance(body, ast.expr) and all(
+            (body.lineno, body.col_offset) <= (line, column)
+            and (last_line, last_column) <= (body.end_lineno, body.end_col_offset)
+            for line, column, last_line, last_column in places
+        )
+
+    around = [node for node in lambdas if places and holds(node)]
+    return around[-1:]  # the innermost: ast.walk goes from the outside in
+
+
+class _Cut(ast.NodeTransformer):
+    """Takes out docstrings, annotations, and assignments to some attributes of ``self``."""
+
+    def __init__(self, attributes: Collection[str]) -> None:
+        self._attributes = attributes
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if ast.get_docstring(node, clean=False) is not None:
+                del node.body[0]
+            node.body = node.body or [ast.Pass()]
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        kept = [target for target in node.targets if not self._is_left_out(target)]
+        return self.generic_visit(node) if kept else None
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        return None if self._is_left_out(node.target) else self.generic_visit(node)
+
+    def _is_left_out(self, target: ast.expr) -> bool:
+        return (
+            isinstance(target, ast.Attribute)
+            and target.attr in self._attributes
+            and isinstance(target.value, ast.Name)
+            and target.value.id == "self"
+        )
+
+
+def _free_names(tree: ast.AST) -> Iterator[str]:
+    own = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    own |= {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+    }
+    inner: set[int] = set()  # the parts of names that were told already
+    for node in ast.walk(tree):
+        if id(node) in inner or not isinstance(node, ast.Name | ast.Attribute):
+            continue
+        parts, base = [], node
+        while isinstance(base, ast.Attribute):
+            parts.append(base.attr)
+            base = base.value  # type: ignore[assignment]
+            inner.add(id(base))
+        if isinstance(base, ast.Name) and base.id not in own:
+            yield ".".join([base.id, *reversed(parts)])
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or "")
