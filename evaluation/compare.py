@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -41,7 +41,8 @@ class Comparison:
         environment: Its name.
         model_a: Who was measured in the first.
         model_b: Who was measured in the second.
-        rows: ``reward`` and ``success``.
+        rows: ``reward`` and ``success``, of the rollouts that were scored; and, where some were
+            not, ``reward_of_all`` and ``success_of_all``, in which those count as 0.
         notes: What was left out.
     """
 
@@ -59,8 +60,17 @@ class Comparison:
 @dataclass(slots=True)
 class _Task:
     digest: str
+    unscored: int = 0
     rewards: list[float] = field(default_factory=list)
     successes: list[float] = field(default_factory=list)
+
+    def values(self, what: str) -> list[float]:
+        """Return the rewards or the successes of the rollouts that were scored."""
+        return self.rewards if what == "reward" else self.successes
+
+    def of_all(self, what: str) -> list[float]:
+        """Return them with a 0 for each rollout that was not scored."""
+        return self.values(what) + [0.0] * self.unscored
 
 
 Side = dict[tuple[str, str], dict[str, _Task]]  # by environment and model, by task
@@ -128,26 +138,35 @@ def _compare(environment: str, models: tuple[str, str], first: Side, second: Sid
         notes.append(f"{alone} tasks are in only one of the two and were skipped")
     rows = {}
     for what in ("reward", "success"):
-        pairs = []
-        for task in same:
-            mine, other = (
-                each.rewards if what == "reward" else each.successes
-                for each in (ours[task], theirs[task])
-            )
-            if mine and other:
-                pairs.append((fmean(mine), fmean(other)))
-        unpaired = len(same) - len(pairs)
-        if unpaired:
+        values = [(ours[task].values(what), theirs[task].values(what)) for task in same]
+        scored = _difference(values)
+        if unpaired := sum(not (mine and other) for mine, other in values):
             notes.append(f"{what}: {unpaired} tasks have no scored rollout in one of the two")
-        if pairs:
-            rows[what] = Difference(
-                fmean(mine for mine, _ in pairs),
-                fmean(other for _, other in pairs),
-                mean_of_tasks([other - mine for mine, other in pairs], bounds=(-1.0, 1.0)),
-            )
+        if scored is None:
+            continue
+        rows[what] = scored
+        of_all = _difference([(ours[t].of_all(what), theirs[t].of_all(what)) for t in same])
+        if of_all is not None and of_all != scored:
+            rows[f"{what}_of_all"] = of_all
+    for name, side in (("A", ours), ("B", theirs)):
+        if unscored := sum(side[task].unscored for task in same):
+            rollouts = unscored + sum(len(side[task].rewards) for task in same)
+            notes.append(f"{unscored} of {rollouts} rollouts of {name} were not scored")
     if not rows:
         raise ConfigError(f"{environment}: no task was scored in both evaluations")
     return Comparison(environment, *models, rows, notes)
+
+
+def _difference(values: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Difference | None:
+    """Return the difference over the tasks for which both sides have values, if there are any."""
+    pairs = [(fmean(mine), fmean(other)) for mine, other in values if mine and other]
+    if not pairs:
+        return None
+    return Difference(
+        fmean(mine for mine, _ in pairs),
+        fmean(other for _, other in pairs),
+        mean_of_tasks([other - mine for mine, other in pairs], bounds=(-1.0, 1.0)),
+    )
 
 
 def _read(path: Path) -> Side:
@@ -170,4 +189,6 @@ def _read(path: Path) -> Side:
                 task.rewards.append(trace.score.reward)
                 if trace.score.outcome is not None:
                     task.successes.append(float(trace.score.outcome >= SOLVED))
+            else:
+                task.unscored += 1
     return side

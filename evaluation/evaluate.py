@@ -26,7 +26,8 @@ from vf.traces.trace import Trace
 class Evaluation:
     """The traces of an evaluation, and what they say.
 
-    Rollouts that failed, and those that the rubric could not score, count in no mean.
+    Rollouts that failed, and those that the rubric could not score, count in no mean but
+    ``mean_reward_of_all``.
     """
 
     traces: list[Trace] = field(default_factory=list)
@@ -40,6 +41,15 @@ class Evaluation:
     def mean_reward(self) -> float:
         """Mean reward of the scored rollouts, in [0, 1]; NaN if there are none."""
         return fmean(self.rewards) if self.rewards else float("nan")
+
+    @property
+    def mean_reward_of_all(self) -> float:
+        """Mean reward if rollouts that were not scored count as 0; NaN if there are no rollouts.
+
+        Where it is lower than ``mean_reward``, something kept rollouts from being scored: see that
+        it is not the model, on tasks that it would lose.
+        """
+        return sum(self.rewards) / len(self.traces) if self.traces else float("nan")
 
     @property
     def errors(self) -> int:

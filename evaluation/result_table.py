@@ -15,6 +15,7 @@ from vf.evaluation.progress import clock
 from vf.evaluation.tally import Summary
 
 WIDTH = 200  # columns if the output is a pipe, so that no cell is cut
+NOT_SCORED = ", not scored = 0"
 
 
 def console() -> Console:
@@ -49,16 +50,22 @@ def interval(estimate: Estimate, *, percent: bool = False) -> str:
 
 def _overview(summaries: Sequence[Summary]) -> Table:
     table = Table(title="mean [95 % interval, clustered by task]", title_justify="left")
+    flattered = any(each.flattered for each in summaries)
     for name in ("environment", "model", "reward", "success"):
         table.add_column(name)
+    if flattered:
+        for name in ("reward", "success"):
+            table.add_column(f"{name}{NOT_SCORED}")
     for name in ("tasks", "rollouts", "failed", "truncated", "tokens"):
         table.add_column(name, justify="right")
     for each in summaries:
+        of_all = [interval(each.reward_of_all), interval(each.success_of_all, percent=True)]
         table.add_row(
             escape(each.environment),
             escape(each.model),
             interval(each.reward),
             interval(each.success, percent=True),
+            *(of_all if flattered else []),
             str(each.tasks),
             f"{each.scored}/{each.rollouts}",
             str(each.failed),
@@ -80,8 +87,14 @@ def _lines(summary: Summary) -> Iterator[str]:
     spent = ", ".join(f"{name} {clock(seconds)}" for name, seconds in phases if seconds >= 0.5)
     if spent:
         yield f"time, summed over concurrent rollouts: {spent}"
+    if not_scored := summary.failed + summary.unscored:
+        counted = f"; only the means headed '{NOT_SCORED[2:]}' count them"
+        yield (
+            f"{not_scored} of {summary.rollouts} rollouts were not scored"
+            f"{counted if summary.flattered else ''}"
+        )
     if summary.unscored:
-        yield f"{summary.unscored} rollouts got no reward from the rubric"
+        yield f"{summary.unscored} got no reward from the rubric"
     if summary.missing:
         yield f"{summary.missing} rollouts have not been run"
     for boundary, seen in summary.errors.items():
@@ -126,7 +139,7 @@ def print_comparison(comparisons: Sequence[Comparison], console: Console) -> Non
                 escape(each.environment),
                 escape(each.model_a),
                 escape(each.model_b),
-                what,
+                what.replace("_of_all", NOT_SCORED),
                 f"{row.mean_a:.3f}",
                 f"{row.mean_b:.3f}",
                 interval(row.difference) + (" *" if row.apart else ""),

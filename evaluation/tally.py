@@ -40,8 +40,9 @@ class _Sum:
 
 @dataclass(slots=True)
 class _TaskTally:
-    """One task's rollouts."""
+    """One task's rollouts, of which ``unscored`` have no reward, for whatever reason."""
 
+    unscored: int = 0
     reward: _Sum = field(default_factory=_Sum)
     success: _Sum = field(default_factory=_Sum)
     components: dict[str, _Sum] = field(default_factory=dict)
@@ -56,11 +57,15 @@ class Summary:
         model: Its name.
         tasks: Tasks asked for.
         rollouts: Rollouts asked for.
-        scored: Rollouts with a reward; all means are over these.
+        scored: Rollouts with a reward; all means but two are over these.
         failed: Rollouts that an error left without one.
         unscored: Rollouts that the rubric left without one.
         reward: Mean reward.
         success: Share of rollouts whose outcome is 1.
+        reward_of_all: Mean reward if the rollouts that were not scored count as 0, be they failed
+            or left without a reward. A model that brings about failures where it would lose is
+            seen by it.
+        success_of_all: The same for successes.
         pass_at: By k: the probability that one of k rollouts succeeds.
         pass_hat: By k: the probability that all of k rollouts succeed.
         components: Outcome, penalties, gates, parts and metrics, by name.
@@ -83,6 +88,8 @@ class Summary:
     unscored: int
     reward: Estimate
     success: Estimate
+    reward_of_all: Estimate
+    success_of_all: Estimate
     pass_at: dict[int, Estimate]
     pass_hat: dict[int, Estimate]
     components: dict[str, Estimate]
@@ -99,6 +106,14 @@ class Summary:
     def missing(self) -> int:
         """Rollouts that were asked for and have not been run."""
         return self.rollouts - self.scored - self.failed - self.unscored
+
+    @property
+    def flattered(self) -> bool:
+        """Whether the means change if rollouts that were not scored count as 0."""
+        return self.failed + self.unscored > 0 and (
+            self.reward.mean != self.reward_of_all.mean
+            or self.success.mean != self.success_of_all.mean
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results as JSON; a mean over nothing is None."""
@@ -157,11 +172,13 @@ class Tally:
             seen["count"] += 1
         elif trace.score is None or trace.score.reward is None:
             self.unscored += 1
+        task = self._by_task.setdefault(trace.task.id, _TaskTally())
+        if trace.error is None and trace.score is not None and trace.score.reward is not None:
+            self._score(task, trace.score, trace.score.reward)
         else:
-            self._score(trace.task.id, trace.score, trace.score.reward)
+            task.unscored += 1
 
-    def _score(self, task_id: str, score: Score, reward: float) -> None:
-        task = self._by_task.setdefault(task_id, _TaskTally())
+    def _score(self, task: _TaskTally, score: Score, reward: float) -> None:
         task.reward.add(reward)
         self.reward.add(reward)
         if score.outcome is not None:
@@ -176,7 +193,6 @@ class Tally:
         """Return what the traces so far add up to."""
         by_task = self._by_task.values()
         names = dict.fromkeys(name for task in by_task for name in task.components)
-        judged = [task.success for task in by_task if task.success.count]
         return Summary(
             environment=self.environment,
             model=self.model,
@@ -185,8 +201,10 @@ class Tally:
             scored=self.reward.count,
             failed=self.failed,
             unscored=self.unscored,
-            reward=mean_of_tasks([task.reward.mean for task in by_task], bounds=UNIT),
-            success=mean_of_tasks([task.mean for task in judged], bounds=UNIT),
+            reward=self._mean(lambda task: task.reward),
+            success=self._mean(lambda task: task.success),
+            reward_of_all=self._mean(lambda task: task.reward, of_all=True),
+            success_of_all=self._mean(lambda task: task.success, of_all=True),
             pass_at=self._passes(pass_at_k),
             pass_hat=self._passes(pass_hat_k),
             components={name: self._component(name) for name in names},
@@ -199,6 +217,14 @@ class Tally:
             seconds=dict(self.seconds),
             cost=self.cost,
         )
+
+    def _mean(self, what: Callable[[_TaskTally], _Sum], *, of_all: bool = False) -> Estimate:
+        """Return a mean over tasks; of all rollouts, those that were not scored count as 0."""
+        sums = [
+            (what(task).total, what(task).count + (task.unscored if of_all else 0))
+            for task in self._by_task.values()
+        ]
+        return mean_of_tasks([total / count for total, count in sums if count], bounds=UNIT)
 
     def _component(self, name: str) -> Estimate:
         values = [t.components[name].mean for t in self._by_task.values() if name in t.components]
