@@ -68,22 +68,20 @@ def _rescores(
     path: Path, config: EvalConfig, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> Iterator[str]:
     """Yield a command for each model in each environment whose rubric differs."""
-    for entry in config.environments:
-        if before["environments"][entry.name] == now["environments"][entry.name]:
-            continue
-        for model in config.models:
-            cell = Cell(path, entry.name, model.name)
-            command = [
-                "vf-rl",
-                "eval",
-                "--rescore",
-                str(cell.store.path),
-                "--rubric",
-                _typed(entry.id),
-            ]
-            if entry.args:
-                command += ["--args", json.dumps(entry.args, ensure_ascii=False)]
-            yield f"  {shlex.join([*command, '-o', str(_unused(cell.path))])}"
+    cells = [
+        (entry, Cell(path, entry.name, model.name))
+        for entry in config.environments
+        if before["environments"][entry.name] != now["environments"][entry.name]
+        for model in config.models
+    ]
+    for entry, cell in cells:
+        which = [cell.path.parent.name, cell.path.name] if len(cells) > 1 else []
+        output = _unused(path.with_name("-".join([path.name, *which, "rescored"])))
+        command = ["vf-rl", "eval", "--rescore", str(cell.store.path)]
+        command += ["--rubric", _typed(entry.id)]
+        if entry.args:
+            command += ["--args", json.dumps(entry.args, ensure_ascii=False)]
+        yield f"  {shlex.join([*command, '-o', str(output)])}"
 
 
 def _typed(id: str) -> str:
@@ -93,9 +91,9 @@ def _typed(id: str) -> str:
     return f"{min(where, near, key=len)}{colon}{name}"
 
 
-def _unused(folder: Path) -> Path:
-    number, file = 1, folder / "rescored.jsonl"
+def _unused(name: Path) -> Path:
+    number, file = 1, name.with_name(f"{name.name}.jsonl")
     while file.exists():
         number += 1
-        file = folder / f"rescored-{number}.jsonl"
+        file = name.with_name(f"{name.name}-{number}.jsonl")
     return file

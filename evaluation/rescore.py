@@ -18,7 +18,12 @@ from vf.runtime.errors import ConfigError, InfrastructureError, RubricError
 from vf.runtime.garbage import fewer_collections
 from vf.traces.store import TraceStore
 from vf.traces.trace import Failure, Trace
+from vf.traces.view.sources import Source, Unreadable, find_sources, read
 
+NEEDED = (
+    "Name a traces file, a run's folder (runs/NAME) or a results folder of vf-rl eval "
+    "(evals/ENV-MODEL)"
+)
 TIMEOUT = 300.0  # seconds, the environments' own default for a rollout
 
 
@@ -133,6 +138,9 @@ def load_rubric(name: str, args: dict[str, Any] | None = None) -> AnyRubric:
         ConfigError: It cannot be loaded or called, or is not a rubric.
     """
     place = place_of(name, is_registered)
+    where, colon, _ = name.partition(":")
+    if place is None and colon and not is_registered(where):
+        raise ConfigError(f"--rubric: cannot load {name!r}: there is no module {where!r}")
     if place is None or not place.name:
         return make(name, **(args or {})).rubric
     try:
@@ -159,7 +167,7 @@ def rescore_files(traces: Path, rubric: AnyRubric, output: Path | None = None) -
     """Score the traces of a file, or of each file of a folder, again.
 
     Args:
-        traces: A traces file, or a folder of them.
+        traces: A traces file, a folder of them, a run's folder or a results folder.
         rubric: Scores them.
         output: Where the traces are written, if anywhere.
 
@@ -167,18 +175,19 @@ def rescore_files(traces: Path, rubric: AnyRubric, output: Path | None = None) -
         What changed.
 
     Raises:
-        ConfigError: There are no traces, a line of them is wrong, or ``output`` exists.
+        ConfigError: There are no traces, a file holds something else, a line of one is wrong, or
+            ``output`` exists.
     """
-    files = sorted(traces.glob("*.jsonl")) if traces.is_dir() else [traces]
-    if not files:
-        raise ConfigError(f"--rescore: there is no .jsonl file in {traces}")
+    sources = find_sources([traces])
+    for source in sources:
+        _check(source)
     if output is not None and output.exists():
         raise ConfigError(f"--output: {output} exists and is never overwritten")
     tally = Tally()
 
     async def score(store: TraceStore | None) -> None:
-        for file in files:  # one by one: a group never spans two
-            async for trace in rescore(tally.before(TraceStore(file)), rubric):
+        for source in sources:  # one by one: a group never spans two
+            async for trace in rescore(tally.before(TraceStore(source.path)), rubric):
                 tally.after(trace)
                 if store is not None:
                     store.append(trace)
@@ -186,6 +195,28 @@ def rescore_files(traces: Path, rubric: AnyRubric, output: Path | None = None) -
     with nullcontext() if output is None else TraceStore(output) as store:
         asyncio.run(score(store))
     return tally
+
+
+def _check(source: Source) -> None:
+    """See from its first line that a file holds traces.
+
+    Raises:
+        ConfigError: It does not; says what it is, and what is needed.
+    """
+    first = next(read(source), None)
+    if first is None:
+        raise ConfigError(f"--rescore: {source.path} is empty: there is nothing to score")
+    if isinstance(first, Unreadable):
+        raise ConfigError(
+            f"--rescore: {source.path} does not hold traces: line {first.line}: {first.why}. "
+            f"{NEEDED}"
+        )
+    if first.info.get("foreign") or source.path.suffix == ".parquet":
+        what = "a Parquet export" if source.path.suffix == ".parquet" else "OpenAI chat lines"
+        raise ConfigError(
+            f"--rescore: {source.path} holds {what}, not traces. They lack what a rubric reads: "
+            f"the task's answer, what became of the tool calls, how the rollout ended. {NEEDED}"
+        )
 
 
 class Tally:

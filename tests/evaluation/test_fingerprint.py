@@ -159,7 +159,7 @@ def test_the_command_that_is_offered_scores_the_old_rollouts(
     code, out, err = call(capsys, *shlex.split(command)[2:])
     assert code == 0, err
     assert "→ 0.0000" in out
-    (file,) = FOLDER.glob("*/*/rescored.jsonl")
+    file = FOLDER.with_name(f"{FOLDER.name}-rescored.jsonl")
     assert [trace.reward for trace in vf.TraceStore(file)] == [0.0] * 4
 
 

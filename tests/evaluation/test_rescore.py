@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import vf
+from tests.evaluation.commands import call
 from tests.rubrics.traces import make_trace
 from vf.evaluation.rescore import rescore
 from vf.traces.trace import Failure
+from vf.trainer.commands.main import main
 
 
 def length(trace: vf.Trace) -> float:
@@ -164,3 +166,38 @@ def test_bad_settings_and_missing_files_are_config_errors(settings: Any, tmp_pat
         rescored([], vf.Rubric(length), **settings)
     with pytest.raises(vf.ConfigError, match="no traces file"):
         rescored(tmp_path / "none.jsonl", vf.Rubric(length))
+
+
+def exported(traces: Path) -> bytes:
+    """Return traces as OpenAI chat lines."""
+    file = traces.parents[1] / "chat.jsonl"
+    assert main(["view", str(traces), "--export", str(file)]) == 0
+    return file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("chat.jsonl", exported, "chat.jsonl holds OpenAI chat lines, not traces. They lack what"),
+        ("one.jsonl", lambda t: exported(t).rstrip(), "one.jsonl holds OpenAI chat lines"),
+        ("empty.jsonl", lambda t: b"", "empty.jsonl is empty: there is nothing to score"),
+        ("torn.jsonl", lambda t: t.read_bytes()[:99], "line 1: not JSON, and the file ends in the"),
+        ("tasks.jsonl", lambda t: b'{"prompt": "p"}\n', "tasks.jsonl does not hold traces: line 1"),
+        ("gone.jsonl", None, "there is no "),
+    ],
+)
+def test_what_holds_no_traces_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: Any, words: str
+) -> None:
+    traces = tmp_path / "traces" / "step-000001.jsonl"
+    with vf.TraceStore(traces) as store:
+        store.append(make_trace("abc", outcome=1.0))
+    if content is not None:
+        (tmp_path / name).write_bytes(content(traces))
+    rubric = ["--rubric", "reverse-text"]
+    capsys.readouterr()
+    code, out, err = call(capsys, "--rescore", str(tmp_path / name), *rubric)
+    assert (code, out) == (2, "")
+    assert words in err
+    code, out, _ = call(capsys, "--rescore", str(tmp_path), *rubric)  # as a run's folder
+    assert (code, out.splitlines()[0]) == (0, "1 traces; failed rollouts left unchanged: 0")
