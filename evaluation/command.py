@@ -110,7 +110,7 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
     if args.prices is not None:
         overrides["prices"] = read_toml(args.prices).get("prices", {})
     if args.what.endswith(".toml"):
-        for name in (*ONE_MODEL, "args"):
+        for name in (*ONE_MODEL, "vllm_python", "args"):
             if getattr(args, name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} needs a single environment; set it in {args.what}")
@@ -127,7 +127,13 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
                 f"vf-rl eval: no model was named (-m): using {TINY!r}, which ships with vf-rl",
                 file=sys.stderr,
             )
-        model = {name: getattr(args, name) for name in ONE_MODEL if getattr(args, name) is not None}
+        model: dict[str, Any] = {
+            name: getattr(args, name) for name in ONE_MODEL if getattr(args, name) is not None
+        }
+        if args.vllm_python is not None:
+            if args.engine != "vllm":
+                raise ConfigError("--vllm-python needs --engine vllm")
+            model["inference"] = {"python": args.vllm_python}
         environment = {"id": args.what, "args": args.args or {}}
         config = parse_config({"environments": [environment], "models": [model]}, overrides)
         default = Path("evals") / f"{slug(label(args.what))}-{slug(args.model)}"

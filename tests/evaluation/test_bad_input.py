@@ -110,6 +110,11 @@ def test_a_server_that_answers_as_a_model_that_it_does_not_list_is_used_with_a_n
             ["calculator", "-m", "tiny", "--engine", "embedded", "-b", "http://x/v1"],
             "base_url has no effect with the embedded engine",
         ),
+        (["calculator", "-m", "tiny", "--vllm-python", "python"], "needs --engine vllm"),
+        (
+            ["calculator", "-m", "tiny", "--engine", "vllm", "--vllm-python", "no/python"],
+            "inference.python = 'no/python': there is no such program",
+        ),
         (["none.toml"], "there is no file none.toml"),
         (["--compare", "a", "b"], "there are no traces in a"),
     ],

@@ -20,6 +20,7 @@ EXAMPLES = """\
 examples:
   vf-rl eval calculator -m tiny -n 50 -r 4              the model that ships with vf-rl
   vf-rl eval calculator -m models/smollm2 -n 20         a folder: an engine is started for it
+  vf-rl eval ./my_env.py                                a file; nothing is installed
   vf-rl eval geo-qa -m qwen3-8b -b http://127.0.0.1:8000/v1 -n 100 -r 4 -c 64
   vf-rl eval calculator -m gpt-5-mini --args '{"max_operations": 3}' --prices prices.toml
   vf-rl eval evals.toml                                 several environments and models
@@ -56,7 +57,10 @@ def build_parser() -> argparse.ArgumentParser:
         argument_default=None,
     )
     parser.add_argument(
-        "what", nargs="?", metavar="ENV", help="an environment, or a TOML of several"
+        "what",
+        nargs="?",
+        metavar="ENV",
+        help="an environment: its id, my_env.py, my_env.py:NAME or pkg.module:NAME; or a TOML",
     )
     add = parser.add_argument_group("instead of an evaluation").add_argument
     paths: dict[str, Any] = {"type": Path, "metavar": ("A", "B")}
@@ -92,6 +96,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--engine",
         choices=("api", "embedded", "vllm"),
         help="what runs the model (default: embedded for a folder, api otherwise)",
+    )
+    add(
+        "--vllm-python",
+        metavar="PATH",
+        help="with --engine vllm: interpreter that has vLLM, if it is not found by itself",
     )
     add("--tokenizer", metavar="MODEL", help="model whose tokenizer to use if MODEL has none")
 
