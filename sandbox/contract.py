@@ -13,7 +13,7 @@ class ExecResult:
     """How a command, or a piece of code, ended.
 
     A program that does not exist, fails, is killed or runs out of time or memory is a result like
-    any other; only a lost sandbox is an error.
+    any other, and so is one that takes its whole sandbox down.
 
     Attributes:
         returncode: The exit code; 128 + n where signal n ended it, 127 where there is no such
@@ -24,6 +24,8 @@ class ExecResult:
         truncated: Whether any output is missing.
         timed_out: Whether it was killed for taking longer than ``timeout``.
         oom_killed: Whether it was killed for using more memory than the sandbox has.
+        ended: Whether the sandbox itself has ended through what ran in it. Its files and state are
+            gone, nothing runs in it any more, and stderr says why.
         duration: Wall time, seconds.
     """
 
@@ -33,16 +35,26 @@ class ExecResult:
     truncated: bool = False
     timed_out: bool = False
     oom_killed: bool = False
+    ended: bool = False
     duration: float = 0.0
 
     @property
     def ok(self) -> bool:
         """Whether it ended by itself with exit code 0."""
-        return self.returncode == 0 and not (self.timed_out or self.oom_killed)
+        return self.returncode == 0 and not (self.timed_out or self.oom_killed or self.ended)
 
 
 class Sandbox(Protocol):
-    """A place where untrusted code runs. Every method may raise SandboxError: it is lost then.
+    """A place where untrusted code runs.
+
+    What code does to its sandbox is that code's result, and never an infrastructure failure: else
+    a model could choose not to be scored. A sandbox that ends after code has run in it has ended
+    through that code, unless its backend knows of a cause outside: the engine or the host failed,
+    or somebody removed it. From then on ``exec``, ``python`` and ``bash`` return a result with
+    ``ended`` set, ``read_file`` raises FileNotFoundError and ``write_file`` OSError.
+
+    SandboxError is for everything else: a cause outside, a sandbox in which no code has run yet,
+    and one that was closed. Every method may raise it.
 
     Relative paths are relative to the sandbox's working directory.
     """

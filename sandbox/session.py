@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import json
-import struct
 from collections.abc import Awaitable, Callable, Mapping
-from importlib import resources
 from typing import Any, Protocol
 
 from vf.runtime.errors import SandboxError
+from vf.sandbox.boot import boot, source_of
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.frames import Decoder, Frame, FrameError, encode
 
@@ -18,21 +16,8 @@ VERSION = 1
 CHUNK = 256 * 1024
 WINDOW = 4 * CHUNK
 MAX_OUTPUT = 64 * 2**20
-# In the order in which they are loaded inside; None makes a package.
-MODULES = (
-    ("vf", None),
-    ("vf.sandbox", None),
-    ("vf.sandbox.frames", "frames.py"),
-    ("vf.sandbox.inside", None),
-    ("vf.sandbox.inside.kernel", "inside/kernel.py"),
-    ("vf.sandbox.inside.loop", "inside/loop.py"),
-    ("vf.sandbox.inside.box", "inside/box.py"),
-    ("vf.sandbox.inside.keeper", "inside/keeper.py"),
-    ("vf.sandbox.inside.calls", "inside/calls.py"),
-    ("vf.sandbox.inside.console", "inside/console.py"),
-    ("vf.sandbox.inside.files", "inside/files.py"),
-    ("vf.sandbox.inside.main", "inside/main.py"),
-)
+GRACE = 15.0  # seconds that a supervisor has on top of a call's own time
+HELD_UP = 0.5  # seconds by which a timer is late where the event loop was held up
 
 
 class Writer(Protocol):
@@ -68,6 +53,13 @@ class Session:
     other. A cancelled call is stopped inside, with everything that it started. When the connection
     ends, the supervisor breaks the protocol or does not answer in time, the session is lost: every
     call that waits, and every later one, raises SandboxError with the cause.
+
+    It sends the supervisor a sign of life now and then, and the supervisor ends without one: a
+    copy of the connection, in a process that this one forked, keeps nothing alive.
+
+    Attributes:
+        cut: Whether it is lost because the connection ended.
+        info: What the supervisor said of itself.
     """
 
     def __init__(
@@ -76,7 +68,8 @@ class Session:
         writer: Writer,
         *,
         name: str = "sandbox",
-        grace: float = 15.0,
+        grace: float = GRACE,
+        silence: float = 600.0,
         cause: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         """Make the client; call :meth:`start` next.
@@ -86,14 +79,18 @@ class Session:
             writer: The supervisor's stdin.
             name: What error messages call the sandbox.
             grace: Seconds that the supervisor has on top of a call's timeout to answer.
+            silence: Seconds without a sign of life after which the supervisor ends. A client whose
+                event loop is held up for longer loses its sandbox.
             cause: Asked, when the connection ends, why it did.
         """
         self._reader, self._writer = reader, writer
         self._name, self._grace, self._cause = name, grace, cause
+        self._silence = silence
         self._calls: dict[int, Call] = {}
         self._count = 0
         self._lost: str | None = None
-        self._listener: asyncio.Task[None] | None = None
+        self.cut = False
+        self._tasks: list[asyncio.Task[None]] = []
         self._turns = {"python": asyncio.Lock(), "bash": asyncio.Lock()}
         self.info: dict[str, Any] = {}
 
@@ -109,16 +106,19 @@ class Session:
             SandboxError: It does not, within ``timeout`` seconds.
         """
         self._writer.write(boot())
-        self._listener = asyncio.get_running_loop().create_task(self._listen())
-        source = _source("inside/interpreter.py").encode()
-        self.info = (await self._ask("hello", source, wait=timeout, version=VERSION))[0]
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._listen())]
+        source = source_of("inside/interpreter.py").encode()
+        hello = {"version": VERSION, "silence": self._silence}
+        self.info = (await self._ask("hello", source, wait=timeout, **hello))[0]
+        self._tasks.append(loop.create_task(self._beat()))
 
     async def close(self) -> None:
         """Stop using the connection, which its owner closes. Safe to call twice."""
         self._fail("it was closed")
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def ping(self, *, timeout: float = 5.0) -> None:
         """Wait until the supervisor answers.
@@ -209,26 +209,35 @@ class Session:
         call = self._calls[number] = Call(op)
         call.left = header.get("max_bytes", 0)
         path = header.get("path", "")
+        work = asyncio.ensure_future(self._exchange(number, call, header, data))
         try:
-            async with asyncio.timeout(wait):
-                await self._send(number, call, header, data)
-                answer, parts = await call.future
+            if not await _ends(work, wait):
+                raise TimeoutError
+            answer, parts = work.result()
         except TimeoutError:
             self._fail(f"its supervisor did not answer {op!r} within {wait:g} s")
             raise SandboxError(f"{self._name}: {self._lost}") from None
         except FrameError as exc:
             raise ValueError(f"{op} takes no such amount: {exc}") from exc  # nothing was sent
         except ConnectionError as exc:
+            self.cut = True
             self._fail(f"{op!r} could not be sent: {exc}")
             raise SandboxError(f"{self._name}: {self._lost}") from exc
         except asyncio.CancelledError:
             self._abandon(number)
             raise
         finally:
+            work.cancel()
             self._calls.pop(number, None)
         if "error" in answer:
             raise self._error(answer, path)
         return answer, [b"".join(call.pieces)] if op == "read" else parts
+
+    async def _exchange(
+        self, number: int, call: Call, header: dict[str, Any], data: bytes | None
+    ) -> Frame:
+        await self._send(number, call, header, data)
+        return await call.future
 
     async def _send(
         self, number: int, call: Call, header: dict[str, Any], data: bytes | None
@@ -266,17 +275,24 @@ class Session:
                 for header, parts in decoder.feed(data):
                     self._take(header, parts)
             why = "its supervisor ended"
-        except (OSError, asyncio.IncompleteReadError) as exc:
+        except OSError as exc:
             why = f"the connection to its supervisor broke: {exc!r}"
         except (FrameError, KeyError, IndexError, TypeError, ValueError) as exc:
             self._fail(f"its supervisor broke the protocol: {exc}")
             return
+        self.cut = self._lost is None
         if self._lost is None and self._cause is not None:
             try:
                 why = f"{why}: {await asyncio.wait_for(self._cause(), 10.0)}"
             except Exception as exc:
                 why = f"{why} (for an unknown reason: {exc!r})"
         self._fail(why)
+
+    async def _beat(self) -> None:
+        """Tell the supervisor, again and again, that somebody is there."""
+        while self._lost is None:
+            await asyncio.sleep(self._silence / 10)
+            self._writer.write(encode({"op": "alive", "id": 0}))
 
     def _take(self, header: dict[str, Any], parts: list[bytes]) -> None:
         if "bye" in header:
@@ -316,17 +332,6 @@ class Session:
         return SandboxError(f"{self._name}: {answer['message']}")
 
 
-def boot() -> bytes:
-    """Return what the supervisor's loader reads first: its code."""
-    sources = [(name, file and _source(file)) for name, file in MODULES]
-    data = json.dumps(sources).encode()
-    return struct.pack(">I", len(data)) + data
-
-
-def _source(file: str) -> str:
-    return resources.files("vf.sandbox").joinpath(file).read_text("utf-8")
-
-
 def result(answer: Frame) -> ExecResult:
     """Return the result that an answer holds."""
     header, parts = answer
@@ -357,6 +362,19 @@ def _text(head: bytes, tail: bytes, missing: int) -> str:
     missing += len(decoder.getstate()[0]) + start
     note = f"\n[... {missing} bytes are missing ...]\n"
     return before + note + tail[start:].decode("utf-8", "replace")
+
+
+async def _ends(work: asyncio.Future[Any], seconds: float) -> bool:
+    """Wait for it; return whether it has ended in time.
+
+    Where this process was held up itself, an answer may lie unread: then it gets another moment.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    await asyncio.wait([work], timeout=seconds)
+    if not work.done() and loop.time() - until > HELD_UP:
+        await asyncio.wait([work], timeout=min(seconds, GRACE))
+    return work.done()
 
 
 def _positive(name: str, value: float) -> float:

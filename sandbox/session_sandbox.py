@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
-from typing import Self
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Self, TypeVar
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.session import Session
 
+T = TypeVar("T")
+
+KILLED = 137  # what a shell says of a program that SIGKILL ended
+
+
+class Ended(Exception):
+    """The sandbox has ended through what ran in it; the message says how."""
+
 
 class SessionSandbox(ABC):
     """Implements :class:`~vf.sandbox.contract.Sandbox`, but for its beginning and its end.
 
-    A sandbox that is lost is closed at once: whatever survives in there must not.
+    A sandbox that is lost is judged once: see :meth:`_judge`. It is then closed in the background,
+    since whatever survives in there must not; nobody waits for that to learn of the loss.
 
     Attributes:
         name: What error messages call it.
@@ -25,6 +35,9 @@ class SessionSandbox(ABC):
     def __init__(self, name: str, session: Session | None = None) -> None:
         self.name = name
         self._session = session
+        self._used = False  # whether anybody's code has run in it
+        self._verdict: asyncio.Future[Ended | SandboxError] | None = None
+        self._closed = False  # by its owner
         self._closing: asyncio.Future[None] | None = None
 
     @property
@@ -44,8 +57,8 @@ class SessionSandbox(ABC):
         max_output: int = 100_000,
     ) -> ExecResult:
         """Run a program to its end; see :meth:`Sandbox.exec`."""
-        async with self._in_use() as session:
-            return await session.exec(
+        return await self._run(
+            lambda session: session.exec(
                 cmd,
                 input=input,
                 cwd=cwd,
@@ -54,26 +67,29 @@ class SessionSandbox(ABC):
                 user=user,
                 max_output=max_output,
             )
+        )
 
     async def python(self, code: str, *, timeout: float = 30.0) -> ExecResult:
         """Run code in a lasting interpreter; see :meth:`Sandbox.python`."""
-        async with self._in_use() as session:
-            return await session.python(code, timeout=timeout)
+        return await self._run(lambda session: session.python(code, timeout=timeout))
 
     async def bash(self, command: str, *, timeout: float = 30.0) -> ExecResult:
         """Run a command in a lasting shell; see :meth:`Sandbox.bash`."""
-        async with self._in_use() as session:
-            return await session.bash(command, timeout=timeout)
+        return await self._run(lambda session: session.bash(command, timeout=timeout))
 
     async def read_file(self, path: str, *, max_bytes: int = 50 * 2**20) -> bytes:
         """Return a file's content; see :meth:`Sandbox.read_file`."""
-        async with self._in_use() as session:
-            return await session.read_file(path, max_bytes=max_bytes)
+        try:
+            return await self._ask(lambda session: session.read_file(path, max_bytes=max_bytes))
+        except Ended as end:
+            raise FileNotFoundError(errno.ENOENT, str(end), path) from None
 
     async def write_file(self, path: str, content: str | bytes) -> None:
         """Write a file; see :meth:`Sandbox.write_file`."""
-        async with self._in_use() as session:
-            await session.write_file(path, content)
+        try:
+            await self._ask(lambda session: session.write_file(path, content))
+        except Ended as end:
+            raise OSError(errno.EIO, str(end), path) from None
 
     async def close(self) -> None:
         """End it with everything in it. Safe to call twice.
@@ -81,13 +97,8 @@ class SessionSandbox(ABC):
         Raises:
             SandboxError: That is not possible.
         """
-        if self._closing is None or self._closing.cancelled():
-            self._closing = asyncio.ensure_future(self._close())
-        await asyncio.shield(self._closing)
-
-    @abstractmethod
-    async def _close(self) -> None:
-        """End it: called once, or again if it was cancelled."""
+        self._closed = True
+        await asyncio.shield(self._end())
 
     async def __aenter__(self) -> Self:
         """Return itself."""
@@ -97,16 +108,65 @@ class SessionSandbox(ABC):
         """Close."""
         await self.close()
 
-    @contextlib.asynccontextmanager
-    async def _in_use(self) -> AsyncIterator[Session]:
-        if self._session is None or self._closing is not None:
+    @abstractmethod
+    async def _close(self) -> None:
+        """End it: called once, or again if it was cancelled."""
+
+    @abstractmethod
+    async def _outside(self) -> str | None:
+        """Return what ended the sandbox, if that was not what ran in it; None otherwise.
+
+        Asked once the session is lost. Must answer within seconds.
+        """
+
+    def _end(self) -> asyncio.Future[None]:
+        if self._closing is None or self._closing.cancelled():
+            self._closing = asyncio.ensure_future(self._close())
+            # Perhaps nobody awaits it: retrieve a failure, so that asyncio does not log it.
+            self._closing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return self._closing
+
+    async def _run(self, call: Callable[[Session], Awaitable[ExecResult]]) -> ExecResult:
+        """Run code; where it ends the sandbox, or has done so before, that is its result."""
+        began = time.monotonic()
+        self._used |= self.alive
+        try:
+            return await self._ask(call)
+        except Ended as end:
+            took = time.monotonic() - began
+            return ExecResult(KILLED, stderr=f"[{end}]\n", ended=True, duration=took)
+
+    async def _ask(self, call: Callable[[Session], Awaitable[T]]) -> T:
+        """Call the session.
+
+        Raises:
+            Ended: The sandbox has ended through what ran in it.
+            SandboxError: It is lost for another reason, closed, or was never started.
+        """
+        if self._session is None or self._closed:
             state = "not started" if self._session is None else "closed"
             raise SandboxError(f"the sandbox {self.name} is {state}")
-        try:
-            yield self._session
-        except SandboxError as error:
+        if self._verdict is None:
             try:
-                await self.close()
-            except SandboxError as second:
-                raise second from error
-            raise
+                return await call(self._session)
+            except SandboxError as error:
+                if self._closed:
+                    raise
+                if self._verdict is None:
+                    self._verdict = asyncio.ensure_future(self._judge(error))
+        verdict = await asyncio.shield(self._verdict)
+        raise type(verdict)(*verdict.args)  # a new one each time: tracebacks add up
+
+    async def _judge(self, error: SandboxError) -> Ended | SandboxError:
+        """Decide whose doing the loss is, then have the sandbox closed.
+
+        It is the doing of the code that ran in it, unless something outside is known to have failed
+        or to have ended it. With the other default code could choose not to be scored: by whatever
+        kills a supervisor without a trace.
+        """
+        outside = await self._outside() if self._used else "no code had run in it"
+        self._end()
+        if outside is None:
+            how = "has ended through what ran in it; its files and state are gone"
+            return Ended(f"the sandbox {how}: {error}")
+        return SandboxError(f"{error} ({outside})" if self._used else str(error))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias, TypeVar
 
-from vf.runtime.errors import SandboxError
+from vf.runtime.errors import SandboxError, ToolError
 from vf.sandbox.container.source import SandboxSource
 from vf.sandbox.contract import ExecResult, Sandbox
 from vf.tools.episode import Episode
@@ -17,7 +17,8 @@ from vf.tools.tool_box import off_the_clock
 Result = TypeVar("Result")
 Run: TypeAlias = Callable[[Sandbox, float], Awaitable[ExecResult]]
 
-TURN_SHARE = 0.5  # of the tool timeout: what killing takes must fit into the rest
+TURN_SHARE = 0.5  # of the tool timeout, for all calls of one turn together
+PATIENCE = 90.0  # seconds, past a call's own limit, until a sandbox must have answered
 
 
 class EpisodeSandbox:
@@ -61,17 +62,20 @@ class EpisodeSandbox:
         The calls of one turn arrive together and share the sandbox's state, so they run one after
         the other, in the order in which the model wrote them.
 
+        The clock of a tool call stands still meanwhile. The sandbox has its own limits, and tells
+        whether it is the code that exceeded one: a tool that ran out of time would not be scored.
+
         Raises:
-            SandboxError: The sandbox is lost, or the episode has ended.
+            SandboxError: The sandbox failed, does not answer, or the episode has ended.
         """
         async with self._next() as sandbox:
-            return await action(sandbox)
+            return await _answered(action(sandbox), PATIENCE)
 
     async def run(self, episode: Episode, run: Run, timeout: float) -> ExecResult:
         """Run code, for no longer than ``timeout`` and what is left of the turn's time.
 
-        All calls of one turn together get half of the environment's ``tool_timeout``: so a model
-        cannot turn its own slowness into a failed tool, which would never be scored.
+        All calls of one turn together get half of the environment's ``tool_timeout``. The clock of
+        the tool call stands still meanwhile, as in :meth:`use`.
 
         Args:
             episode: Whose turn it is.
@@ -79,7 +83,8 @@ class EpisodeSandbox:
             timeout: Seconds for this call.
 
         Raises:
-            SandboxError: The sandbox is lost, or the episode has ended.
+            SandboxError: The sandbox failed, does not answer, or the episode has ended.
+            ToolError: There is too much code to run.
         """
         async with self._next() as sandbox:
             if episode.turn != self._turn:
@@ -89,7 +94,10 @@ class EpisodeSandbox:
                 said = "Not run: the calls of this turn have used up their time."
                 result = ExecResult(124, stderr=said, timed_out=True)
             else:
-                result = await run(sandbox, limit)
+                try:
+                    result = await _answered(run(sandbox, limit), limit + PATIENCE)
+                except ValueError as error:
+                    raise ToolError(str(error)) from error
                 self._spent += result.duration
             self.timeouts += result.timed_out
             return result
@@ -112,11 +120,9 @@ class EpisodeSandbox:
 
     @asynccontextmanager
     async def _next(self) -> AsyncIterator[Sandbox]:
-        async with AsyncExitStack() as stack:
-            with off_the_clock():
-                await stack.enter_async_context(self._lock)
-                sandbox = await self._get()
-            yield sandbox
+        with off_the_clock():
+            async with self._lock:
+                yield await self._get()
 
     async def _get(self) -> Sandbox:
         if self._sandbox is None and not self._closed:
@@ -138,3 +144,13 @@ class EpisodeSandbox:
         finally:
             waited = time.monotonic() - began
             self._timing["sandbox"] = self._timing.get("sandbox", 0.0) + waited
+
+
+async def _answered(call: Awaitable[Result], seconds: float) -> Result:
+    try:
+        async with asyncio.timeout(seconds) as deadline:
+            return await call
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        raise SandboxError(f"the sandbox did not answer within {seconds:g} s") from error

@@ -6,8 +6,9 @@
             self.tools = [vf.PythonTool(source), vf.FileTools(source)]
 
 The tools of an episode that have the same source share one sandbox. It is opened at the first call
-and closed however the episode ends. A lost sandbox ends the rollout without a reward; a failing
-command, a timeout or a missing file is reported to the model.
+and closed however the episode ends. A failing command, a timeout, a missing file, and a sandbox
+that the model's own code took down, is reported to the model; a sandbox that is lost for another
+reason ends the rollout without a reward.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from vf.tools.episode_sandbox import EpisodeSandbox, Run
 
 MAX_FILE = 2**20  # bytes of a file that the model may read or write
 MAX_LISTED = 200  # names in a listing
+LISTING = 2**20  # bytes of a listing that are fetched
+LONGEST_PATH = 4096  # bytes; the kernel takes no longer one
 
 
 class _CodeTool:
@@ -140,15 +143,20 @@ class _Files:
         _checked(path)
 
         async def run(sandbox: Sandbox, limit: float) -> ExecResult:
-            return await sandbox.exec(["ls", "-1Ap", "--", path], timeout=limit)
+            command = ["ls", "-1Ap", "--", path]
+            return await sandbox.exec(command, timeout=limit, max_output=LISTING)
 
         result = await self._box.run(self.episode, run, 10.0)
         if not result.ok:
-            raise ToolError(result.stderr.strip() or f"cannot list {path}")
+            said = clip(result.stderr.strip(), self.settings.max_output)[0]
+            raise ToolError(said or f"cannot list {path}")
         names = result.stdout.splitlines()
         if len(names) > MAX_LISTED:
-            names[MAX_LISTED:] = [f"[{len(names) - MAX_LISTED} more]"]
-        return "\n".join(names) or "(empty)"
+            more = (
+                "too many more to count" if result.truncated else f"{len(names) - MAX_LISTED} more"
+            )
+            names[MAX_LISTED:] = [f"[{more}]"]
+        return clip("\n".join(names), self.settings.max_output)[0] or "(empty)"
 
     async def read_file(self, path: str, first_line: int = 1, lines: int = 400) -> str:
         """Read a text file.
@@ -279,6 +287,8 @@ def _reason(error: Exception, path: str) -> str:
 def _checked(path: str) -> None:
     if not path.strip() or "\0" in path:
         raise ToolError("path must not be empty")
+    if len(path.encode("utf-8", "replace")) > LONGEST_PATH:
+        raise ToolError(f"path is longer than {LONGEST_PATH} bytes")
 
 
 def _positive(tool: str, name: str, value: float) -> float:

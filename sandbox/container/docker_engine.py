@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from vf.runtime.errors import ConfigError, SandboxError
+from vf.sandbox.container.features import Features, features_of
 
 
 class EngineProblem(ConfigError):
@@ -83,6 +84,7 @@ class Engine:
 
     def __init__(self, client: Any) -> None:
         self.client = client
+        self._features: Features | None = None
         self._threads = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="vf-docker")
 
     @classmethod
@@ -163,6 +165,16 @@ class Engine:
         except (DockerException, RequestException) as error:
             raise SandboxError(f"the engine did not answer {method}: {error}") from error
 
+    async def features(self) -> Features:
+        """Return what the engine can do. It is asked once.
+
+        Raises:
+            SandboxError: It does not answer.
+        """
+        if self._features is None:
+            self._features = features_of(await self.call("info"), await self.call("version"))
+        return self._features
+
     async def attach(self, container: str) -> socket.socket:
         """Attach to a container's standard streams and return the raw, non-blocking socket.
 
@@ -175,6 +187,7 @@ class Engine:
         # The SDK ties the socket's life to its HTTP response's; ours is a descriptor of its own.
         own = raw.dup()
         held.close()
+        raw.close()  # the response's own copy would hold the container for as long as that lives
         own.setblocking(False)
         return own
 

@@ -14,18 +14,16 @@ import itertools
 import logging
 import os
 from collections.abc import Coroutine, Iterator
-from functools import partial
 from typing import Any, Self
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import (
-    NOT_THERE,
     Engine,
-    EngineRefused,
     ImageMissing,
     ImageUnfit,
     RuntimeUnknown,
 )
+from vf.sandbox.container.ending import describe_end, ended_from_outside
 from vf.sandbox.container.profile import Profile, container_settings
 from vf.sandbox.container.reaper import this_process
 from vf.sandbox.container.stream import Stream
@@ -85,19 +83,20 @@ class DockerSandbox(SessionSandbox):
 
     @classmethod
     async def _start(cls, engine: Engine, profile: Profile, name: str, warm: bool) -> Self:
-        settings = container_settings(profile, this_process().labels(profile.limits.lifetime))
+        labels = this_process().labels(profile.limits.lifetime)
+        settings = container_settings(profile, labels, await engine.features())
         _remember(name, engine)
         stream = session = None
         try:
             with _explained(profile):
                 await engine.call("create_container", name=name, **settings)
-                stream = await Stream.open(await engine.attach(name))
+                stream = opened = await Stream.open(await engine.attach(name))
                 await engine.call("start", name)
                 session = Session(
                     stream.reader,
                     stream.writer,
                     name=name,
-                    cause=partial(_cause, engine, name, stream),
+                    cause=lambda: describe_end(engine, name, opened.stderr),
                 )
                 await session.start(timeout=START_TIMEOUT)
             if warm:
@@ -111,6 +110,10 @@ class DockerSandbox(SessionSandbox):
             raise
         return cls(engine, name, stream, session)
 
+    async def _outside(self) -> str | None:
+        assert self._session is not None
+        return await ended_from_outside(self._engine, self.name, cut=self._session.cut)
+
     async def _close(self) -> None:
         assert self._session is not None
         try:
@@ -123,20 +126,6 @@ class DockerSandbox(SessionSandbox):
             _live.pop(self.name, None)
             raise
         _live.pop(self.name, None)
-
-
-async def _cause(engine: Engine, name: str, stream: Stream) -> str:
-    """Say why a container's stream ended."""
-    said = [stream.stderr] if stream.stderr else []
-    try:
-        state = (await engine.call("inspect_container", name))["State"]
-    except EngineRefused as error:
-        gone = error.status == NOT_THERE
-        return "; ".join([*said, "its container is gone" if gone else str(error)])
-    if state.get("OOMKilled"):
-        said.append("its container ran out of memory")
-    said.append(f"its container is {state.get('Status')}, exit code {state.get('ExitCode')}")
-    return "; ".join(said)
 
 
 @contextlib.contextmanager

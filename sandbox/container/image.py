@@ -30,7 +30,7 @@ from vf.sandbox.container.docker_engine import (
     ImageMissing,
     ImageUnfit,
 )
-from vf.sandbox.container.profile import DEFAULT_IMAGE, GID, UID
+from vf.sandbox.container.profile import DEFAULT_IMAGE
 
 log = logging.getLogger("vf.sandbox")
 
@@ -39,8 +39,7 @@ SUITE = "bookworm"
 BUILD_TIMEOUT = 600  # seconds that a step may be silent
 RECIPE = "1"  # counts up when what is built changes
 LABEL = "vf.sandbox.recipe"
-USER = f"sandbox:x:{UID}:{GID}:sandbox:/workspace:/bin/sh"
-GROUP = f"sandbox:x:{GID}:"
+NOBODY = "65534:65534"
 # Not needed to run code, and a third of the whole. resolv.conf and hostname are the builder's.
 LEFT_OUT = (
     "var/cache/apt/*",
@@ -197,15 +196,12 @@ def debootstrap(engine: Engine, tag: str, suite: str = SUITE) -> None:
 
 
 def _layer(engine: Engine, start: str, tag: str, packages: Sequence[str], key: str) -> str:
-    """Build the user, and the packages, on top of an image."""
+    """Build the packages on top of an image."""
     with tempfile.TemporaryDirectory(prefix="vf-image-") as folder:
+        about = _python_of(engine, start)
         lines = [f"FROM {start}"]
-        lines.append(
-            f"RUN grep -q '^[^:]*:[^:]*:{UID}:' /etc/passwd || "
-            f"{{ echo '{USER}' >> /etc/passwd; echo '{GROUP}' >> /etc/group; }}"
-        )
         if packages:
-            site = _install(engine, start, packages, Path(folder, "site"))
+            site = _install(start, about, packages, Path(folder, "site"))
             lines.append(f"COPY site {site}")
             lines.append(f"RUN python3 -I -m compileall -q {site} || true")
         lines.append(f'LABEL {LABEL}="{key}"')
@@ -243,9 +239,8 @@ def _build(engine: Engine, context: io.BytesIO, tag: str) -> None:
             raise ImageUnfit(f"image {tag} cannot be built: {line['error']}\n{said}".strip())
 
 
-def _install(engine: Engine, image: str, packages: Sequence[str], folder: Path) -> str:
+def _install(image: str, about: list[str], packages: Sequence[str], folder: Path) -> str:
     """Fetch wheels for the image's Python into a folder; return where they belong inside."""
-    about = _python_of(engine, image)
     version, platform = about[0].split()
     site = next(iter(about[1:]), None)
     if site is None:
@@ -276,7 +271,7 @@ def _python_of(engine: Engine, image: str) -> list[str]:
         image,
         entrypoint=command,
         command=[],
-        user=f"{UID}:{GID}",
+        user=NOBODY,
         host_config=settings,
     )["Id"]
     try:

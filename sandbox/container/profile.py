@@ -9,17 +9,29 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal
 
+from vf.sandbox.container.features import Features, next_uid
+from vf.sandbox.container.seccomp import seccomp_profile
 from vf.sandbox.contract import Limits
 
 log = logging.getLogger("vf.sandbox")
 
 DEFAULT_IMAGE = "vf-sandbox:latest"
-UID = GID = 10001  # whom the model's code runs as; the supervisor and PID 1 are 0
+USER = "sandbox"  # what the model's code is told its name is; its uid is the container's own
 WORKSPACE = "/workspace"
 SHM = 16 * 2**20
 OVERHEAD = 48 * 2**20  # bytes for the supervisor, an interpreter and the kernel's bookkeeping
 
 FEWEST_PIDS = 16
+
+# What outlives the processes that made it, and would fill the memory without them: segments of
+# shared memory, which from now on end with their last process, messages and semaphores.
+SYSCTLS = {
+    "kernel.shm_rmid_forced": "1",
+    "kernel.shmmax": str(SHM),
+    "kernel.shmall": str(SHM // 4096),  # pages
+    "kernel.msgmni": "64",  # queues, each of kernel.msgmnb = 16 KiB
+    "kernel.sem": "250 16000 100 64",  # in a set, in all, in one operation, sets
+}
 
 # With every other capability gone, uid 0 can still become another uid for what it starts, and kill
 # what has another uid. Nothing with the model's uid has or can regain any: no-new-privileges.
@@ -86,12 +98,15 @@ class Profile:
             )
 
 
-def host_config(profile: Profile) -> dict[str, Any]:
+def host_config(profile: Profile, uid: int, features: Features) -> dict[str, Any]:
     """Return the engine's ``HostConfig`` for a profile."""
     limits = profile.limits
+    security = ["no-new-privileges:true"]
+    if features.own_seccomp:
+        security.append(f"seccomp={seccomp_profile()}")
 
     def tmpfs(size: int, *, mode: str, own: bool) -> str:
-        owner = f",uid={UID},gid={GID}" if own else ""
+        owner = f",uid={uid},gid={uid}" if own else ""
         most = f"size={int(size)},nr_inodes={int(limits.files)}"
         return f"rw,exec,nosuid,nodev,{most},mode={mode}{owner}"
 
@@ -99,7 +114,7 @@ def host_config(profile: Profile) -> dict[str, Any]:
         "NetworkMode": profile.network,
         "CapDrop": ["ALL"],
         "CapAdd": SUPERVISOR_CAPABILITIES,
-        "SecurityOpt": ["no-new-privileges:true"],
+        "SecurityOpt": security,
         "Privileged": False,
         "ReadonlyRootfs": True,
         "Tmpfs": {
@@ -108,6 +123,7 @@ def host_config(profile: Profile) -> dict[str, Any]:
             "/dev/shm": tmpfs(SHM, mode="1777", own=False),
         },
         "IpcMode": "private",
+        **({"Sysctls": SYSCTLS} if features.sysctls else {}),
         "Memory": int(limits.memory),
         "MemorySwap": int(limits.memory),
         "NanoCpus": round(limits.cpus * 1e9),
@@ -126,11 +142,14 @@ def host_config(profile: Profile) -> dict[str, Any]:
     }
 
 
-def container_settings(profile: Profile, labels: Mapping[str, str]) -> dict[str, Any]:
+def container_settings(
+    profile: Profile, labels: Mapping[str, str], features: Features
+) -> dict[str, Any]:
     """Return the arguments of the SDK's ``create_container``."""
+    uid = next_uid(features)
     lifetime = profile.limits.lifetime
     supervisor = (resources.files("vf.sandbox") / "supervisor.py").read_text("utf-8")
-    flags = ["--uid", str(UID), "--gid", str(GID), "--workdir", WORKSPACE, "--home", WORKSPACE]
+    flags = ["--uid", str(uid), "--gid", str(uid), "--workdir", WORKSPACE, "--home", WORKSPACE]
     flags += ["--lifetime", str(lifetime)]
     alarm = str(math.ceil(lifetime + ALARM_GRACE))
     return {
@@ -142,12 +161,18 @@ def container_settings(profile: Profile, labels: Mapping[str, str]) -> dict[str,
         "working_dir": "/",
         "hostname": "sandbox",
         "labels": dict(labels),
-        "environment": {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
+        # No image's list of users has its uid: programs that ask for a name find it here.
+        "environment": {
+            "LANG": "C.UTF-8",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "USER": USER,
+            "LOGNAME": USER,
+        },
         # The SDK would put this user's proxies in it, often with a password.
         "use_config_proxy": False,
         "stdin_open": True,
         "tty": False,
         "network_disabled": profile.network == "none",
         "healthcheck": {"Test": ["NONE"]},
-        "host_config": host_config(profile),
+        "host_config": host_config(profile, uid, features),
     }

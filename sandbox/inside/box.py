@@ -33,6 +33,7 @@ class Box:
         gid = os.getgid() if flags.gid is None else flags.gid
         self.switch = os.getuid() == 0 and uid != 0
         self.who = self.identity_of(uid, gid)
+        self.walls = kernel.walls() if self.switch else -1
         self.env = dict(os.environ)
         self.env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
         self.env.update(HOME=flags.home or self.workdir, PWD=self.workdir)

@@ -30,7 +30,7 @@ class Staged:
                 for _ in range(3):
                     pipes.append(os.pipe())
             (in_r, self.in_w), (self.out_r, out_w), (self.err_r, err_w) = pipes
-            stage = Stage(who, {0: in_r, 1: out_w, 2: err_w}, box.rlimits)
+            stage = Stage(who, {0: in_r, 1: out_w, 2: err_w}, box.rlimits, box.walls)
             self.keeper = Keeper(box.loop, stage)
         except OSError:
             for fd in (fd for pipe in pipes for fd in pipe):

@@ -112,7 +112,7 @@ class Console:
             os.set_blocking(self._answer, False)
             self._out = Capture(box.loop, out_r, KEPT)
             self._err = Capture(box.loop, err_r, KEPT)
-            self._keeper = Keeper(box.loop, Stage(box.who, fds, box.rlimits))
+            self._keeper = Keeper(box.loop, Stage(box.who, fds, box.rlimits, box.walls))
             self._keeper.run(self, self._argv, box.env, box.workdir)
             box.helpers.add(self._keeper.pid)
             self._partial, self._orders = b"", 0

@@ -47,11 +47,15 @@ LONGEST_ARGUMENT = 2**17  # the kernel refuses a longer one (MAX_ARG_STRLEN)
 
 
 class Stage(NamedTuple):
-    """Where a program will run: ``fds`` maps a descriptor of the program to one of ours."""
+    """Where a program will run.
+
+    ``fds`` maps a descriptor of the program to one of ours; ``walls`` is a ruleset of Landlock's.
+    """
 
     who: kernel.Identity
     fds: dict[int, int]
     rlimits: list[tuple[int, int]]
+    walls: int
 
 
 class Owner(Protocol):
@@ -178,7 +182,7 @@ class Watch:
         """Start the program's process below us."""
         self._channel = channel
         self._who = stage.who
-        close_all_but({channel.fileno(), order, *stage.fds.values()})
+        close_all_but({channel.fileno(), order, stage.walls, *stage.fds.values()})
         kernel.adopt_orphans()
         self._wakeup, wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
@@ -315,11 +319,8 @@ def prepare(stage: Stage) -> None:
     for fd, ours in moved.items():
         os.dup2(ours, fd, inheritable=True)
     os.setsid()
-    # The kernel shall kill what the model started before it kills the supervisor.
-    with contextlib.suppress(OSError):
-        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-        os.write(fd, b"1000")
-        os.close(fd)
+    kernel.die_first()
+    kernel.stay_within(stage.walls)
     lower_limits(stage.rlimits)
     os.nice(NICE)
     os.umask(0o022)

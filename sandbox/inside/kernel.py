@@ -11,6 +11,10 @@ from typing import Iterator, NamedTuple  # noqa: UP035  (Python 3.9 runs this)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _DEATHSIG, _DUMPABLE, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 36, 38
+# Landlock: its system calls, which have one number everywhere, and what a ruleset handles.
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
+_VERSION, _PATH_BENEATH = 1, 1
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -82,6 +86,56 @@ def harden() -> None:
     """Nobody may read or trace this process, and nothing below it gains a right by exec."""
     _libc.prctl(_DUMPABLE, 0, 0, 0, 0)
     _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def die_first() -> None:
+    """Have the kernel kill this process, and what it starts, before anybody else for memory."""
+    with contextlib.suppress(OSError):
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(fd, b"1000")
+        os.close(fd)
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = [("handled", ctypes.c_uint64)]
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32)]
+
+
+def walls() -> int:
+    """Return a Landlock ruleset that allows to write everywhere but in /proc; -1 if there is none.
+
+    A process could otherwise lower its own ``oom_score_adj``, down to its container's, and have the
+    kernel kill the supervisor in its place. Kernels before 5.19 are not asked: what Landlock does
+    there would forbid to move a file from one folder to another, too.
+    """
+    version = _libc.syscall(_CREATE_RULESET, None, 0, _VERSION)
+    if version < 2:
+        return -1
+    handled = _WRITE_FILE | _REFER | (_TRUNCATE if version >= 3 else 0)
+    attributes = _Ruleset(handled)
+    ruleset: int = _libc.syscall(
+        _CREATE_RULESET, ctypes.byref(attributes), ctypes.sizeof(attributes), 0
+    )
+    if ruleset < 0:
+        return -1
+    for name in os.listdir("/"):
+        if name == "proc" or not os.path.isdir(f"/{name}"):
+            continue
+        folder = os.open(f"/{name}", os.O_PATH | os.O_CLOEXEC)
+        rule = _Beneath(handled, folder)
+        _libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.byref(rule), 0)
+        os.close(folder)
+    return ruleset
+
+
+def stay_within(ruleset: int) -> None:
+    """Obey a ruleset for good, as does whatever this process starts; -1 is none."""
+    if ruleset >= 0:
+        _libc.syscall(_RESTRICT_SELF, ruleset, 0)
 
 
 def adopt_orphans() -> None:

@@ -17,6 +17,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from typing import Any
 
 from vf.sandbox.frames import Decoder, FrameError
@@ -39,6 +40,7 @@ class Supervisor(Box):
         self.bash = console.bash(self)
         self.spare = Spare(self)
         self._decoder = Decoder()
+        self._heard = time.monotonic()
         self.loop.watch(self.requests, self._receive)
 
     def _receive(self) -> None:
@@ -51,11 +53,19 @@ class Supervisor(Box):
         if not data:
             self.end("the client is gone")
             return
+        self._heard = time.monotonic()
         try:
             for header, parts in self._decoder.feed(data):
                 self._dispatch(header, parts)
         except FrameError as exc:
             self.end(f"protocol error: {exc}")
+
+    def _listen_for(self, silence: float) -> None:
+        """End when the client has been silent for so many seconds; look every so often."""
+        if time.monotonic() - self._heard > silence:
+            self.end(f"the client gave no sign of life for {silence:g} s")
+        else:
+            self.loop.later(silence / 4, lambda: self._listen_for(silence))
 
     def _dispatch(self, request: dict[str, Any], parts: list[bytes]) -> None:
         number = int(request["id"])
@@ -93,6 +103,8 @@ class Supervisor(Box):
                 call.feed(parts[0], end=bool(request["end"]))
             else:
                 self.answer(number, {"ack": len(parts[0])})
+        elif op == "alive":
+            return  # to have been heard is enough
         elif op == "cancel":
             call = self.calls.get(number)
             if isinstance(call, console.Console):
@@ -108,6 +120,7 @@ class Supervisor(Box):
                 raise RuntimeError(f"version {request['version']} is not {VERSION}")
             self.python = console.python(self, parts[0].decode(), sys.executable)
             self.spare.fill()
+            self._listen_for(float(request["silence"]))
             return {"pid": os.getpid(), "python": sys.version.split()[0], "uid": self.who.uid}
         if op == "warm":
             for program in (self.python, self.bash):

@@ -16,6 +16,7 @@ from vf.runtime.errors import SandboxError
 from vf.sandbox.container.source import given_source
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
 from vf.sandbox.scripted_sandbox import ScriptedSandbox
+from vf.tools import episode_sandbox
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.tools.tool_box import off_the_clock
 
@@ -132,7 +133,9 @@ def test_waiting_for_it_does_not_count_as_the_tools_time() -> None:
     assert len(shelf.opened) == 1
 
 
-def test_the_tools_own_time_still_ends_it() -> None:
+def test_a_sandbox_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode_sandbox, "PATIENCE", 0.3)
+
     class Stuck(ScriptedSandbox):
         async def read_file(self, path: str, **options: Any) -> bytes:
             await asyncio.Event().wait()
@@ -142,11 +145,30 @@ def test_the_tools_own_time_still_ends_it() -> None:
         return Stuck()
 
     env = environment(open_it)
-    env.tool_timeout = 0.3
     trace = play(env, {"read_file": {"path": "a"}}, "Done.")
     assert trace.error is not None
-    assert trace.error.boundary == "tool"
-    assert "took longer than its 0.3 s" in trace.error.message
+    assert trace.error.boundary == "sandbox"
+    assert "did not answer within 0.3 s" in trace.error.message
+
+
+def test_a_tool_is_not_out_of_time_while_its_sandbox_ends() -> None:
+    """As when code slows its supervisor down: what the sandbox says of that is the result."""
+
+    class Slow(ScriptedSandbox):
+        async def python(self, code: str, *, timeout: float = 30.0) -> ExecResult:
+            await asyncio.sleep(0.5)
+            return ExecResult(137, stderr="[the sandbox has ended]", ended=True)
+
+        async def read_file(self, path: str, **options: Any) -> bytes:
+            await asyncio.sleep(0.5)
+            raise FileNotFoundError(2, "the sandbox has ended", path)
+
+    env = environment(Slow)
+    env.tool_timeout = 0.2
+    trace = play(env, CALL, {"read_file": {"path": "a"}}, "Done.")
+    assert trace.error is None
+    assert "the sandbox has ended" in trace.messages[2].content
+    assert trace.messages[4].content == "Error: there is no file a"
 
 
 def test_the_clock_goes_on_after_it_was_stopped() -> None:

@@ -1,0 +1,100 @@
+"""How a container ended, as its engine tells it, and whether something outside ended it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+from vf.runtime.errors import SandboxError
+from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
+
+PATIENCE = 10.0  # seconds until an engine must have said what became of a container
+SETTLING = 3.0  # seconds that a container may seem to run after its stream has ended
+
+
+async def describe_end(engine: Engine, name: str, said: str) -> str:
+    """Say how a container ended.
+
+    Args:
+        engine: Where it ran.
+        name: The container's.
+        said: What it wrote to stderr.
+
+    Raises:
+        SandboxError: The engine does not answer.
+    """
+    parts = [said] if said else []
+    state = await _state(engine, name)
+    events = await _events(engine, name)
+    code = (state or {}).get("ExitCode")
+    if code is None:
+        deaths = [attributes for action, attributes in events if action == "die"]
+        code = deaths[-1].get("exitCode") if deaths else None
+    if (state or {}).get("OOMKilled") or any(action == "oom" for action, _ in events):
+        parts.append("its container ran out of memory")
+    status = "gone" if state is None else state.get("Status")
+    parts.append(f"its container is {status}" + ("" if code is None else f", exit code {code}"))
+    return "; ".join(parts)
+
+
+async def ended_from_outside(engine: Engine, name: str, *, cut: bool) -> str | None:
+    """Return what took a container away, if that was not what ran in it; None otherwise.
+
+    Only what the engine says counts: that it does not answer, that it was told to kill or pause the
+    container, or that the container runs on although its stream broke. That an engine reports no
+    lack of memory says nothing, since the last of those reports is often lost with the container.
+
+    Args:
+        engine: Where it ran.
+        name: The container's.
+        cut: Whether its stream ended; otherwise its supervisor fell silent or told nonsense.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE):
+            state = await _state(engine, name)
+            for _ in range(int(SETTLING / 0.1)):
+                if not cut or state is None or not state.get("Running"):
+                    break
+                await asyncio.sleep(0.1)
+                state = await _state(engine, name)
+            if state is not None and state.get("Paused"):
+                return "it was paused through the engine"
+            if cut and state is not None and state.get("Running"):
+                return "the engine cut its stream while it ran on"
+            if any(action == "kill" for action, _ in await _events(engine, name)):
+                return "it was killed through the engine"
+    except TimeoutError:
+        return f"the engine did not say within {PATIENCE:g} s what became of it"
+    except SandboxError as error:
+        return f"the engine failed: {error}"
+    return None
+
+
+async def _state(engine: Engine, name: str) -> dict[str, Any] | None:
+    """Return the container's state; None where it is gone."""
+    try:
+        state: dict[str, Any] = (await engine.call("inspect_container", name))["State"]
+    except EngineRefused as error:
+        if error.status != NOT_THERE:
+            raise
+        return None
+    return state
+
+
+async def _events(engine: Engine, name: str) -> list[tuple[str, dict[str, str]]]:
+    """Return what the engine remembers of a container: actions with their attributes.
+
+    They outlive a container that removes itself. The engine's own clock says until when: with a
+    time in its future it would wait for more.
+    """
+    clock = (await engine.call("info")).get("SystemTime")
+    if not clock:
+        return []
+    now = datetime.fromisoformat(clock).timestamp()
+    kept = {"type": "container", "container": name}
+    found = await engine.call("events", since="1", until=f"{now:.6f}", filters=kept, decode=True)
+    return [
+        (str(item.get("Action", "")), (item.get("Actor") or {}).get("Attributes") or {})
+        for item in found
+    ]

@@ -1,0 +1,58 @@
+"""What an engine can do, as far as the way that a container is made depends on it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+WIDE = range(2**28, 2**29)  # no account of a machine, and no subordinate id, is in it
+NARROW = range(10_000, 60_000)  # within the 65,536 ids that a user namespace maps as a rule
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What an engine can do.
+
+    Attributes:
+        uids: Whom the model's code may run as.
+        own_seccomp: Whether it takes a seccomp profile with a container. Podman's compatible API
+            takes a path on its own machine only.
+        sysctls: Whether it may set the limits of shared memory, message queues and semaphores.
+            A rootless one may not on every kernel.
+    """
+
+    uids: range = WIDE
+    own_seccomp: bool = True
+    sysctls: bool = True
+
+
+def features_of(info: Mapping[str, Any], version: Mapping[str, Any]) -> Features:
+    """Return what an engine can do.
+
+    Args:
+        info: Its answer to ``GET /info``.
+        version: Its answer to ``GET /version``.
+    """
+    options = " ".join(info.get("SecurityOptions") or ())
+    rootless = "name=rootless" in options
+    names = [str(part.get("Name")) for part in version.get("Components") or ()]
+    return Features(
+        uids=NARROW if rootless or "name=userns" in options else WIDE,
+        own_seccomp=not any("Podman" in name for name in names),
+        sysctls=not rootless,
+    )
+
+
+_count = itertools.count(int.from_bytes(os.urandom(4), "big"))
+
+
+def next_uid(features: Features) -> int:
+    """Return a uid for the model's code in one container: one after the other, from a random start.
+
+    Linux counts inotify instances, message queues, pending signals and more by uid on the whole
+    machine, so containers with one uid could starve each other of them.
+    """
+    return features.uids[next(_count) % len(features.uids)]
