@@ -7,12 +7,16 @@ number (1 or 2), three zeros, and the length, big-endian.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import weakref
+from functools import cache
 
 STDOUT, STDERR = 1, 2
 HEADER = 8
 STDERR_KEPT = 8192  # bytes: what the supervisor says last, for the error message
 BUFFER = 2**20  # bytes read ahead before the engine is made to wait
+_held: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 class Demultiplexer(asyncio.StreamReaderProtocol):
@@ -67,7 +71,12 @@ class Stream:
 
     @classmethod
     async def open(cls, sock: socket.socket) -> Stream:
-        """Take over an attached, non-blocking socket."""
+        """Take over an attached, non-blocking socket.
+
+        A child that this process forks does not hold it: the container ends with this process.
+        """
+        _watch_forks()
+        _held.add(sock)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=BUFFER, loop=loop)
         protocol = Demultiplexer(reader)
@@ -83,3 +92,14 @@ class Stream:
     def close(self) -> None:
         """Let go at once, without waiting for what is unsent."""
         self.writer.transport.abort()
+
+
+@cache
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_let_go)
+
+
+def _let_go() -> None:
+    """Close a forked child's copies; the event loop that they belong to is its parent's."""
+    for sock in list(_held):
+        sock.close()

@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import sys
+import time
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -204,6 +206,44 @@ def test_a_supervisor_that_hangs_is_a_lost_sandbox() -> None:
                 await asyncio.wait_for(box._session.exec("true", timeout=0.1), 20)
         finally:
             os.kill(box._process.pid, signal.SIGCONT)
+
+    inside(body)
+
+
+def test_a_supervisor_ends_when_its_client_gives_no_sign_of_life() -> None:
+    async def body() -> None:
+        source = (resources.files("vf.sandbox") / "supervisor.py").read_text("utf-8")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", "-c", source),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdin
+        assert process.stdout
+        session = Session(process.stdout, process.stdin, silence=0.4)
+        try:
+            await session.start()
+            await session.exec("sleep 0.8")  # quiet, but its signs of life arrive
+            time.sleep(1)  # noqa: ASYNC251  a client that holds the connection, and is not there
+            with pytest.raises(SandboxError, match=r"no sign of life for 0\.4 s"):
+                await session.exec("true")
+        finally:
+            await session.close()
+            process.stdin.close()
+            assert await asyncio.wait_for(process.wait(), 60) == 0
+
+    asyncio.run(body())
+
+
+def test_an_answer_that_lay_unread_is_read() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        assert box._session is not None
+        box._session._grace = 0.3
+        call = asyncio.create_task(box.exec("echo here", timeout=0.5))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        time.sleep(1.5)  # noqa: ASYNC251  longer than the call may take
+        assert (await call).stdout == "here\n"
 
     inside(body)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import struct
 
@@ -44,6 +45,28 @@ def test_stdout_and_stderr_come_apart_however_they_are_cut(
             return out, bytes(stream._protocol.stderr)
 
     assert asyncio.run(run()) == (joined(parts, 1), joined(parts, 2))
+
+
+def test_a_forked_child_does_not_hold_the_stream() -> None:
+    async def run() -> None:
+        here, there = socket.socketpair()
+        with there:
+            here.setblocking(False)
+            stream = await Stream.open(here)
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.read(read, 1)  # it lives until the end of the test
+                os._exit(0)
+            stream.close()
+            there.settimeout(20)
+            assert await asyncio.to_thread(there.recv, 1) == b""
+            os.write(write, b"x")
+            await asyncio.to_thread(os.waitpid, child, 0)
+            os.close(read)
+            os.close(write)
+
+    asyncio.run(run())
 
 
 def test_both_directions_of_a_socket() -> None:

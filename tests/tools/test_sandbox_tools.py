@@ -118,6 +118,7 @@ def test_files_are_written_edited_read_and_listed(open_local: OpenSandbox) -> No
         ({"read_file": {"path": "d/a", "first_line": 0}}, "must be at least 1"),
         ({"read_file": {"path": "d/a", "first_line": 9}}, "d/a has only 2 lines"),
         ({"list_files": {"path": "none"}}, "No such file"),
+        ({"list_files": {"path": "x" * 5000}}, "path is longer than 4096 bytes"),
         ({"write_file": {"path": "d", "content": "x"}}, "d is a directory"),
         ({"write_file": {"path": "big", "content": "x" * 2**21}}, "at most 1048576"),
         ({"edit_file": {"path": "d/a", "old": "", "new": "x"}}, "use write_file"),
@@ -134,6 +135,20 @@ def test_a_wrong_call_of_a_file_tool_is_told(
     trace = play(Bench(open_local), prepare, call)
     assert said in heard(trace)[1]
     assert trace.tool_events[1].kind == "rejected"
+
+
+def test_more_code_than_a_sandbox_takes_is_told() -> None:
+    env = Bench(giving(ScriptedSandbox(python=[ValueError("python takes no such amount")])))
+    assert heard(play(env, {"python": {"code": "1"}})) == ["Error: python takes no such amount"]
+
+
+def test_a_listing_too_long_to_fetch_is_cut_and_says_so() -> None:
+    names = "".join(f"{number:0250}\n" for number in range(5000))
+    cut = ExecResult(0, f"{names[: 2**19]}\n[... 9 bytes are missing ...]\nz\n", truncated=True)
+    env = Bench(giving(ScriptedSandbox(exec=lambda command: cut)))
+    (said,) = heard(play(env, {"list_files": {}}))
+    assert said.endswith("[too many more to count]")
+    assert len(said) < 9000
 
 
 def test_a_long_listing_and_a_long_file_are_cut(open_local: OpenSandbox) -> None:

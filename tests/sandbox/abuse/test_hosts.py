@@ -59,6 +59,28 @@ def test_the_reaper_removes_what_a_killed_client_left_behind(engine: Engine) -> 
     assert processes_of(container) == {}
 
 
+FORKS = CLIENT.replace("import asyncio", "import asyncio, os, time").replace(
+    "        await sandbox",
+    "        if os.fork() == 0:\n            time.sleep(1000)\n        await sandbox",
+)
+
+
+def test_a_container_ends_with_its_client_though_a_child_of_that_lives(engine: Engine) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as client:
+        assert client.stdout is not None
+        name = client.stdout.readline().strip()
+        try:
+            container = engine.call_now("inspect_container", name)["Id"]
+            wait_until(lambda: {"sleep 1250", "sleep 1251"} <= {*processes_of(container).values()})
+            client.kill()
+            wait_until(lambda: name not in names(engine))
+            assert processes_of(container) == {}
+        finally:
+            os.killpg(client.pid, signal.SIGKILL)
+
+
 class SecondEngine:
     """A dockerd of our own, which may be restarted: the machine's serves others too."""
 
