@@ -20,7 +20,9 @@ from vf.sandbox.inside.keeper import Keeper, Stage
 from vf.sandbox.inside.loop import Capture, Timer
 
 GO, ANSWER, CODE = 100, 101, 102  # out of the way of what the code opens and closes
-INTERRUPT_SECONDS = 1.0
+INTERRUPT_SECONDS = (
+    2.0  # once what the call started is dead; a busy machine takes its time for that
+)
 INTERRUPTED = 130  # what a shell says after Ctrl-C
 KEPT = 100_000  # bytes of stdout, and of stderr
 
@@ -135,7 +137,7 @@ class Console:
         if self._keeper is not None and self._keeper.killed:
             return  # ended() comes back here
         call = self._call = self._waiting.popleft()
-        self._began, self._since = time.monotonic(), kernel.now_in_ticks()
+        self._began, self._since = time.monotonic(), kernel.now()
         self._timed_out = self._settling = False
         self._oom = self._box.oom.read()
         try:
@@ -187,15 +189,20 @@ class Console:
     def settled(self) -> None:
         """Answer, once the last order is done: whatever the interrupted code started is dead."""
         self._orders -= 1
-        if self._settling and not self._orders:
+        if self._orders:
+            return
+        if self._settling:
             self._finish(INTERRUPTED)
+        elif self._timed_out and self._keeper is not None and not self._keeper.killed:
+            self._timer.clear()
+            self._timer = self._box.loop.later(INTERRUPT_SECONDS, self._kill)
 
     def _late(self) -> None:
         if self._timed_out or self._keeper is None:
             return
         self._timed_out = True
         self._timer.clear()
-        self._timer = self._box.loop.later(INTERRUPT_SECONDS, self._kill)
+        self._timer = self._box.loop.later(KILL_SECONDS, self._kill)
         self._signal(self._interrupt)
 
     def _kill(self) -> None:

@@ -9,7 +9,8 @@ The program's process is there before it is known what it shall be: it waits, wi
 that does not depend on that, for an order on a pipe. So a spare one can be kept ready.
 
 Supervisor and keeper speak over a socket of messages. To the keeper: ``K`` kill everything;
-``S signal ticks`` send the main process a signal, kill what else was started since. From it:
+``S signal ticks pid`` send the main process a signal, kill what else was started since (see
+kernel.Moment). From it:
 ``E code text`` the program could not start; ``X status`` the main process ended; ``D`` the ``S``
 was done. When the socket ends nothing is left of the program, or the keeper was killed: that is
 so where neither ``K`` nor ``X`` came first.
@@ -114,9 +115,9 @@ class Keeper:
         self.killed = True
         self._send(b"K")
 
-    def signal(self, number: int, since: int) -> None:
+    def signal(self, number: int, since: kernel.Moment) -> None:
         """Signal the main process, kill what was started since then; tell the owner when done."""
-        self._send(b"S %d %d" % (number, since))
+        self._send(b"S %d %d %d" % (number, *since))
 
     def _send(self, message: bytes) -> None:
         with contextlib.suppress(OSError):
@@ -241,15 +242,15 @@ class Watch:
 
     def _obey(self, message: bytes) -> None:
         if message[:1] == b"S":
-            number, since = map(int, message[1:].split())
+            number, *since = map(int, message[1:].split())
             self._who.kill(self.main, number)
-            self._slay(since, 1.0)
+            self._slay(kernel.Moment(*since), 1.0)
             with contextlib.suppress(OSError):
                 self._channel.send(b"D")
         else:
             self._slay(None, SLAY_SECONDS)
 
-    def _slay(self, since: int | None, seconds: float) -> None:
+    def _slay(self, since: kernel.Moment | None, seconds: float) -> None:
         """Stop all of them first, so that nobody is left to start another, then kill."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -267,7 +268,7 @@ class Watch:
                 return
             time.sleep(0.001)
 
-    def _below(self, since: int | None) -> set[int]:
+    def _below(self, since: kernel.Moment | None) -> set[int]:
         """Return who is alive below us; with ``since`` only what main started since then."""
         children: dict[int, list[kernel.Process]] = {}
         for process in kernel.processes().values():
@@ -276,7 +277,9 @@ class Watch:
         roots = [os.getpid()] if since is None else [os.getpid(), self.main]
         while roots:
             for process in children.get(roots.pop(), []):
-                spared = since is not None and (process.pid == self.main or process.start < since)
+                spared = since is not None and (
+                    process.pid == self.main or not since.precedes(process)
+                )
                 if not spared:
                     roots.append(process.pid)
                     if process.state not in "ZX":

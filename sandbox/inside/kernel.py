@@ -157,9 +157,25 @@ class Process(NamedTuple):
     start: int
 
 
-def now_in_ticks() -> int:
-    """Return what ``Process.start`` would be of a process started now."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS)
+class Moment(NamedTuple):
+    """A point in time: clock ticks since boot, and the pid that was given out last.
+
+    A tick is long enough for many processes to start in it; their pids tell them apart.
+    """
+
+    ticks: int
+    pid: int
+
+    def precedes(self, process: Process) -> bool:
+        """Return whether a process was started after this."""
+        return (process.start, process.pid) > self
+
+
+def now() -> Moment:
+    """Return what there is to say of a process that would be started now."""
+    with open("/proc/loadavg", "rb") as file:
+        pid = int(file.read().split()[-1])
+    return Moment(int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS), pid)
 
 
 def processes() -> dict[int, Process]:

@@ -159,6 +159,18 @@ def test_what_was_in_the_background_before_survives_a_timeout() -> None:
     inside(body)
 
 
+def test_what_was_started_a_moment_before_the_call_survives_a_timeout() -> None:
+    """In the same clock tick, most often: the kernel's times alone do not tell them apart."""
+
+    async def body(box: UnsafeLocalSandbox) -> None:
+        for _ in range(5):
+            await box.bash(f"sleep {mark(43)} &")
+            assert (await box.bash(f"sleep {mark(44)}", timeout=0.05)).timed_out
+        assert (await box.bash("jobs -pr | wc -l")).stdout.strip() == "5"
+
+    inside(body)
+
+
 def test_what_is_said_in_the_background_comes_with_the_next() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         later = "until [ -e go ]; do sleep 0.01; done; echo late; touch said"
