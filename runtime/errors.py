@@ -9,7 +9,7 @@ VfError
     │       └── ServerDown its server went down; the request can be repeated
     ├── ToolFailure        a tool raised something other than ToolError, or timed out
     ├── EnvironmentFailure reset, step or close raised or timed out
-    ├── SandboxError       the sandbox was lost
+    ├── SandboxError       the sandbox failed, and not through what ran in it
     ├── RubricError        a scoring function raised or returned something out of range
     │   └── ScoringTimeout one ran out of time in its process, and was killed
     └── TrainingError      the training loop cannot continue
@@ -74,7 +74,7 @@ class EnvironmentFailure(InfrastructureError):
 
 
 class SandboxError(InfrastructureError):
-    """A sandbox was lost, so what ran in it says nothing about the model."""
+    """A sandbox failed, and not through what ran in it: that says nothing about the model."""
 
     boundary = "sandbox"
 

@@ -23,7 +23,8 @@ def code_tests(
     evaluate to (JSON, equal in type too), or ``[code, None, name]`` where it should raise the
     exception of that name. They run in a fresh sandbox, each in a process of its own, which is
     told the code and never the value: what comes out is compared here, in lines that carry a
-    nonce. A sandbox that is lost is an infrastructure error and never a 0.
+    nonce. Code that takes its sandbox down passes none; an engine that fails is an infrastructure
+    error and never a 0.
 
     Range: [0, 1]; 0 or 1 unless ``partial``. 0 without a closed code block, and for code that is
     longer than 50,000 characters or does not run.

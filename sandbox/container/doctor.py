@@ -19,6 +19,7 @@ from vf.sandbox.container.docker_engine import (
     LimitNotEnforced,
     RuntimeUnknown,
 )
+from vf.sandbox.container.features import Features, features_of
 from vf.sandbox.container.image import with_packages
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 
@@ -100,6 +101,7 @@ def examine(engine: Engine, profile: Profile) -> list[Finding]:
     """
     info: dict[str, Any] = engine.call_now("info")
     version: dict[str, Any] = engine.call_now("version")
+    features = features_of(info, version)
     found = []
 
     def check(name: str, look: Callable[[], str]) -> None:
@@ -111,7 +113,9 @@ def examine(engine: Engine, profile: Profile) -> list[Finding]:
     check("engine", lambda: check_version(version, info))
     check("limits", lambda: check_limits(info))
     check("cpus", lambda: check_cpus(info, profile.limits.cpus))
-    check("seccomp", lambda: check_seccomp(info))
+    check("seccomp", lambda: check_seccomp(info, features))
+    check("users", lambda: describe_users(features))
+    check("ipc", lambda: describe_ipc(features))
     check("runtime", lambda: check_runtime(info, profile.runtime))
     check("image", lambda: check_image(engine, profile.image))
     return found
@@ -182,20 +186,39 @@ def _may_swap() -> bool:
         return True
 
 
-def check_seccomp(info: Mapping[str, Any]) -> str:
-    """Check that system calls are filtered by default.
+def check_seccomp(info: Mapping[str, Any], features: Features) -> str:
+    """Check that system calls are filtered.
 
     Raises:
         EngineUnsupported: They are not.
     """
     options = [str(option) for option in info.get("SecurityOptions") or ()]
     filters = [option for option in options if "name=seccomp" in option]
-    if not filters or any("profile=unconfined" in option for option in filters):
+    if not filters:
         raise EngineUnsupported(
-            "the engine does not filter system calls by default: it needs a kernel with "
-            "CONFIG_SECCOMP_FILTER, and no `seccomp-profile: unconfined` in its daemon.json"
+            "the engine does not filter system calls: it needs a kernel with CONFIG_SECCOMP_FILTER"
         )
-    return ", ".join(options)
+    if features.own_seccomp:
+        return "the list of calls that comes with vf-rl"
+    if any("profile=unconfined" in option for option in filters):
+        raise EngineUnsupported(
+            "the engine takes no list of system calls with a container, and filters none itself: "
+            "take `unconfined` out of its settings"
+        )
+    return "the engine's own list of calls: it takes no other with a container"
+
+
+def describe_users(features: Features) -> str:
+    """Say whom the model's code runs as."""
+    first, last = features.uids[0], features.uids[-1]
+    return f"a uid for each container, from {first} to {last}"
+
+
+def describe_ipc(features: Features) -> str:
+    """Say whether what outlives processes in System V IPC is limited."""
+    if features.sysctls:
+        return "shared memory, messages and semaphores are limited"
+    return "what outlives its processes counts as memory only: the engine is rootless"
 
 
 def check_runtime(info: Mapping[str, Any], runtime: str | None) -> str:

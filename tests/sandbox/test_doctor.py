@@ -28,8 +28,9 @@ from vf.sandbox.container.docker_engine import (
     RuntimeUnknown,
 )
 from vf.sandbox.container.doctor import check_engine, diagnose, examine
+from vf.sandbox.container.features import features_of
 from vf.sandbox.container.opening import open_container, open_pool
-from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.profile import Profile, container_settings
 from vf.sandbox.contract import Limits
 
 GOOD: dict[str, Any] = {
@@ -54,6 +55,8 @@ def test_a_good_engine_passes_every_check(engine: Engine) -> None:
         "limits",
         "cpus",
         "seccomp",
+        "users",
+        "ipc",
         "runtime",
         "image",
     }
@@ -165,14 +168,40 @@ def test_swap_matters_only_where_there_is_some(monkeypatch: pytest.MonkeyPatch) 
         doctor.check_limits(unlimited)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [[], None, ["name=apparmor"], ["name=seccomp,profile=unconfined"]],
-)
+PODMAN = {"Components": [{"Name": "Podman Engine"}]}
+ROOTLESS = {"SecurityOptions": ["name=seccomp,profile=default", "name=rootless"]}
+
+
+@pytest.mark.parametrize("options", [[], None, ["name=apparmor"]])
 def test_unfiltered_system_calls_are_refused(options: list[str] | None) -> None:
-    assert "seccomp" in doctor.check_seccomp(GOOD)
+    assert "comes with vf-rl" in doctor.check_seccomp(GOOD, features_of(GOOD, {}))
     with pytest.raises(EngineUnsupported, match="CONFIG_SECCOMP_FILTER"):
-        doctor.check_seccomp(GOOD | {"SecurityOptions": options})
+        doctor.check_seccomp(GOOD | {"SecurityOptions": options}, features_of(GOOD, {}))
+
+
+def test_an_engine_that_takes_no_list_of_calls_must_have_its_own() -> None:
+    features = features_of(GOOD, PODMAN)
+    assert "the engine's own" in doctor.check_seccomp(GOOD, features)
+    open_one = GOOD | {"SecurityOptions": ["name=seccomp,profile=unconfined"]}
+    with pytest.raises(EngineUnsupported, match="unconfined"):
+        doctor.check_seccomp(open_one, features)
+
+
+def test_a_rootless_engine_is_asked_for_what_it_can_do() -> None:
+    features = features_of(ROOTLESS, {})
+    assert "65535" not in doctor.describe_users(features)
+    assert max(features.uids) < 64_998  # the uids of helpers, and of nobody
+    assert "counts as memory only" in doctor.describe_ipc(features)
+    settings = container_settings(Profile(), {}, features)
+    assert "Sysctls" not in settings["host_config"]
+
+
+def test_every_container_has_a_uid_of_its_own() -> None:
+    features = features_of(GOOD, {})
+    settings = [container_settings(Profile(), {}, features) for _ in range(50)]
+    uids = [each["entrypoint"][each["entrypoint"].index("--uid") + 1] for each in settings]
+    assert len(set(uids)) == 50
+    assert all(int(uid) in features.uids for uid in uids)
 
 
 def test_old_and_windows_engines_are_refused() -> None:

@@ -22,7 +22,7 @@ from vf.trainer.commands import sandbox as cli
 
 GROUPS = {
     *("files", "output", "stdin", "commands", "env", "cwd", "users", "timeouts"),
-    *("python", "bash", "calls", "close"),
+    *("faults", "python", "bash", "calls", "close"),
 }
 
 
@@ -224,6 +224,14 @@ class RunsOneAtATimeWithSharedOutput(Broken):
         return self.last
 
 
+class IsLostByItsCode(Broken):
+    async def python(self, code: str, **options: Any) -> ExecResult:
+        result = await self.inner.python(code, **options)
+        if result.returncode == 137:
+            raise SandboxError("the sandbox is lost")
+        return result
+
+
 BROKEN: list[tuple[Wrong, str, str]] = [
     (LosesLastByte, "files", "50 MiB come back"),
     (TranslatesLineEnds, "files", "a text comes back"),
@@ -247,6 +255,11 @@ BROKEN: list[tuple[Wrong, str, str]] = [
     (RaisesOnTimeout, "timeouts", "one that is over is a result, with the output so far"),
     (TakesAnyKillForATimeout, "timeouts", "a quick death by a signal is none"),
     (KillsOnlyTheShell, "timeouts", "its children are killed"),
+    (
+        IsLostByItsCode,
+        "faults",
+        "code that kills its own processes gets a result, and so does what follows",
+    ),
     (ForgetsPython, "python", "its state lives on between calls"),
     (ForgetsBash, "bash", "directory, variables and functions live on between calls"),
     (

@@ -20,9 +20,9 @@ from vf.runtime.command import (
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.doctor import diagnose
 from vf.sandbox.container.image import SUITE, build
-from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import Found, find, reap
+from vf.sandbox.container.trial import WHY_NOT, try_out
 from vf.sandbox.contract import Limits
 
 EXAMPLES = """\
@@ -168,12 +168,10 @@ def _doctor(options: argparse.Namespace) -> int:
     if any(finding.problem for finding in findings):
         return BAD_USAGE
     began = time.perf_counter()
-    result = asyncio.run(_try_out(profile))
+    result, held = asyncio.run(try_out(profile))
     took = time.perf_counter() - began
     print(f"{'ok' if result == '42' else 'WRONG':8} {'try out':8} 6 * 7 = {result}, {took:.2f} s")
+    for name, holds in held.items():
+        mark, why = ("ok", "") if holds else ("weaker", f" NOT: {WHY_NOT[name]}")
+        print(f"{mark:8} {'try out':8} {name}{why}")
     return DONE if result == "42" else FAILED
-
-
-async def _try_out(profile: Profile) -> str:
-    async with open_container(profile) as sandbox:
-        return (await sandbox.python("6 * 7")).stdout.strip()

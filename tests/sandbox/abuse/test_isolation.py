@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import signal
+
 import pytest
 
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 
-from .conftest import Arena
+from .conftest import PROFILE, Arena
 
 CONNECT = """
 import socket, sys
@@ -169,6 +174,68 @@ def test_no_privileged_system_call_succeeds(arena: Arena) -> None:
         assert won == set()
 
     arena.attack(attack)
+
+
+FAMILIES = """
+import socket
+opened = []
+for family in range(1, 60):
+    for protocol in (0, 4):
+        try: socket.socket(family, socket.SOCK_DGRAM, protocol)
+        except OSError: continue
+        opened.append((family, protocol))
+print(opened)
+"""
+
+
+def test_only_usual_sockets_can_be_had(arena: Arena) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        unix, inet, inet6, routing_netlink = 1, 2, 10, 16
+        result = await sandbox.exec(["python3", "-c", FAMILIES])
+        assert {*ast.literal_eval(result.stdout)} <= {
+            (n, 0) for n in (unix, inet, inet6, routing_netlink)
+        }
+
+    arena.attack(attack)
+
+
+OLD_CALL = """
+import ctypes, mmap, platform
+if platform.machine() != 'x86_64': raise SystemExit(159)
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(b'\\xb8\\x14\\0\\0\\0\\xcd\\x80\\xc3')  # getpid, as 32-bit programs call it
+call = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))
+print('WON', call())
+"""
+
+
+def test_calls_of_another_architecture_end_the_program(arena: Arena) -> None:
+    async def attack(sandbox: DockerSandbox) -> None:
+        result = await sandbox.exec(["python3", "-c", OLD_CALL])
+        assert (result.stdout, result.returncode) == ("", 128 + signal.SIGSYS)
+
+    arena.attack(attack)
+
+
+TAKE_ALL = """
+import ctypes
+libc = ctypes.CDLL(None)
+count = 0
+while libc.inotify_init() >= 0: count += 1
+count
+"""
+
+
+def test_neighbours_do_not_share_what_linux_counts_by_user(engine: Engine) -> None:
+    async def run() -> list[int]:
+        async with (
+            await DockerSandbox.create(engine, PROFILE) as greedy,
+            await DockerSandbox.create(engine, PROFILE) as neighbour,
+        ):  # the first one's interpreter holds what it has taken
+            return [int((await box.python(TAKE_ALL)).stdout) for box in (greedy, neighbour)]
+
+    first, second = asyncio.run(run())
+    assert first == second > 0
 
 
 def test_root_in_the_sandbox_is_not_to_be_had_by_the_model(arena: Arena) -> None:

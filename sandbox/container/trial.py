@@ -1,0 +1,51 @@
+"""Try a sandbox out: does it run code, and do the protections hold that no engine tells of?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from vf.sandbox.container.opening import open_container
+from vf.sandbox.container.profile import Profile
+
+PROBE = """
+import ctypes, json, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def refused(call):
+    try: call()
+    except OSError: return True
+    return False
+def ring():
+    if libc.syscall(425, 1, ctypes.create_string_buffer(256)) < 0: raise OSError
+def lower():
+    with open("/proc/self/oom_score_adj", "w") as file: file.write("900")
+print(json.dumps({
+    "io_uring is closed": refused(ring),
+    "AF_VSOCK is closed": refused(lambda: socket.socket(40, socket.SOCK_STREAM)),
+    "programs die before the supervisor when memory runs out": refused(lower),
+}))
+"""
+WHY_NOT = {
+    "io_uring is closed": "the engine's list of system calls allows it",
+    "AF_VSOCK is closed": "the engine's list of system calls allows it",
+    "programs die before the supervisor when memory runs out": (
+        "the kernel has no Landlock (it needs 5.19 or newer, with landlock among its security "
+        "modules); code that takes its own sandbox down is scored all the same"
+    ),
+}
+
+
+async def try_out(profile: Profile) -> tuple[str, dict[str, bool]]:
+    """Open a sandbox and run code in it.
+
+    Returns:
+        What 6 * 7 came to, and for each protection in ``WHY_NOT`` whether it holds.
+
+    Raises:
+        ConfigError: No sandbox can be made.
+        SandboxError: The engine failed.
+    """
+    async with open_container(profile) as sandbox:
+        product = (await sandbox.python("6 * 7")).stdout.strip()
+        held: dict[str, Any] = json.loads((await sandbox.python(PROBE)).stdout or "{}")
+        return product, {name: bool(held.get(name)) for name in WHY_NOT}
