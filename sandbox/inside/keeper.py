@@ -244,15 +244,19 @@ class Watch:
         if message[:1] == b"S":
             number, *since = map(int, message[1:].split())
             self._who.kill(self.main, number)
-            self._slay(kernel.Moment(*since), 1.0)
+            done = self._slay(kernel.Moment(*since))
             with contextlib.suppress(OSError):
-                self._channel.send(b"D")
+                if done:  # otherwise the supervisor will have all of it killed
+                    self._channel.send(b"D")
         else:
-            self._slay(None, SLAY_SECONDS)
+            self._slay(None)
 
-    def _slay(self, since: kernel.Moment | None, seconds: float) -> None:
-        """Stop all of them first, so that nobody is left to start another, then kill."""
-        deadline = time.monotonic() + seconds
+    def _slay(self, since: kernel.Moment | None) -> bool:
+        """Stop all of them first, so that nobody is left to start another, then kill.
+
+        Returns whether they are dead, on a busy machine too, before time is up.
+        """
+        deadline = time.monotonic() + SLAY_SECONDS
         while time.monotonic() < deadline:
             stopped: set[int] = set()
             while True:
@@ -265,8 +269,9 @@ class Watch:
             for pid in stopped:
                 self._who.kill(pid, signal.SIGKILL)
             if not self._reap() or not stopped:
-                return
+                return True
             time.sleep(0.001)
+        return False
 
     def _below(self, since: kernel.Moment | None) -> set[int]:
         """Return who is alive below us; with ``since`` only what main started since then."""
