@@ -55,6 +55,7 @@ def test_no_process_can_put_the_supervisor_before_itself(arena: Arena) -> None:
     arena.attack(attack)
 
 
+@pytest.mark.slow
 def test_twelve_tasks_of_which_three_are_known_earn_a_quarter(containers: None) -> None:
     """Each of the nine others is voided, if it can be, in another way."""
     ways = iter(list(VOIDS.values())[1:])
