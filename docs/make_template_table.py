@@ -100,6 +100,47 @@ some large families: in 120 turns of 12 templates below, its bridge and ours wer
 used, because it knows models by their exact names and re-renders every turn of all others (a
 fine-tune, a local folder), and its gpt-oss renderer needs a download when it is built.
 
+## A template that hides the tools, or none at all
+
+Many templates leave tools out: SmolLM2's, Gemma 2's and 3's, Phi-3's, and "the prompt does not show
+the tools" in the table below. In an environment with tools such a model acts blindly, so a training
+run refuses to start, `vf-rl eval` warns before it begins and above its results, and the embedded
+engine's API refuses `tools`. A base model often has no template at all. Two settings help. They
+belong in `[inference]` of a run's TOML, and are options of `vf-rl eval` and `vf-rl serve`:
+
+- `chat_template = "chatml"`: ChatML with tools in the form of Hermes and Qwen. It ships with vf-rl,
+  and is for models whose vocabulary has `<|im_start|>` and `<|im_end|>`, base models too.
+- `chat_template = "plain"`: `User: ...` and `Assistant: ...`; an answer ends with the tokenizer's end
+  of text. It ships with vf-rl, and is for base models of any vocabulary. It shows no tools: add
+  `tool_style = "text"` in an environment that has some.
+- `chat_template = "mine.jinja"`: a file of yours. `vf-rl check-template MODEL --chat-template
+  mine.jinja` tests it.
+- `tool_style = "text"`: the model's own template, with tools, calls and results as text in the roles
+  that it has. It is also for servers that take no tools: `ChatModel(..., tool_style="text")`, or
+  `vf-rl eval` with `-b URL --tool-style text`.
+
+With `tool_style = "text"`, the end of the system prompt lists the tools with their JSON schemas,
+one in a line between `<tools>` and `</tools>`; where the template has no system prompt, the list stands
+before the first user message. The model calls, and reads the results in a user's message:
+
+    <tool_call>
+    {{"name": "calculate", "arguments": {{"op": "+", "a": 3, "b": 4}}}}
+    </tool_call>
+
+    <tool_response>
+    7
+    </tool_response>
+
+Several calls in one answer each have tags of their own; a JSON list between one pair is read, too.
+A call that cannot be read is answered with the reason. The environment notices nothing of all this:
+it sees the same messages and tool calls, the context grows as with any template, and results carry
+no loss. A checkpoint is saved with the template that it was trained with; `tool_style` is not part
+of a model, so name it again where the checkpoint is evaluated or served.
+
+A model that was never trained to call tools will hardly do so because it is told how: with
+SmolLM2-135M-Instruct, one of 12 rollouts of `calculator` made a call. Warm it up with `vf-rl sft`
+on traces of a model that can.
+
 ## Verdicts
 
 Regenerate this page with `python docs/make_template_table.py`; a test compares it. The templates

@@ -30,7 +30,10 @@ LIMITS = {
     "max_seconds": "max_seconds",
     "max_cost": "max_cost",
 }
-ONE_MODEL = ("model", "base_url", "api_key_env", "engine", "tokenizer")
+ONE_MODEL = (
+    *("model", "base_url", "api_key_env", "engine"),
+    *("tokenizer", "chat_template", "tool_style"),
+)
 
 
 def evaluate_command(args: argparse.Namespace) -> int:

@@ -42,6 +42,7 @@ async def try_endpoint(
         timeout=TRY_SECONDS,
         max_retries=1,
         extra_body=config.extra_body,
+        tool_style=config.tool_style or "template",
     )
     where = config.base_url or "OpenAI's API"
     sampling = evaluation.sampling.with_(max_tokens=min(TRY_TOKENS, evaluation.max_tokens), seed=0)

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from vf.environments.locate import absolute
 from vf.environments.registry import label
-from vf.inference.model import NEUTRAL, Sampling
+from vf.inference.model import NEUTRAL, Sampling, ToolStyle
 from vf.inference.model_files import TINY
 from vf.inference.settings import (
     MinP,
@@ -88,6 +88,12 @@ class ModelConfig(Strict):
     tokenizer: str | None = None
     """Model whose tokenizer and chat template to use if the model has none, as a trained checkpoint
     of all weights."""
+    chat_template: str | None = None
+    """Chat template of an engine started here, in place of the model's own: `chatml`, `plain` or a
+    file."""
+    tool_style: ToolStyle | None = None
+    """`template`: the chat template or the API tells the model of its tools (default); `text`: the
+    system prompt lists them, and calls are read from the answers' text."""
     inference: dict[str, Any] = Field(default_factory=dict)
     """The engine's settings, as in [inference] of a training run."""
 
@@ -104,6 +110,7 @@ class ModelConfig(Strict):
             "max_seq_len": "engine",
             "inference": "engine",
             "tokenizer": "engine",
+            "chat_template": "engine",
         }
         kind = "api" if self.engine == "api" else "engine"
         wrong = [name for name in self.model_fields_set if only.get(name, kind) != kind]

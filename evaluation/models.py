@@ -57,6 +57,10 @@ def engine_settings(config: ModelConfig) -> EmbeddedSettings | VllmSettings:
                 f"model {config.name}: inference.{name} is for training; leave it out"
             )
     raw = {**config.inference, "engine": config.engine}
+    if config.chat_template is not None:
+        raw["chat_template"] = config.chat_template
+    if config.tool_style is not None:
+        raw["tool_style"] = config.tool_style
     if config.engine == "vllm":
         return checked(VllmSettings, raw, under="inference")
     return checked(EmbeddedSettings, raw, under="inference")
@@ -133,6 +137,7 @@ async def open_model(
             api_key=api_key(config),
             timeout=evaluation.generation_timeout,
             extra_body=config.extra_body,
+            tool_style=config.tool_style or "template",
         )
         try:
             yield OpenModel(chat)
@@ -151,6 +156,7 @@ async def _local(
 
     from vf.inference.models.local_model import build_local_engine, load_renderer
     from vf.inference.models.token_model import TokenModel
+    from vf.inference.rendering.template_probe import HIDES_TOOLS, check_kind, probe, shows_tools
 
     transformers.utils.logging.disable_progress_bar()  # it would write into our display
     settings = engine_settings(config)
@@ -158,15 +164,16 @@ async def _local(
     if isinstance(settings, VllmSettings) and config.tokenizer is not None:
         args = {"tokenizer": resolve_model(config.tokenizer), **settings.args}
         settings = settings.model_copy(update={"args": args})
-    renderer, notes = load_renderer(
-        checkpoint, settings.template_args, tools=tools, tokenizer=config.tokenizer
-    )
-    for note in notes:
-        say(f"{config.name}: {note}")
+    renderer = load_renderer(checkpoint, settings, tokenizer=config.tokenizer)
+    check_kind(probe(renderer), "tools" if tools else "plain")
+    hides_tools = tools and not shows_tools(renderer)
     context = checkpoint.context()
     max_seq_len = min(config.max_seq_len, context or config.max_seq_len)
     say(f"{config.name}: starting the {config.engine} engine, {max_seq_len} tokens of context")
     async with AsyncExitStack() as stack:
+        if hides_tools:
+            say(warning := f"WARNING: {config.name}: {HIDES_TOOLS}")
+            stack.callback(say, warning)  # again, above the results
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-eval-"))
         engine = await asyncio.to_thread(
             build_local_engine,

@@ -37,6 +37,9 @@ class Sampling:
         return replace(self, **changes)
 
 
+# Who tells the model of its tools: its chat template, or text in the system prompt.
+ToolStyle = Literal["template", "text"]
+
 # The settings that change the distribution which is sampled from, and what leaves it as it is.
 NEUTRAL = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from vf.inference.model import ToolStyle
+
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 TopP = Annotated[float, Field(gt=0, le=1, description="Nucleus mass.")]
@@ -46,6 +48,12 @@ class EngineSettings(BaseModel):
     does, and begins a new branch where that rewrites history."""
     template_args: dict[str, Any] = Field(default_factory=dict)
     """Variables for the chat template, like enable_thinking."""
+    chat_template: str | None = None
+    """Chat template to use in place of the model's own, or for a model that has none: `chatml` or
+    `plain`, which ship with vf-rl, or a file."""
+    tool_style: ToolStyle = "template"
+    """`template`: the chat template shows the tools; `text`, where it does not: the system prompt
+    lists them, and calls are read from the answers' text."""
     logprob_tolerance: Annotated[float, Field(gt=0)] = 0.05
     """Nats by which the engine's logprobs may differ from the trainer's, on average over a probe
     sequence after each publish, before the run stops."""

@@ -13,7 +13,13 @@ from vf.environments.runner import CLOSE_TIMEOUT
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.rendering.template_probe import check_kind, probe, summary
+from vf.inference.rendering.template_probe import (
+    HIDES_TOOLS,
+    check_kind,
+    probe,
+    shows_tools,
+    summary,
+)
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.calling import call
@@ -70,9 +76,19 @@ def preflight(config: Config) -> Plan:
     environment = make(config.env.id, **config.env.args)
     asyncio.run(call(environment.check))
     model_config = _model_config(config.model)
-    renderer = Renderer.from_pretrained(resolve_model(config.model), settings.template_args)
+    renderer = Renderer.from_pretrained(
+        resolve_model(config.model),
+        settings.template_args,
+        settings.chat_template,
+        settings.tool_style,
+    )
     verdicts = probe(renderer)
-    check_kind(verdicts, "tools" if environment.episode(0).toolbox.tools else "plain")
+    if environment.episode(0).toolbox.tools:
+        check_kind(verdicts, "tools")
+        if not shows_tools(renderer):
+            raise ConfigError(f"environment {environment.id!r} has tools, but {HIDES_TOOLS}")
+    else:
+        check_kind(verdicts, "plain")
     context = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     if context is not None and args.max_seq_len > context:
         raise ConfigError(

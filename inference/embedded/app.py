@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import cached_property
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -28,6 +29,7 @@ from vf.inference.embedded.answers import (
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.requests import ChatRequest, CompletionRequest, SamplingFields
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.rendering.template_probe import HIDES_TOOLS, shows_tools
 from vf.runtime.errors import ConfigError, EngineError
 from vf.traces.messages import Message
 
@@ -113,6 +115,8 @@ class _Server:
         body = self._parse(ChatRequest, await request.body())
         tools = [] if body.tool_choice == "none" else body.tools or []
         try:
+            if tools and self._hides_tools:
+                raise Refused(f"tools: {HIDES_TOOLS}")
             messages = [Message.from_openai(raw) for raw in body.messages]
             prompt_ids = self.renderer.prompt(messages, tools)
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
@@ -125,6 +129,10 @@ class _Server:
         choices = [chat_choice(job, body, i, answer) for i, answer in enumerate(answers)]
         head = self._head("chatcmpl", "chat.completion")
         return JSONResponse({**head, "choices": choices, "usage": usage(job, answers)})
+
+    @cached_property
+    def _hides_tools(self) -> bool:
+        return not shows_tools(self.renderer)
 
     def _parse(self, kind: type[R], raw: bytes) -> R:
         try:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vf.inference.completions import sampling_fields
-from vf.inference.model import Conversation, Reply, Sampling
+from vf.inference.model import Conversation, Reply, Sampling, ToolStyle
+from vf.inference.parsing import TEXT_CALLS
+from vf.inference.rendering.text_tools import in_text
 from vf.runtime.batching import PerLoop
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.messages import Message
@@ -29,6 +32,9 @@ class ChatModel:
         timeout: Seconds for one attempt.
         max_retries: Attempts after the first, on connection errors, 429 and 5xx.
         extra_body: Parameters beyond OpenAI's, sent with every request.
+        tool_style: ``template`` sends the tools along. ``text`` is for a server or model that takes
+            none: the system prompt lists them, and calls are read from the answers' text
+            (:mod:`vf.inference.rendering.text_tools`).
 
     Raises:
         ConfigError: A key is needed (no ``base_url``) and there is none.
@@ -43,6 +49,7 @@ class ChatModel:
         timeout: float = 120.0,
         max_retries: int = 4,
         extra_body: dict[str, Any] | None = None,
+        tool_style: ToolStyle = "template",
     ) -> None:
         key = api_key or os.environ.get("OPENAI_API_KEY")
         if key is None and base_url is None:
@@ -51,6 +58,7 @@ class ChatModel:
             )
         self.model = model
         self._extra_body = extra_body or {}
+        self._in_text = tool_style == "text"
 
         def client() -> AsyncOpenAI:
             import openai
@@ -73,11 +81,14 @@ class ChatModel:
         fields = sampling_fields(sampling, [])
         beyond = fields.keys() & {"top_k", "min_p", "repetition_penalty"}
         extra = self._extra_body | {name: fields[name] for name in beyond}
+        messages, tools = conversation.messages, conversation.tools
+        if self._in_text:
+            messages, tools = in_text(messages, tools), []
         try:
             answer = await self._clients.get().chat.completions.create(
                 model=self.model,
-                messages=[message.to_openai() for message in conversation.messages],  # type: ignore[misc]
-                tools=conversation.tools or openai.omit,  # type: ignore[arg-type]
+                messages=[message.to_openai() for message in messages],  # type: ignore[misc]
+                tools=tools or openai.omit,  # type: ignore[arg-type]
                 max_tokens=sampling.max_tokens,
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
@@ -95,6 +106,8 @@ class ChatModel:
             message = Message.from_openai({**choice.message.model_dump(), "role": "assistant"})
         except ConfigError as error:  # one answer is at fault, and no setting
             raise ModelError(f"{self.model}: the answer cannot be read: {error}") from error
+        if self._in_text:
+            message = _with_calls(message, conversation)
         usage = answer.usage
         return Reply(
             message,
@@ -108,3 +121,11 @@ class ChatModel:
         client = self._clients.pop()
         if client is not None:
             await client.close()
+
+
+def _with_calls(message: Message, conversation: Conversation) -> Message:
+    """Return an answer with the calls that its text holds."""
+    read = TEXT_CALLS.parse(
+        message.content, id_prefix=f"call_{conversation.turn}", tools=conversation.tools
+    )
+    return replace(read, reasoning=message.reasoning or read.reasoning)

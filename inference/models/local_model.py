@@ -3,46 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
 from vf.inference.model_files import Checkpoint, resolve_model
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.rendering.template_probe import check_kind, probe, shows_tools
-from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.inference.settings import EmbeddedSettings, EngineSettings, VllmSettings
 from vf.inference.vllm.vllm_engine import FIXED, VllmEngine
 
 TOKENIZER_TEXT = "\n\tfor i in range(1024): x += 3.14  # naïve — Straße 東京 🙂"
 
 
 def load_renderer(
-    checkpoint: Checkpoint,
-    template_args: dict[str, Any],
-    *,
-    tools: bool,
-    tokenizer: str | None = None,
-) -> tuple[Renderer, list[str]]:
-    """Return the renderer of a checkpoint, and what its user should know about it.
+    checkpoint: Checkpoint, settings: EngineSettings, *, tokenizer: str | None = None
+) -> Renderer:
+    """Return the renderer of a checkpoint.
 
     Args:
         checkpoint: Whose.
-        template_args: Variables for the chat template.
-        tools: Whether conversations will have tools.
+        settings: ``[inference]``.
         tokenizer: The folder or name that has tokenizer and chat template, if not the model's.
 
     Raises:
-        ConfigError: It cannot be loaded, or cannot express the conversations.
+        ConfigError: It cannot be loaded.
     """
     here = checkpoint.adapter
     if tokenizer is None and here is not None and (here / "tokenizer_config.json").is_file():
         tokenizer = str(here)
-    renderer = Renderer.from_pretrained(resolve_model(tokenizer or checkpoint.base), template_args)
-    check_kind(probe(renderer), "tools" if tools else "plain")
-    notes = []
-    if tools and not shows_tools(renderer):
-        notes.append("the chat template does not tell the model of its tools")
-    return renderer, notes
+    return Renderer.from_pretrained(
+        resolve_model(tokenizer or checkpoint.base),
+        settings.template_args,
+        settings.chat_template,
+        settings.tool_style,
+    )
 
 
 def build_local_engine(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vf.inference.parsing.channels import HARMONY, MUSE
 from vf.inference.parsing.json_calls import (
     COHERE,
@@ -11,9 +13,10 @@ from vf.inference.parsing.json_calls import (
     LLAMA3,
     NEMOTRON_V2,
     PHI4,
+    TEXT_CALLS,
 )
 from vf.inference.parsing.named_calls import DEEPSEEK, FUNCTION_GEMMA, GEMMA4, KIMI, MISTRAL
-from vf.inference.parsing.parser import Parser
+from vf.inference.parsing.parser import THINK, MarkedParser, Parser
 from vf.inference.parsing.python_calls import LFM2, OLMO3
 from vf.inference.parsing.tagged import GLM, MINIMAX, QWEN_XML, SEED
 
@@ -61,3 +64,18 @@ def parser_for(chat_template: str) -> Parser:
         The family's parser; Hermes's for a template that shows none of the known forms.
     """
     return next((parser for sign, parser in _SIGNS if sign in chat_template), HERMES)
+
+
+def text_parser(family: Parser) -> Parser | None:
+    """Return the parser for calls written in the text, beside the reasoning of a family.
+
+    Args:
+        family: The parser that belongs to the chat template.
+
+    Returns:
+        The parser; None for a family whose answers are rows of messages, which leave no plain
+        text.
+    """
+    if isinstance(family, MarkedParser):
+        return replace(TEXT_CALLS, reasoning=family.reasoning)
+    return TEXT_CALLS if family.reasoning_opener == THINK[0] else None

@@ -53,6 +53,9 @@ def _read_cohere(body: str, schemas: Schemas) -> list[ToolCall]:
 
 HERMES = MarkedParser("hermes", "<tool_call>", "</tool_call>", _read_object)
 
+# Of tools that are listed in the prompt's text; some small models write a list between the tags.
+TEXT_CALLS = MarkedParser("text", "<tool_call>", "</tool_call>", _read_list)
+
 COHERE = MarkedParser(
     "cohere",
     r"<\|START_ACTION\|>",

@@ -15,9 +15,13 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
+from vf.inference.model import ToolStyle
+from vf.inference.rendering.shipped import SHIPPED
+from vf.inference.rendering.text_tools import in_text
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 
@@ -45,18 +49,28 @@ class ChatTemplate:
     Args:
         tokenizer: A ``PreTrainedTokenizerBase`` with a chat template.
         template_args: Extra variables for the template, like ``enable_thinking``.
+        tool_style: ``template`` hands tools, calls and results to the template; ``text`` writes
+            them into the messages' text first (:mod:`vf.inference.rendering.text_tools`).
 
     Raises:
         ConfigError: There is no chat template, or it cannot render one question.
     """
 
-    def __init__(self, tokenizer: Any, template_args: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        template_args: dict[str, Any] | None = None,
+        tool_style: ToolStyle = "template",
+    ) -> None:
         if not getattr(tokenizer, "chat_template", None):
+            names = " or ".join(f'"{name}"' for name in SHIPPED)
             raise ConfigError(
-                f"the tokenizer {tokenizer.name_or_path!r} has no chat template; use a chat "
-                "model, or set tokenizer.chat_template and save it beside the weights"
+                f"the tokenizer {tokenizer.name_or_path!r} has no chat template, as that of a base "
+                f"model: set chat_template to {names}, which ship with vf-rl, or to a file with "
+                "one; or use a chat model"
             )
         self.tokenizer = tokenizer
+        self._in_text = tool_style == "text"
         self._template_args = template_args or {}
         added = tokenizer.added_tokens_decoder
         flagged = {index for index, token in added.items() if token.special}
@@ -71,18 +85,18 @@ class ChatTemplate:
         self.dialect = self._find_dialect()
         self._forging |= self._role_tokens()
         #: Whether what stands behind an answer is the same without the tools.
-        self.tools_only_lead = tools_only_lead(tokenizer.chat_template)
+        self.tools_only_lead = self._in_text or tools_only_lead(tokenizer.chat_template)
 
     def text(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> str:
         """Render messages as text; up to where the model answers, unless it has answered last.
 
         Raises whatever the template's author chose to raise.
         """
-        return self._render(
-            [_shaped(self._defused(message), self.dialect) for message in messages],
-            tools,
-            messages[-1].role != "assistant",
-        )
+        told: Sequence[Message] = [self._defused(message) for message in messages]
+        if self._in_text:
+            told, tools = in_text(told, tools, system_role=self._system_role), ()
+        shaped = [_shaped(message, self.dialect) for message in told]
+        return self._render(shaped, tools, messages[-1].role != "assistant")
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text that begins a sequence."""
@@ -124,6 +138,16 @@ class ChatTemplate:
             return message
         name = None if message.name is None else self.defuse(message.name)
         return replace(message, content=self.defuse(message.content), name=name)
+
+    @cached_property
+    def _system_role(self) -> bool:
+        """Whether the template shows a system prompt."""
+        system = _shaped(Message("system", MARKER), self.dialect)
+        try:
+            asked = _shaped(Message("user", "-"), self.dialect)
+            return MARKER in self._render([system, asked], (), True)
+        except Exception:  # refusing it is an answer
+            return False
 
     def _render(
         self, shaped: list[dict[str, Any]], tools: Sequence[dict[str, Any]], opens: bool

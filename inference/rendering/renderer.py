@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from vf.inference.model import ToolStyle
 from vf.inference.model_files import resolve_model
-from vf.inference.parsing import parser_for
+from vf.inference.parsing import Parser, parser_for, text_parser
 from vf.inference.rendering.bridge import Bridge, BridgeError
 from vf.inference.rendering.chat_template import ChatTemplate
 from vf.inference.rendering.seam import Seams
+from vf.inference.rendering.shipped import load_template
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 
@@ -35,6 +37,8 @@ class Renderer:
         stop_token_ids: Tokens that end an answer; the tokenizer's eos, and the tokens with which
             the template shows that an answer ends, are always among them.
         template_args: Extra variables for the chat template, like ``enable_thinking``.
+        tool_style: ``template``: the chat template shows tools and calls in the model family's
+            form; ``text``: they are written into the messages' text, and read from the answers'.
 
     Attributes:
         template: The chat template.
@@ -42,7 +46,8 @@ class Renderer:
         stop_token_ids: All tokens that end answers, in ascending order.
 
     Raises:
-        ConfigError: There is no chat template, it cannot be rendered, or nothing ends an answer.
+        ConfigError: There is no chat template, it cannot be rendered, nothing ends an answer, or
+            ``tool_style`` does not fit the template.
     """
 
     def __init__(
@@ -50,11 +55,12 @@ class Renderer:
         tokenizer: Any,
         stop_token_ids: Sequence[int] = (),
         template_args: dict[str, Any] | None = None,
+        tool_style: ToolStyle = "template",
     ) -> None:
         self.tokenizer = tokenizer
-        self.template = ChatTemplate(tokenizer, template_args)
+        self.template = ChatTemplate(tokenizer, template_args, tool_style)
         # A tokenizer may have several templates by name: one of them shows how tools are called.
-        self.parser = parser_for(str(tokenizer.chat_template))
+        self.parser = _parser(str(tokenizer.chat_template), tool_style)
         self._seams = Seams(self.template, [self.template.token(i) for i in stop_token_ids])
         self._bridge = Bridge(self.template, self._seams)
         self._openings: dict[str, list[int]] = {}
@@ -73,13 +79,16 @@ class Renderer:
         model: str,
         template_args: dict[str, Any] | None = None,
         chat_template: str | None = None,
+        tool_style: ToolStyle = "template",
     ) -> Renderer:
         """Load the tokenizer (and the stop tokens) of a local folder or a hub name.
 
         Args:
             model: The folder or the name.
             template_args: Extra variables for the chat template.
-            chat_template: A template to use in place of the tokenizer's own.
+            chat_template: A template to use in place of the tokenizer's own: the name of one that
+                ships with vf-rl (:mod:`vf.inference.rendering.shipped`), or a file.
+            tool_style: See :class:`Renderer`.
 
         Raises:
             ConfigError: It cannot be loaded, or has no usable chat template.
@@ -91,7 +100,7 @@ class Renderer:
         except (OSError, ValueError) as error:
             raise ConfigError(f"model {model!r}: cannot load its tokenizer: {error}") from error
         if chat_template is not None:
-            tokenizer.chat_template = chat_template
+            tokenizer.chat_template = load_template(chat_template, tokenizer)
         stops: Sequence[int] = ()
         local = Path(model)
         if not local.is_dir() or (local / "generation_config.json").is_file():
@@ -101,7 +110,7 @@ class Renderer:
                 eos = None
             if eos is not None:
                 stops = [eos] if isinstance(eos, int) else list(eos)
-        return cls(tokenizer, stops, template_args)
+        return cls(tokenizer, stops, template_args, tool_style)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
         """Render a whole conversation, up to where the model answers.
@@ -190,6 +199,19 @@ class Renderer:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens included."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+
+def _parser(chat_template: str, tool_style: ToolStyle) -> Parser:
+    family = parser_for(chat_template)
+    if tool_style == "template":
+        return family
+    parser = text_parser(family)
+    if parser is None:
+        raise ConfigError(
+            f'tool_style = "text" does not fit chat templates of the family {family.family}, whose '
+            'answers are rows of messages; leave it at "template"'
+        )
+    return parser
 
 
 def token_texts(model: str) -> Callable[[Sequence[int]], list[str]] | None:

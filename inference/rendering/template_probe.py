@@ -89,6 +89,15 @@ def shows_tools(renderer: Renderer) -> bool:
     return str(TOOLS[0]["function"]["name"]) in text
 
 
+WAYS_OUT = (
+    'Set chat_template to a template that does ("chatml", which ships with vf-rl, or a file), or '
+    'tool_style = "text": the system prompt then lists the tools, and calls are read from the '
+    "answers' text. Both belong in [inference] of a run's TOML ([data] of a warm start's), and are "
+    "options of vf-rl eval and serve"
+)
+HIDES_TOOLS = f"the chat template does not tell the model of its tools. {WAYS_OUT}"
+
+
 def check_kind(verdicts: Sequence[Verdict], conversation: str) -> None:
     """Make sure that the template can express the conversations of a run.
 
@@ -97,9 +106,10 @@ def check_kind(verdicts: Sequence[Verdict], conversation: str) -> None:
     """
     for verdict in verdicts:
         if verdict.conversation == conversation and verdict.kind == "refused":
+            ways_out = f". {WAYS_OUT}" if conversation == "tools" else ""
             raise ConfigError(
                 f"the model's chat template cannot express a conversation of this run's kind "
-                f"({conversation}); it says: {verdict.detail}"
+                f"({conversation}); it says: {verdict.detail}{ways_out}"
             )
 
 

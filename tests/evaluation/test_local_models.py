@@ -14,6 +14,7 @@ from tests.evaluation.commands import call, results, traces
 
 pytest.importorskip("torch")
 
+from tests.inference.chat_templates import HIDES_TOOLS
 from tests.inference.tiny_serving import load_model, running_engine, running_server
 from vf.evaluation.eval_config import ModelConfig
 from vf.evaluation.models import check_local
@@ -114,6 +115,24 @@ def test_a_checkpoint_without_a_tokenizer_borrows_one(
     assert "cannot load its tokenizer" in err
     assert call(capsys, *argv, str(tmp_path / "out2"), "--tokenizer", "tiny")[0] == 0
     assert results(tmp_path / "out2")["scored"] == 1
+
+
+def test_tools_that_the_model_is_not_told_of_are_a_warning_above_the_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hides = tmp_path / "hides.jinja"
+    hides.write_text(HIDES_TOOLS, encoding="utf-8")
+    warning = "WARNING: tiny: the chat template does not tell the model of its tools."
+    argv = [*BRIEF, "-m", "tiny", "--chat-template", str(hides), "-o"]
+    code, _, err = call(capsys, *argv, str(tmp_path / "hidden"))
+    assert code == 0
+    assert err.count(warning) == 2  # before, and above the results
+    code, _, err = call(capsys, *argv, str(tmp_path / "text"), "--tool-style", "text")
+    assert code == 0
+    assert "WARNING" not in err
+    [one, *_] = traces(tmp_path / "text")
+    prompt = Renderer.from_pretrained(resolve_model("tiny")).decode(one.branches[0].token_ids)
+    assert '<tools>\n{"type": "function", "function": {"name": "calculate"' in prompt
 
 
 def test_what_is_wrong_with_a_local_model_is_said(tmp_path: Path) -> None:

@@ -73,6 +73,14 @@ STRICT = """\
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{% endif %}
 """
 
+# ChatML as SmolLM2 has it: tools are not shown, and a tool's result has a role of its own.
+HIDES_TOOLS = """\
+{%- for m in messages %}
+    {{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{% endif %}
+"""
+
 # Each prompt holds only the last message: the answers before it are not shown.
 FORGETS = """\
 {{- '<|im_start|>' + (messages | length | string) + '\n' }}

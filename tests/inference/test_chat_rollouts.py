@@ -136,6 +136,38 @@ def test_only_parameters_that_were_set_are_sent() -> None:
     assert full["chat_template_kwargs"] == {"enable_thinking": False}
 
 
+def test_tools_in_text_reach_a_server_that_takes_none() -> None:
+    """The system prompt lists them, and the call in the answer's text is run."""
+
+    def said(text: str) -> web.Response:
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        return json_answer(ANSWER | {"choices": [choice]})
+
+    call = '{"name": "calculate", "arguments": {"op": "+", "a": 3, "b": 4}}'
+    answers = [said(f"<think>Sum.</think>I add.<tool_call>{call}</tool_call>"), said("Answer: 7")]
+
+    async def main() -> tuple[Trace, list[dict[str, Any]]]:
+        async with serve(in_turn(answers)) as server:
+            model = vf.ChatModel("m", base_url=server.base_url, max_retries=0, tool_style="text")
+            try:
+                task = vf.Task("t", "Compute 3 + 4.", 7, {"operations": 1})
+                return await vf.rollout(vf.make("calculator"), task, model), server.bodies
+            finally:
+                await model.close()
+
+    trace, (first, second) = asyncio.run(main())
+    assert trace.error is None
+    assert [event.kind for event in trace.tool_events] == ["ok"]
+    assert [m.role for m in trace.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert (trace.messages[2].content, trace.messages[2].reasoning) == ("I add.", "Sum.")
+    assert "tools" not in first
+    assert '"name": "calculate"' in first["messages"][0]["content"]
+    assert [m["role"] for m in second["messages"]] == ["system", "user", "assistant", "user"]
+    assert second["messages"][2]["content"] == f"I add.\n<tool_call>\n{call}\n</tool_call>"
+    assert second["messages"][3]["content"] == "<tool_response>\n7\n</tool_response>"
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [

@@ -12,6 +12,7 @@ from tests.inference.chat_templates import LLAMA, OPENS_THINKING, STRICT, STRIPS
 from tests.inference.tiny_serving import TOOL
 from tests.inference.token_talk import Talk, Turn, talk
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.rendering.shipped import load_template
 from vf.traces.messages import Message
 
 RENDERERS = {
@@ -20,6 +21,11 @@ RENDERERS = {
     "opens thinking": Renderer(tokenizer(OPENS_THINKING), stop_token_ids=[0]),
     "llama": Renderer(tokenizer(LLAMA)),
     "strict": Renderer(tokenizer(STRICT), stop_token_ids=[0]),
+    "strict, tools in text": Renderer(tokenizer(STRICT), stop_token_ids=[0], tool_style="text"),
+    "chatml": Renderer(tokenizer(load_template("chatml", tokenizer())), stop_token_ids=[0]),
+    "plain, tools in text": Renderer(
+        tokenizer(load_template("plain", tokenizer())), stop_token_ids=[1], tool_style="text"
+    ),
 }
 TEXTS = [
     "what is 3 + 4?",

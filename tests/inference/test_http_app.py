@@ -11,6 +11,7 @@ import aiohttp
 import openai
 import pytest
 
+from tests.inference.chat_templates import HIDES_TOOLS, tokenizer
 from tests.inference.tiny_serving import (
     TOOL,
     load_model,
@@ -189,6 +190,16 @@ def test_the_offered_tools_are_part_of_the_prompt(url: str) -> None:
     plain = chat(url).usage.prompt_tokens
     assert chat(url, tools=[TOOL]).usage.prompt_tokens > plain
     assert chat(url, tools=[TOOL], tool_choice="none").usage.prompt_tokens == plain
+
+
+def test_tools_that_the_template_would_hide_are_refused(engine: EmbeddedEngine) -> None:
+    hides = Renderer(tokenizer(HIDES_TOOLS))
+    with running_server(engine, hides) as url:
+        with pytest.raises(openai.BadRequestError, match=r'tools: .*or tool_style = "text"'):
+            chat(url, tools=[TOOL])
+        plain = chat(url).usage.prompt_tokens
+    with running_server(engine, Renderer(tokenizer(HIDES_TOOLS), tool_style="text")) as url:
+        assert chat(url, tools=[TOOL]).usage.prompt_tokens > plain
 
 
 def test_a_seed_makes_a_chat_answer_again(url: str) -> None:

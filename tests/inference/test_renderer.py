@@ -49,7 +49,7 @@ def after(reply: Message, new: list[Message], renderer: Renderer = SHIPPED) -> l
 def test_a_tokenizer_without_template_is_refused() -> None:
     plain = tokenizer()
     plain.chat_template = None
-    with pytest.raises(ConfigError, match="no chat template; use a chat model"):
+    with pytest.raises(ConfigError, match="no chat template, as that of a base model: set"):
         Renderer(plain)
 
 

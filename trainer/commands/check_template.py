@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vf.runtime.command import DONE, FAILED, CommandParser, run_command
-from vf.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from vf.inference.rendering.template_probe import Verdict
@@ -16,7 +14,7 @@ EPILOG = """\
 examples:
   vf-rl check-template tiny
   vf-rl check-template Qwen/Qwen3-8B
-  vf-rl check-template ./my-model --template-file my_template.jinja
+  vf-rl check-template ./my-model --chat-template my_template.jinja
 
 Verdicts:
   increasing  rendering the whole conversation extends what was sampled: the context only grows
@@ -38,12 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("model", help="'tiny', a folder with a tokenizer, or a name on the hub")
     parser.add_argument(
-        "--template-file", type=Path, metavar="FILE", help="test this template instead"
+        *("--chat-template", "--template-file"),
+        metavar="NAME",
+        help="test this template instead: chatml, plain, or a file",
     )
     args = parser.parse_args(argv)
 
     def run() -> int:
-        verdicts = _probe(args.model, args.template_file)
+        verdicts = _probe(args.model, args.chat_template)
         _show(args.model, verdicts)
         grows = all(verdict.kind in ("increasing", "bridged") for verdict in verdicts)
         return DONE if grows else FAILED
@@ -51,16 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command("vf-rl check-template", run, extra="train")
 
 
-def _probe(model: str, template_file: Path | None) -> list[Verdict]:
+def _probe(model: str, chat_template: str | None) -> list[Verdict]:
     from vf.inference.model_files import resolve_model
     from vf.inference.rendering.renderer import Renderer
     from vf.inference.rendering.template_probe import probe
 
-    try:
-        template = None if template_file is None else template_file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--template-file: {error}") from error
-    return probe(Renderer.from_pretrained(resolve_model(model), chat_template=template))
+    return probe(Renderer.from_pretrained(resolve_model(model), chat_template=chat_template))
 
 
 def _show(model: str, verdicts: Sequence[Verdict]) -> None:

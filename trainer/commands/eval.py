@@ -103,6 +103,16 @@ def build_parser() -> argparse.ArgumentParser:
         help="with --engine vllm: interpreter that has vLLM, if it is not found by itself",
     )
     add("--tokenizer", metavar="MODEL", help="model whose tokenizer to use if MODEL has none")
+    add(
+        "--chat-template",
+        metavar="NAME",
+        help="chat template of a local model: chatml, plain, or a file (default: its own)",
+    )
+    add(
+        "--tool-style",
+        choices=("template", "text"),
+        help="text: list the tools in the system prompt, and read calls from the text",
+    )
 
     count: dict[str, Any] = {"type": int, "metavar": "N"}
     add = parser.add_argument_group("evaluation").add_argument

@@ -206,7 +206,10 @@ def _renderer(config: SftConfig) -> Renderer:
             f"trainer.args.max_seq_len = {length} is more than the model's context of {context} "
             "tokens; lower it"
         )
-    return Renderer.from_pretrained(resolve_model(config.model), config.data.template_args)
+    data = config.data
+    return Renderer.from_pretrained(
+        resolve_model(config.model), data.template_args, data.chat_template, data.tool_style
+    )
 
 
 def _check_packages(config: SftConfig) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from vf.inference.model import Conversation
 from vf.inference.rendering.next_prompt import next_prompt
 from vf.inference.rendering.renderer import BridgeError, Renderer
+from vf.inference.rendering.template_probe import HIDES_TOOLS, shows_tools
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.export.openai_chat import UNLEARNED
 from vf.traces.messages import Message
@@ -35,7 +36,10 @@ def render(renderer: Renderer, trace: Trace) -> list[Branch]:
 
     Raises:
         Unrenderable: The chat template refuses them, or does not show an answer as it is read.
+        ConfigError: It does not show the tools of a trace.
     """
+    if trace.tools and not shows_tools(renderer):
+        raise ConfigError(f"the traces have tools, but {HIDES_TOOLS}")
     conversation = Conversation(tools=trace.tools)
     unlearned = trace.info.get(UNLEARNED, ())
     for index, message in enumerate(trace.messages):

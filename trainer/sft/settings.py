@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from vf.inference.model import ToolStyle
 from vf.inference.settings import Positive, Strict
 from vf.runtime.toml import checked, override, read_toml
 from vf.trainer.settings.shared import SCHEDULE, Schedule, SharedArgs
@@ -39,6 +40,11 @@ class SftData(Strict):
     rendered ones otherwise."""
     template_args: dict[str, Any] = Field(default_factory=dict)
     """Variables for the chat template, used where messages are rendered."""
+    chat_template: str | None = None
+    """Chat template to use in place of the model's own: `chatml`, `plain` or a file. It is saved
+    with the model."""
+    tool_style: ToolStyle = "template"
+    """As in [inference] of a training run; used where messages are rendered."""
     held_out: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of the tasks whose traces are held out to measure the loss on."""
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
 from docs.make_template_table import templates, tokenizer
-from vf.inference.rendering.renderer import Renderer
+from tests.inference.chat_templates import HIDES_TOOLS
 from vf.runtime.errors import ConfigError
 from vf.trainer.commands.check_template import main as check
 from vf.trainer.commands.main import main
@@ -54,7 +53,7 @@ def test_a_template_of_a_file_is_checked_in_its_place(
 ) -> None:
     file = tmp_path / "mine.jinja"
     file.write_text(templates()["qwen3"], encoding="utf-8")
-    assert check(["tiny", "--template-file", str(file)]) == 0
+    assert check(["tiny", "--chat-template", str(file)]) == 0
     said = capsys.readouterr().out
     assert "bridged: rewrites history in" in said
     assert " became " in said.replace("\n", " ")
@@ -64,7 +63,7 @@ def test_a_template_of_a_file_is_checked_in_its_place(
     ("argv", "said"),
     [
         (["./nowhere"], "cannot load its tokenizer"),
-        (["tiny", "--template-file", "nowhere.jinja"], "--template-file: "),
+        (["tiny", "--chat-template", "nowhere.jinja"], "'nowhere.jinja' is neither a file nor"),
     ],
 )
 def test_bad_usage_is_said(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,17 +85,14 @@ def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert "vf-rl check-template tiny" in capsys.readouterr().out
 
 
-def planned(tmp_path: Path, env: str, template: str | None) -> str:
+def planned(tmp_path: Path, env: str, template: str | None, *settings: str) -> str:
     path = tmp_path / "run.toml"
     path.write_text(TOML.format(env=env), encoding="utf-8")
-    config, _ = load_config(path, [])
-    load = Renderer.from_pretrained
-
-    def other(model: str, template_args: dict[str, object] | None = None) -> Renderer:
-        return load(model, template_args, template)
-
-    with patch.object(Renderer, "from_pretrained", other):
-        return dict(describe(preflight(config)))["template"]
+    file = tmp_path / "mine.jinja"
+    file.write_text(template or "", encoding="utf-8")
+    named = [] if template is None else [f"inference.chat_template={file}"]
+    config, _ = load_config(path, [*named, *settings])
+    return dict(describe(preflight(config)))["template"]
 
 
 def test_the_plan_has_the_verdicts_in_one_line(tmp_path: Path) -> None:
@@ -110,3 +106,14 @@ def test_a_run_that_its_template_cannot_express_does_not_start(tmp_path: Path) -
         planned(tmp_path, "calculator", templates()["gemma3"])
     without_system = templates()["cohere"]
     assert planned(tmp_path, "guess-number", without_system).startswith("refused: tools")
+
+
+def test_a_run_whose_template_hides_the_tools_does_not_start(tmp_path: Path) -> None:
+    for hides in (HIDES_TOOLS, templates()["phi3"]):  # the second leaves out results, too
+        with pytest.raises(ConfigError, match=r'Set chat_template to a .*, or tool_style = "text"'):
+            planned(tmp_path, "calculator", hides)
+        assert planned(tmp_path, "guess-number", hides)
+        in_text = planned(tmp_path, "calculator", hides, "inference.tool_style=text")
+        assert "refused" not in in_text
+        assert "does not tell" not in in_text
+    assert planned(tmp_path, "calculator", None, "inference.chat_template=chatml") == "increasing"

@@ -13,13 +13,16 @@ import vf
 from scripts.make_tiny_model import demonstrate
 from tests.inference.chat_templates import (
     FORGETS,
+    HIDES_TOOLS,
     LLAMA,
     NO_CLOSER,
     OPENS_THINKING,
     STRIPS_THINKING,
     tokenizer,
 )
+from vf.inference.rendering.probe_script import TOOLS
 from vf.inference.rendering.renderer import Renderer
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import Branch, Trace
 from vf.trainer.sft.render import Unrenderable, render, same_tokenizer
@@ -82,6 +85,16 @@ def test_a_prompt_that_opens_the_reasoning_has_it_once() -> None:
     said = learned(renderer, branch)
     assert said[0].startswith("I must add.\n</think>\n\n")
     assert said[1] == "\n</think>\n\nIt is 5.<|im_end|>"
+
+
+def test_traces_whose_tools_the_template_hides_are_refused_or_rendered_in_text() -> None:
+    called = replace(TALK[2], reasoning=None)
+    with pytest.raises(ConfigError, match="the traces have tools, but the chat template does not"):
+        render(Renderer(tokenizer(HIDES_TOOLS)), trace_of(TALK[:5], tools=TOOLS))
+    renderer = Renderer(tokenizer(HIDES_TOOLS), tool_style="text")
+    [branch] = render(renderer, trace_of([TALK[0], TALK[1], called, *TALK[3:5]], tools=TOOLS))
+    call = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call>'
+    assert learned(renderer, branch) == [f"{call}<|im_end|>", "It is 5.<|im_end|>"]
 
 
 def test_reasoning_that_the_template_never_shows_is_put_back() -> None:

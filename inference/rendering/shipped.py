@@ -1,0 +1,45 @@
+"""Chat templates that ship with vf-rl, for models that have none or one that hides their tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vf.runtime.errors import ConfigError, did_you_mean
+
+FOLDER = Path(__file__).parent / "templates"
+
+
+# By name, with the tokens that the model's vocabulary must hold for it.
+SHIPPED: dict[str, tuple[str, ...]] = {"chatml": ("<|im_start|>", "<|im_end|>"), "plain": ()}
+
+
+def load_template(name: str, tokenizer: Any) -> str:
+    """Return the text of a chat template.
+
+    Args:
+        name: One of :data:`SHIPPED`, or a file.
+        tokenizer: That of the model, a ``PreTrainedTokenizerBase``.
+
+    Raises:
+        ConfigError: There is no such template, it cannot be read, or the model's vocabulary lacks
+            the tokens that it is made of.
+    """
+    if name not in SHIPPED:
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise ConfigError(
+                f"chat_template = {name!r} is neither a file nor one that ships with vf-rl "
+                f"({', '.join(SHIPPED)}).{did_you_mean(name, SHIPPED)}"
+            )
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"chat_template = {name!r}: cannot read it: {error}") from error
+    vocabulary = tokenizer.get_vocab()
+    if missing := [token for token in SHIPPED[name] if token not in vocabulary]:
+        raise ConfigError(
+            f"chat_template = {name!r}: the vocabulary of {tokenizer.name_or_path!r} has no "
+            f'{missing[0]}, which this template needs; use "plain", which needs no tokens'
+        )
+    return (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
