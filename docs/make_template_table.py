@@ -110,17 +110,17 @@ belong in `[inference]` of a run's TOML, and are options of `vf-rl eval` and `vf
 
 - `chat_template = "chatml"`: ChatML with tools in the form of Hermes and Qwen. It ships with vf-rl,
   and is for models whose vocabulary has `<|im_start|>` and `<|im_end|>`, base models too.
-- `chat_template = "plain"`: `User: ...` and `Assistant: ...`; an answer ends with the tokenizer's end
-  of text. It ships with vf-rl, and is for base models of any vocabulary. It shows no tools: add
+- `chat_template = "plain"`: `User: ...` and `Assistant: ...`; an answer ends with the tokenizer's
+  end of text. It ships with vf-rl, and is for base models of any vocabulary. It shows no tools: add
   `tool_style = "text"` in an environment that has some.
 - `chat_template = "mine.jinja"`: a file of yours. `vf-rl check-template MODEL --chat-template
   mine.jinja` tests it.
-- `tool_style = "text"`: the model's own template, with tools, calls and results as text in the roles
-  that it has. It is also for servers that take no tools: `ChatModel(..., tool_style="text")`, or
-  `vf-rl eval` with `-b URL --tool-style text`.
+- `tool_style = "text"`: the model's own template, with tools, calls and results as text in the
+  roles that it has. It is also for servers that take no tools: `ChatModel(..., tool_style="text")`,
+  or `vf-rl eval` with `-b URL --tool-style text`.
 
 With `tool_style = "text"`, the end of the system prompt lists the tools with their JSON schemas,
-one in a line between `<tools>` and `</tools>`; where the template has no system prompt, the list stands
+one in a line between `<tools>` and `</tools>`. Without a system role in the template, it stands
 before the first user message. The model calls, and reads the results in a user's message:
 
     <tool_call>

@@ -43,6 +43,8 @@ class EngineSettings(BaseModel):
     engine: str
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port of the OpenAI-compatible API; 0 takes a free one."""
+    host: str = "127.0.0.1"
+    """Address that the API listens on. It asks for no key."""
     thinking_history: Literal["keep", "template"] = "keep"
     """`keep` never drops sampled reasoning from the context; `template` does what the chat template
     does, and begins a new branch where that rewrites history."""
@@ -89,8 +91,6 @@ class VllmSettings(EngineSettings):
     command."""
     executable: str | None = None
     """Command that serves, instead of `python`: like `vllm serve`."""
-    host: str = "127.0.0.1"
-    """Address that the server listens on."""
     base_url: str | None = None
     """URL of a server that is already running, up to and including /v1; none is started."""
     api_key_env: str | None = None
@@ -120,7 +120,7 @@ class VllmSettings(EngineSettings):
                 raise ValueError("api_key_env is for base_url; our own server needs no key")
             return self
         ours = {"base_url", "api_key_env", "engine", "publish", *EngineSettings.model_fields}
-        ours.discard("port")
+        ours -= {"host", "port"}
         changed = sorted(
             name
             for name, field in type(self).model_fields.items()

@@ -48,7 +48,8 @@ class EmbeddedServer:
             max_requests=settings.args.max_requests,
             max_batch_tokens=settings.args.max_batch_tokens,
         )
-        self._server = ServerThread(build_app(self.engine, renderer, model), settings.port)
+        app = build_app(self.engine, renderer, model)
+        self._server = ServerThread(app, settings.port, settings.host)
 
     @property
     def base_url(self) -> str:
@@ -94,20 +95,21 @@ START_TIMEOUT = 30.0
 
 
 class ServerThread:
-    """Serves an ASGI app on 127.0.0.1 until :meth:`stop`.
+    """Serves an ASGI app until :meth:`stop`.
 
     Args:
         app: What to serve.
         port: 0 takes a free one.
+        host: The address to listen on.
 
     Raises:
         EngineError: The port is in use, or the server does not come up (from :meth:`start`).
     """
 
-    def __init__(self, app: Starlette, port: int = 0) -> None:
+    def __init__(self, app: Starlette, port: int = 0, host: str = "127.0.0.1") -> None:
         config = uvicorn.Config(
             app,
-            host="127.0.0.1",
+            host=host,
             port=port,
             log_level="warning",
             access_log=False,
@@ -115,6 +117,9 @@ class ServerThread:
         )
         self._server = uvicorn.Server(config)
         self._port = port
+        # A server that listens on all addresses is asked on this machine's own.
+        own = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        self._host = f"[{own}]" if ":" in own else own
         self._thread = threading.Thread(target=self._serve, name="vf-embedded-server", daemon=True)
         self._failure: BaseException | None = None
 
@@ -122,7 +127,7 @@ class ServerThread:
     def base_url(self) -> str:
         """The OpenAI base URL, up to and including ``/v1``."""
         port = self._server.servers[0].sockets[0].getsockname()[1]
-        return f"http://127.0.0.1:{port}/v1"
+        return f"http://{self._host}:{port}/v1"
 
     def start(self) -> None:
         """Start serving, and return when requests are answered."""

@@ -23,6 +23,7 @@ from vf.runtime.errors import did_you_mean
 COMMANDS = {
     "eval": "measure a model in an environment; compare, validate, rescore",
     "init": "create the package of a new environment",
+    "serve": "serve a model or a run behind an OpenAI-compatible API",
     "view": "read traces in the browser or the terminal, or export them",
     "search": "build, serve and query search indexes",
     "sandbox": "set up and check the sandboxes that run untrusted code",
@@ -32,9 +33,8 @@ COMMANDS = {
 }
 DESCRIPTION = "\n".join(
     [
-        "Train a language model in an environment, or run one of the other commands.",
+        "Train a language model in an environment, or run a command (each has --help):",
         "",
-        "commands (vf-rl COMMAND --help shows their options):",
         *(f"  {name:<17}{text}" for name, text in COMMANDS.items()),
     ]
 )

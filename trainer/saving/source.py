@@ -14,6 +14,11 @@ from vf.trainer.saving.checkpoint import is_complete, latest_checkpoint
 from vf.trainer.saving.merging import ADAPTER_CONFIG
 
 
+def is_run(path: Path) -> bool:
+    """Return whether a folder is a run's, or a checkpoint of one."""
+    return is_complete(path) or (path / "checkpoints").is_dir()
+
+
 def find_checkpoint(run: Path, which: str | None = None) -> Path:
     """Return a checkpoint's folder.
 
@@ -62,6 +67,7 @@ class Source:
             adapter the checkpoint's own model.
         bf16: Whether the run held the base in bfloat16.
         template_args: The run's variables for the chat template.
+        tool_style: How the run told the model of its tools.
     """
 
     checkpoint: Path
@@ -69,6 +75,7 @@ class Source:
     base: str
     bf16: bool
     template_args: dict[str, Any]
+    tool_style: str
 
     @property
     def model(self) -> Path:
@@ -104,6 +111,7 @@ class Source:
             base or str(model),
             bool(settings.get("trainer", {}).get("args", {}).get("bf16", False)),
             settings.get("inference", {}).get("template_args", {}),
+            settings.get("inference", {}).get("tool_style", "template"),
         )
 
 
