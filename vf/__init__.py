@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.environments.runner import rollout as rollout
     from vf.evaluation.evaluate import evaluate as evaluate
     from vf.evaluation.validation.validate import validate as validate
+    from vf.inference.model import Conversation as Conversation
+    from vf.inference.model import Reply as Reply
     from vf.inference.model import Sampling as Sampling
     from vf.inference.models.chat_model import ChatModel as ChatModel
     from vf.inference.models.scripted_model import ScriptedModel as ScriptedModel
@@ -64,7 +66,7 @@ _NAMES = {
     "vf.environments.runner": "rollout",
     "vf.evaluation.evaluate": "evaluate",
     "vf.evaluation.validation.validate": "validate",
-    "vf.inference.model": "Sampling",
+    "vf.inference.model": "Conversation Reply Sampling",
     "vf.inference.models.chat_model": "ChatModel",
     "vf.inference.models.scripted_model": "ScriptedModel",
     "vf.rubrics.group": "GroupReward",
