@@ -15,7 +15,7 @@ from vf.rubrics.group import AnyRubric
 from vf.rubrics.rubric import Rubric, episode_return
 from vf.runtime.calling import call, instant
 from vf.runtime.errors import ConfigError
-from vf.tools.episode import Closing, Held, Service, ToolSet
+from vf.tools.episode import Closing, Held, ListedLater, Service, ToolSet
 from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task
@@ -60,7 +60,7 @@ class Environment:
         system_prompt: Put before every task's prompt, unless None.
         tools: Functions the model may call, or tool sets such as
             :class:`~vf.tools.sandbox_tools.PythonTool`, beside the methods marked
-            ``@vf.tool``.
+            ``@vf.tool``. ``reset`` may set others for its episode, or append to them.
         rubric: How a finished trace is scored. By default the sum of the step rewards.
         max_turns: Most answers of the model in one episode.
         max_tokens: Most tokens sampled in one episode; None for no limit.
@@ -83,6 +83,7 @@ class Environment:
     turn: int = 0
     timing: dict[str, float]
     _toolbox: ToolBox | None = None
+    _boxed: tuple[Callable[..., Any] | ToolSet | Tool, ...] = ()  # what the tool box was made of
     _held: dict[Hashable, Closing]
     _tool_methods: ClassVar[tuple[str, ...]] = ()
 
@@ -116,7 +117,7 @@ class Environment:
     @property
     def services(self) -> list[Service]:
         """What all episodes share: by default, whatever the tool sets need."""
-        sets = [entry for entry in self.tools if isinstance(entry, ToolSet)]
+        sets = [entry for entry in self._tool_entries() if isinstance(entry, ToolSet)]
         return list(dict.fromkeys(service for entry in sets for service in entry.services))
 
     @instant
@@ -193,15 +194,20 @@ class Environment:
 
     @property
     def toolbox(self) -> ToolBox:
-        """This episode's tools."""
-        if self._toolbox is None:
+        """This episode's tools: those in ``self.tools`` now, and the methods marked ``@vf.tool``.
+
+        Raises:
+            ConfigError: A tool cannot be used, or two have one name.
+        """
+        entries = self._tool_entries()
+        if self._toolbox is None or entries != self._boxed:
             functions: list[Callable[..., Any] | Tool] = []
-            for entry in self.tools:
+            for entry in entries:
                 functions += entry.bind(self) if isinstance(entry, ToolSet) else [entry]
             functions += [getattr(self, name) for name in self._tool_methods]
-            self._toolbox = ToolBox(
-                [fn if isinstance(fn, Tool) else Tool.from_function(fn) for fn in functions]
-            )
+            tools = [fn if isinstance(fn, Tool) else Tool.from_function(fn) for fn in functions]
+            events = self._toolbox.events if self._toolbox is not None else []
+            self._toolbox, self._boxed = ToolBox(tools, events), entries
         return self._toolbox
 
     @property
@@ -215,16 +221,55 @@ class Environment:
         Raises:
             ConfigError: A limit is out of range.
         """
-        for name in ("max_turns", "max_tokens", "timeout", "tool_timeout"):
-            limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise ConfigError(f"environment {self.id!r}: {name} must be positive, got {limit}")
+        self.check_limits()
         episode = copy.copy(self)
+        # A list of its own, which `reset` may append to; past a property, which stays in charge.
+        episode.__dict__["tools"] = [*self._tool_entries()]
         episode.rng = random.Random(seed)
         episode._toolbox = None
         episode._held = {}
         episode.timing = {}
         return episode
+
+    async def settle(self) -> None:
+        """Look at what ``reset`` has set: called after it, before the model is asked.
+
+        Raises:
+            ConfigError: A limit or a tool cannot be used.
+        """
+        self.check_limits()
+        for entry in self._tool_entries():
+            if isinstance(entry, ListedLater):
+                await entry.list_tools()
+
+    def check_limits(self) -> None:
+        """Check the limits.
+
+        Raises:
+            ConfigError: One is not positive.
+        """
+        for name in ("max_turns", "max_tokens", "timeout", "tool_timeout"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise ConfigError(f"environment {self.id!r}: {name} must be positive, got {limit}")
+
+    def _tool_entries(self) -> tuple[Callable[..., Any] | ToolSet | Tool, ...]:
+        if isinstance(self.tools, list | tuple) and tuple(self.tools) == self._boxed:
+            return self._boxed
+        where = f"environment {self.id or type(self).__name__!r}: tools"
+        if not isinstance(self.tools, list | tuple):
+            raise ConfigError(f"{where} must be a list, got {self.tools!r}; write tools = [...]")
+        for entry in self.tools:
+            if inspect.isclass(entry) and hasattr(entry, "bind"):
+                raise ConfigError(
+                    f"{where} holds the class {entry.__name__}; make an object of it: "
+                    f"{entry.__name__}(...)"
+                )
+            if not callable(entry) and not isinstance(entry, ToolSet | Tool):
+                raise ConfigError(
+                    f"{where} holds {entry!r}, which is neither a function nor a tool set"
+                )
+        return tuple(self.tools)
 
 
 async def _in_turn(asked: Sequence[Callable[[], Awaitable[None]]]) -> None:

@@ -110,7 +110,8 @@ class _Rollout:
         self.model = model
         self.sampling = sampling
         self.seed = seed
-        self.conversation = Conversation(tools=self.environment.toolbox.schemas())
+        self.toolbox = self.environment.toolbox
+        self.conversation = Conversation(tools=self.toolbox.schemas())
         self.trace = Trace(
             environment=environment.id or type(environment).__name__, task=task, seed=seed
         )
@@ -150,8 +151,17 @@ class _Rollout:
 
     async def _episode(self) -> StopReason:
         environment, conversation = self.environment, self.conversation
+        clock = environment.timeout
         with self._phase("reset"):
             conversation.messages += _messages("reset", await self._ask("reset", self.task))
+            await environment.settle()
+        self.toolbox = environment.toolbox
+        self.trace.tools = conversation.tools = self.toolbox.schemas()
+        if environment.timeout != clock:
+            raise ConfigError(
+                f"environment {self.trace.environment!r}: reset set self.timeout, but the "
+                "rollout's clock runs already; set it in the class or in __init__"
+            )
         self.trace.prompt_messages = len(conversation.messages)
         if not conversation.messages:
             raise EnvironmentFailure(f"reset returned no messages for task {self.task.id!r}")
@@ -173,6 +183,7 @@ class _Rollout:
             self.trace.step_rewards.append(float(step.reward))
             self.trace.info.update(step.info)
             observation = _messages("step", step.observation)
+            self._check_tools()
             conversation.messages += observation
             if step.terminated:
                 return StopReason.TERMINATED
@@ -182,6 +193,20 @@ class _Rollout:
                 return StopReason.MAX_TURNS
             if not observation:
                 raise EnvironmentFailure("step neither ended the episode nor returned messages")
+
+    def _check_tools(self) -> None:
+        """See that the model is still told of the tools that there are.
+
+        Raises:
+            ConfigError: They were changed in mid-episode.
+        """
+        toolbox = self.environment.toolbox
+        if toolbox is not self.toolbox and toolbox.schemas() != self.conversation.tools:
+            raise ConfigError(
+                f"environment {self.trace.environment!r}: self.tools was changed after reset; the "
+                "model has been told of an episode's tools by then. Set them in reset, and have a "
+                "tool that cannot be used yet raise vf.ToolError"
+            )
 
     async def _answer(self, max_tokens: int) -> None:
         conversation = self.conversation

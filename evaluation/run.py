@@ -7,12 +7,13 @@ import copy
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pydantic_core
 
 from vf.environments.environment import Environment
+from vf.environments.offered import offered_tools
 from vf.environments.registry import make
 from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig
 from vf.evaluation.evaluate import Job, in_batches, run_jobs, take_tasks
@@ -40,18 +41,21 @@ class EvaluationStopped(VfError):
     """So many rollouts in a row failed that the rest would, too. It can be resumed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Place:
-    """One environment of the evaluation, with its tasks."""
+    """One environment of the evaluation, with its tasks.
+
+    Attributes:
+        config: What it is made of.
+        environment: The definition.
+        tasks: Its tasks.
+        tools: Its tools in OpenAI's format, once they have been looked at.
+    """
 
     config: EnvironmentConfig
     environment: Environment
     tasks: Sequence[Task]
-
-    @property
-    def tools(self) -> list[dict[str, Any]]:
-        """Its tools in OpenAI's format."""
-        return self.environment.episode(0).toolbox.schemas()
+    tools: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -204,6 +208,10 @@ def _part(config: EvalConfig, place: Place, model: ModelConfig, folder: ResultsF
 
 async def _check(config: EvalConfig, parts: Sequence[_Part], progress: Progress) -> None:
     """Try whatever the unfinished parts need, once, before anything starts."""
+    places = {id(part.place): part.place for part in parts}.values()
+    for place in places:
+        await call(place.environment.check)
+        place.tools = await offered_tools(place.environment, place.tasks[0])
     for model in config.models:
         mine = [part for part in parts if part.model is model]
         if not mine:
@@ -218,8 +226,6 @@ async def _check(config: EvalConfig, parts: Sequence[_Part], progress: Progress)
         note = await try_endpoint(model, config, tools)
         if note is not None:
             progress.say(f"note: {note}")
-    for environment in {id(part.place): part.place.environment for part in parts}.values():
-        await call(environment.check)
 
 
 async def _run_model(

@@ -65,3 +65,16 @@ class ToolSet(Protocol):
     def bind(self, episode: Any) -> Sequence[Callable[..., Any] | Tool]:
         """Return the tools of one :class:`Episode`: typed functions, bound methods, or tools."""
         ...
+
+
+@runtime_checkable
+class ListedLater(Protocol):
+    """A :class:`ToolSet` that has to ask somebody which tools it has, such as an MCP server."""
+
+    async def list_tools(self) -> None:
+        """Ask, unless that is done: awaited before ``bind``, where an episode brings the set.
+
+        Raises:
+            ConfigError: Nobody answers, or a tool cannot be used.
+        """
+        ...

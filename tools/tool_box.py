@@ -42,17 +42,21 @@ def off_the_clock() -> Iterator[None]:
 class ToolBox:
     """The tools of one episode, and what became of every call.
 
+    Args:
+        tools: The tools.
+        events: Continue this record; by default an empty one.
+
     Raises:
         ConfigError: Two tools share a name.
     """
 
-    def __init__(self, tools: Sequence[Tool]) -> None:
+    def __init__(self, tools: Sequence[Tool], events: list[ToolEvent] | None = None) -> None:
         self.tools = {tool.name: tool for tool in tools}
         if len(self.tools) != len(tools):
             names = [tool.name for tool in tools]
             twice = next(name for name in names if names.count(name) > 1)
             raise ConfigError(f"two tools are called {twice!r}")
-        self.events: list[ToolEvent] = []
+        self.events: list[ToolEvent] = [] if events is None else events
 
     def schemas(self) -> list[dict[str, Any]]:
         """Return the tools in OpenAI's format, in a stable order."""

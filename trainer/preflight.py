@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vf.environments.environment import Environment
+from vf.environments.offered import offered_tools
 from vf.environments.registry import make
 from vf.environments.runner import CLOSE_TIMEOUT
 from vf.evaluation.evaluate import take_tasks
@@ -83,12 +84,6 @@ def preflight(config: Config) -> Plan:
         settings.tool_style,
     )
     verdicts = probe(renderer)
-    if environment.episode(0).toolbox.tools:
-        check_kind(verdicts, "tools")
-        if not shows_tools(renderer):
-            raise ConfigError(f"environment {environment.id!r} has tools, but {HIDES_TOOLS}")
-    else:
-        check_kind(verdicts, "plain")
     context = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     if context is not None and args.max_seq_len > context:
         raise ConfigError(
@@ -96,6 +91,10 @@ def preflight(config: Config) -> Plan:
             f"{context} tokens; lower it"
         )
     tasks = take_tasks(environment, "train")
+    tools = asyncio.run(offered_tools(environment, tasks[0]))
+    check_kind(verdicts, "tools" if tools else "plain")
+    if tools and not shows_tools(renderer):
+        raise ConfigError(f"environment {environment.id!r} has tools, but {HIDES_TOOLS}")
     eval_tasks = (
         take_tasks(environment, "eval", args.eval_examples) if args.eval_strategy == "steps" else []
     )
@@ -157,6 +156,7 @@ def _prompts(
         try:
             async with asyncio.timeout(environment.timeout):
                 messages = as_messages(await call(episode.reset, task))
+            await episode.settle()
             return renderer.prompt(messages, episode.toolbox.schemas())
         except VfError:
             raise

@@ -96,7 +96,6 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
         self._split = _check_split(split)
         self._num_tasks = num_tasks
         self._tasks: dict[Split, dict[str, Task]] = {}
-        self._tools = self.environment.episode(0).toolbox.schemas()
         self._loop: BackgroundLoop | None = None
         self._episode: Episode | None = None
         self._task: tuple[str, Split]
@@ -127,7 +126,7 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
         new = running.call(self._episode.advance(), timeout=self._episode.patience)
         self._raise_failure(self._episode.trace)
         self._over = False
-        return _text(new), self._info(new) | {"tools": copy.deepcopy(self._tools)}
+        return _text(new), self._info(new) | {"tools": copy.deepcopy(self._episode.tools)}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Say something.
@@ -142,7 +141,7 @@ class GymnasiumEnv(gymnasium.Env[str, str]):
             raise TypeError(f"an action is text, got {type(action).__name__}")
         if self._over or self._episode is None or self._loop is None:
             raise ResetNeeded("no episode is running: call reset() first")
-        reply = read_action(str(action), turn=self._turn, tools=bool(self._tools))
+        reply = read_action(str(action), turn=self._turn, tools=bool(self._episode.tools))
         self._over = True  # also if the next line raises
         new = self._loop.call(self._episode.advance(reply), timeout=self._episode.patience)
         self._turn += 1

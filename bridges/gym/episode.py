@@ -37,11 +37,13 @@ class Episode:
 
     Attributes:
         messages: What was said so far.
+        tools: The tools on offer, in OpenAI's format; known once :meth:`advance` has returned.
         trace: The rollout's record, once it has ended.
     """
 
     def __init__(self, environment: Environment, task: Task, seed: int) -> None:
         self.messages: list[Message] = []
+        self.tools: list[dict[str, Any]] = []
         self.trace: Trace | None = None
         self._timeout = self._left = environment.timeout
         self._environment = copy.copy(environment)
@@ -58,7 +60,7 @@ class Episode:
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Wait for the answer, as the rollout's model."""
-        self.messages = list(conversation.messages)
+        self.messages, self.tools = list(conversation.messages), conversation.tools
         self._answer = asyncio.get_running_loop().create_future()
         self._asked.set()
         return Reply(await self._answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vf.environments.environment import Environment
@@ -60,9 +60,10 @@ def check_tasks(environment: Environment, again: Environment) -> Finding:
     return Finding("tasks", "ok", f"{len(first)} eval tasks, the same again")
 
 
-def check_tools(schemas: Sequence[Mapping[str, Any]]) -> Finding:
+def check_tools(schemas: Iterable[Mapping[str, Any]]) -> Finding:
     """See that tools and their parameters are described, by valid schemas."""
-    problems = [p for schema in schemas for p in _tool_problems(schema["function"])]
+    functions = [schema["function"] for schema in schemas]
+    problems = [problem for function in functions for problem in _tool_problems(function)]
     if problems:
         return Finding(
             "tools",
@@ -71,7 +72,7 @@ def check_tools(schemas: Sequence[Mapping[str, Any]]) -> Finding:
             "give the function a docstring with a summary and an entry under Args: for each "
             "parameter; the model sees nothing else",
         )
-    names = ", ".join(schema["function"]["name"] for schema in schemas)
+    names = ", ".join(dict.fromkeys(function["name"] for function in functions))
     return Finding("tools", "ok", f"described, with valid schemas: {names}" if names else "none")
 
 

@@ -106,22 +106,22 @@ class _Validation:
         self.scripts: dict[str, Script] = {}
         self.report = Report(environment.id or type(environment).__name__, len(self.tasks))
         self.notes = self._notes()
-        self.prompts: dict[str, str] = {}
+        self.prompts: dict[str, str] = {}  # and the tools: what is read before the first turn
+        self.tools: dict[str, dict[str, Any]] = {}  # those of all episodes, by their JSON
 
     async def run(self) -> Report:
-        schemas = self.environment.episode(self.seed).toolbox.schemas()
-        findings = [check_tasks(self.environment, self.again), check_tools(schemas)]
-        findings.append(await self._oracle())
+        findings = [check_tasks(self.environment, self.again)]
+        solved = await self._oracle()
         oracle = self.report.agents[0] if self.report.agents else None
         await self._find_form()
         agents = [*IGNORANT, *self._wrong()]
         honest = [await self._act(agent) for agent in agents]
         suite = [await self._act(agent) for agent in hackers(self.trap)]
-        findings.append(await self._deterministic())
-        tools = json.dumps(schemas) if schemas else ""
-        prompts = {id: f"{text}\n{tools}" for id, text in self.prompts.items()}
         findings += [
-            check_leaks(prompts, self.tasks),
+            check_tools(self.tools.values()),
+            solved,
+            await self._deterministic(),
+            check_leaks(self.prompts, self.tasks),
             judge_ignorant(honest, {agent.name: agent.limit for agent in agents}),
             judge_hackers(honest, suite),
             judge_spread(oracle, honest),
@@ -238,7 +238,9 @@ class _Validation:
         result = AgentResult(agent.name, agent.about, [trace.reward for trace in traces])
         for trace in traces:
             told = trace.messages[: trace.prompt_messages]
-            self.prompts.setdefault(trace.task.id, "\n".join(m.content for m in told))
+            tools = {json.dumps(tool): tool for tool in trace.tools}
+            self.tools.update(tools)
+            self.prompts.setdefault(trace.task.id, "\n".join([*(m.content for m in told), *tools]))
             if trace.error is not None:
                 result.errors.append(f"task {trace.task.id!r}: {trace.error.message}")
         self.report.agents.append(result)

@@ -90,6 +90,24 @@ def assert_branch_is_true(
     assert branch.turn_index == sorted(branch.turn_index)
 
 
+def test_the_tools_of_each_episode_are_rendered_for_it(url: str) -> None:
+    class Shops(vf.Environment):
+        def reset(self, task: vf.Task) -> str:
+            def tool() -> str:
+                """Buy it."""
+                return "bought"
+
+            tool.__name__ = f"buy_{task.id}"
+            self.tools = [tool]
+            return task.prompt
+
+    tasks = [vf.Task(id, "Buy it.") for id in ("tea", "rice")]
+    for trace, task in zip(roll(url, Shops(), tasks, vf.Sampling(8)), tasks, strict=True):
+        assert trace.error is None
+        text = RENDERER.decode(trace.branches[0].token_ids)
+        assert [f"buy_{each.id}" in text for each in tasks] == [each is task for each in tasks]
+
+
 @pytest.mark.parametrize("temperature", [1.0, WILD])
 def test_calculator_rollouts_hold_the_logprobs_of_the_model(
     url: str, engine: EmbeddedEngine, temperature: float

@@ -11,6 +11,7 @@ the rollout without a reward.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -92,13 +93,15 @@ class McpTools:
         self.max_output = int(_positive("max_output", max_output))
         self.include, self.exclude, self.prefix = include, exclude, prefix
         self._tools: list[ListedTool] | None = None
+        self._listing = PerLoop(asyncio.Lock)
         self._shared = PerLoop(lambda: SharedSession(self.server, self.start_timeout))
         self.services = [self]
 
     def bind(self, episode: Episode) -> Sequence[Tool]:
         """Return the tools of one episode.
 
-        Without an earlier :meth:`check`, waits here, once, for the server to list its tools.
+        Without an earlier :meth:`check` or :meth:`list_tools`, blocks here, once, until the server
+        has listed its tools.
 
         Raises:
             ConfigError: As :meth:`check`.
@@ -112,6 +115,16 @@ class McpTools:
                 self, lambda: EpisodeSession(self.server, self.start_timeout, episode.timing)
             )
         return [self._tool(listed, session) for listed in self._tools]
+
+    async def list_tools(self) -> None:
+        """List the server's tools, unless that is done; for a set that ``reset`` makes.
+
+        Raises:
+            ConfigError: As :meth:`check`.
+        """
+        async with self._listing.get():
+            if self._tools is None:
+                await self.check()
 
     async def check(self) -> None:
         """List the server's tools and check that they can be used, before a run begins.

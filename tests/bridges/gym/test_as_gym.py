@@ -94,6 +94,28 @@ def test_an_episode_from_reset_to_the_rubrics_reward(make_env: Make) -> None:
     assert env.trace.reward == 0.5
 
 
+def test_the_tools_are_those_that_reset_gave_the_episode(make_env: Make) -> None:
+    class Given(Faulty):
+        def reset(self, task: vf.Task) -> list[vf.Message]:
+            def ask() -> str:
+                """Ask."""
+                return task.id
+
+            ask.__name__ = task.id.replace("-", "_")
+            self.tools = [ask]
+            return super().reset(task)
+
+        async def step(self, reply: vf.Message) -> vf.Step:
+            return await self.run_tools(reply)
+
+    env = make_env(Given())
+    for task in ("train-1", "train-2"):
+        _, info = env.reset(options={"task": task})
+        [name] = [tool["function"]["name"] for tool in info["tools"]]
+        call = vf.ToolCall("1", name, "{}")
+        assert env.step(as_action(vf.Message("assistant", tool_calls=[call])))[0] == task
+
+
 @pytest.mark.parametrize(("said", "why"), [(["cut"], "truncated"), (["a", "b", "c"], "max_turns")])
 def test_what_is_cut_short_is_truncated_and_scored(
     make_env: Make, said: list[str], why: str

@@ -119,6 +119,17 @@ class Undescribed(Sums):
         return a + b
 
 
+class UndescribedInReset(Sums):
+    """A tool that only episodes have, and that nobody has described."""
+
+    def reset(self, task: vf.Task) -> list[vf.Message]:
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        self.tools = [add]
+        return self.first_messages(task)
+
+
 class Unseeded(Sums):
     """What the environment says depends on the global generator."""
 

@@ -108,8 +108,9 @@ def test_tasks_that_cannot_be_relied_on(environment: vf.Environment, hint: str) 
     assert hint in report.finding("tasks").detail
 
 
-def test_a_tool_that_nobody_described() -> None:
-    report = validated(faulty.Undescribed())
+@pytest.mark.parametrize("environment", [faulty.Undescribed(), faulty.UndescribedInReset()])
+def test_a_tool_that_nobody_described(environment: vf.Environment) -> None:
+    report = validated(environment)
     assert failures(report) == ["tools"]
     for problem in ("add has no description", "'a' has no description", "'b' has no description"):
         assert problem in report.finding("tools").detail

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 
 import pytest
 
 import vf
 from tests.tools.mcp.servers import (
+    COUNT,
     HONEST,
+    PLENTY,
     TASK,
     Desk,
     check,
@@ -103,6 +106,42 @@ def test_episodes_at_the_same_time_have_servers_of_their_own() -> None:
 
     for trace in asyncio.run(run()):
         assert told(trace) == ["1", "2"]
+
+
+def test_a_server_of_each_tasks_own_is_made_in_reset_and_holds_up_no_other_episode() -> None:
+    class Desks(vf.Environment):
+        tool_timeout = PLENTY
+
+        def reset(self, task: vf.Task) -> str:
+            self.tools = [tools(odd(tools=[COUNT | {"name": task.id}]))]
+            return "Begin."
+
+    async def run() -> tuple[list[vf.Trace], float]:
+        late = 0.0
+
+        async def tick() -> None:
+            nonlocal late
+            while True:
+                due = time.monotonic() + 0.01
+                await asyncio.sleep(0.01)
+                late = max(late, time.monotonic() - due)
+
+        ticking = asyncio.create_task(tick())
+        traces = await asyncio.gather(
+            *(
+                vf.rollout(Desks(), vf.Task(name, "Begin."), vf.ScriptedModel([{name: {}}, "."]))
+                for name in ("red", "blue")
+            )
+        )
+        ticking.cancel()
+        return traces, late
+
+    traces, late = asyncio.run(run())
+    for trace, name in zip(traces, ("red", "blue"), strict=True):
+        assert [tool["function"]["name"] for tool in trace.tools] == [name]
+        assert told(trace) == ["1"]
+    started = min(trace.timing["reset"] for trace in traces)  # a server each, for its list
+    assert late < started / 2
 
 
 def test_a_shared_server_is_started_once_and_again_when_it_is_lost() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import vf
 from docs.make_template_table import templates, tokenizer
 from tests.inference.chat_templates import HIDES_TOOLS
+from vf.environments.environment import Split
 from vf.runtime.errors import ConfigError
 from vf.trainer.commands.check_template import main as check
 from vf.trainer.commands.main import main
@@ -117,3 +120,21 @@ def test_a_run_whose_template_hides_the_tools_does_not_start(tmp_path: Path) -> 
         assert "refused" not in in_text
         assert "does not tell" not in in_text
     assert planned(tmp_path, "calculator", None, "inference.chat_template=chatml") == "increasing"
+
+
+def test_tools_that_only_reset_gives_are_expected_of_the_template(tmp_path: Path) -> None:
+    def shout(text: str) -> str:
+        """Shout."""
+        return text.upper()
+
+    class Given(vf.Environment):
+        def tasks(self, split: Split) -> Iterator[vf.Task]:
+            yield vf.Task(f"{split}-0", "Hello.")
+
+        def reset(self, task: vf.Task) -> str:
+            self.tools = [shout]
+            return "Hello."
+
+    vf.register("test-given-in-reset", Given)
+    with pytest.raises(ConfigError, match=r"kind \(tools\); it says: Conversation roles must"):
+        planned(tmp_path, "test-given-in-reset", templates()["gemma3"])

@@ -1,0 +1,55 @@
+"""Which tools an environment's episodes offer, for those who must know before the first one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from vf.environments.environment import Environment
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError
+from vf.traces.task import Task
+
+PATIENCE = 10.0  # seconds for the one `reset`, and again for its `close`
+
+
+async def offered_tools(environment: Environment, task: Task) -> list[dict[str, Any]]:
+    """Return the tools of an environment in OpenAI's format: the definition's, or an episode's.
+
+    Where the definition has none and there is a ``reset`` of its own, which may set ``self.tools``,
+    an episode is reset to see them. One whose ``reset`` fails or takes too long counts as without:
+    its rollouts will say what is wrong.
+
+    Args:
+        environment: The definition.
+        task: The task to reset it for.
+
+    Raises:
+        ConfigError: A tool cannot be used.
+    """
+    episode = environment.episode(0)
+    schemas = episode.toolbox.schemas()
+    if schemas or type(environment).reset is Environment.reset:
+        return schemas
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await call(episode.reset, task)
+            await episode.settle()
+        return episode.toolbox.schemas()
+    except ConfigError:
+        raise
+    except Exception:
+        return []
+    finally:
+        await _end(episode)
+
+
+async def _end(episode: Environment) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            try:
+                await call(episode.close)
+            finally:
+                await episode.release()
+    except Exception:  # a rollout will say so
+        return
