@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 from vf.inference.models.scripted_model import Script
-from vf.rubrics.group import AnyRubric
+from vf.rubrics.group import AnyRubric, check_rubric
 from vf.rubrics.rubric import Rubric, episode_return
 from vf.runtime.calling import call, instant
 from vf.runtime.errors import ConfigError
@@ -219,9 +219,9 @@ class Environment:
         """Return a fresh copy for one episode, with its own ``rng``.
 
         Raises:
-            ConfigError: A limit is out of range.
+            ConfigError: A limit is out of range, or the rubric is none.
         """
-        self.check_limits()
+        self.check_settings()
         episode = copy.copy(self)
         # A list of its own, which `reset` may append to; past a property, which stays in charge.
         episode.__dict__["tools"] = [*self._tool_entries()]
@@ -235,23 +235,29 @@ class Environment:
         """Look at what ``reset`` has set: called after it, before the model is asked.
 
         Raises:
-            ConfigError: A limit or a tool cannot be used.
+            ConfigError: A limit, the rubric or a tool cannot be used.
         """
-        self.check_limits()
+        self.check_settings()
         for entry in self._tool_entries():
             if isinstance(entry, ListedLater):
                 await entry.list_tools()
 
-    def check_limits(self) -> None:
-        """Check the limits.
+    def check_settings(self) -> None:
+        """Check the limits and the rubric.
 
         Raises:
-            ConfigError: One is not positive.
+            ConfigError: One cannot be used; says what to write.
         """
+        where = f"environment {self.id or type(self).__name__!r}"
         for name in ("max_turns", "max_tokens", "timeout", "tool_timeout"):
             limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise ConfigError(f"environment {self.id!r}: {name} must be positive, got {limit}")
+            number = isinstance(limit, int | float)
+            if limit is not None and not (number and limit > 0):
+                raise ConfigError(f"{where}: {name} must be positive, got {limit!r}")
+        try:
+            check_rubric(self.rubric)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
 
     def _tool_entries(self) -> tuple[Callable[..., Any] | ToolSet | Tool, ...]:
         if isinstance(self.tools, list | tuple) and tuple(self.tools) == self._boxed:

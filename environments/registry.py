@@ -97,6 +97,7 @@ def make(id: str, **kwargs: Any) -> Environment:
             "name a class that inherits from it, or a function that returns one"
         )
     environment.id = id if place is None else place.label
+    environment.check_settings()
     return environment
 
 

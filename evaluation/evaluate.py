@@ -243,6 +243,7 @@ async def evaluate(
     """
     if rollouts_per_example < 1 or max_concurrent < 1:
         raise ConfigError("rollouts_per_example and max_concurrent must be at least 1")
+    environment.check_settings()
     if tasks is None or isinstance(tasks, int):
         tasks = take_tasks(environment, "eval", tasks)
     if not tasks:

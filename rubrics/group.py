@@ -7,6 +7,7 @@ environments are closed by then.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -57,6 +58,27 @@ class GroupReward:
                 f"group reward {name_of(self.fn)!r}: weight must be above 0 and at most 1, "
                 f"got {self.weight}"
             )
+
+
+def check_rubric(rubric: object) -> None:
+    """Check that something is a rubric.
+
+    Raises:
+        ConfigError: It is not; says what to write.
+    """
+    if isinstance(rubric, list | tuple):
+        names = ", ".join(map(name_of, rubric))
+        said, write = "a list of functions", f"vf.WeightedSum([{names}])"
+    elif inspect.isclass(rubric):
+        said, write = f"the class {rubric.__name__}", f"{rubric.__name__}(...)"
+    elif not hasattr(rubric, "score") and callable(rubric):
+        name = name_of(rubric)
+        said, write = f"the function {name}", f"vf.Rubric(outcome={name})"
+    elif not hasattr(rubric, "score"):
+        said, write = repr(rubric), "vf.Rubric(outcome=...)"
+    else:
+        return
+    raise ConfigError(f"rubric is {said}, not a rubric; write rubric = {write}")
 
 
 async def score_group(rubric: AnyRubric, traces: Sequence[Trace], timeout: float) -> None:

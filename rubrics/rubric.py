@@ -22,6 +22,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Never
 
 from vf.rubrics.group import GroupReward, GroupScorer, apply_group_rewards
 from vf.rubrics.scorers import (
@@ -35,7 +36,7 @@ from vf.rubrics.scorers import (
     values_of,
 )
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, RubricError
+from vf.runtime.errors import ConfigError, RubricError, did_you_mean
 from vf.traces.trace import Score, Trace
 
 MAX_FLOOR = 0.1
@@ -95,14 +96,14 @@ class Rubric:
         rubric = vf.Rubric(outcome=correct, penalties=[vf.Penalty(extra_calls, weight=0.2)])
 
     Raises:
-        ConfigError: The cap or the floor is out of range or without effect, a weight is above
-            the cap, two functions of a kind share a name, or something is not a function of one
-            trace.
+        ConfigError: There is no outcome, the cap or the floor is out of range or without effect,
+            a weight is above the cap, two functions of a kind share a name, or something is not
+            a function of one trace.
     """
 
     def __init__(
         self,
-        outcome: Scorer,
+        outcome: Scorer | None = None,
         penalties: Iterable[Penalty | Scorer] | Mapping[str, Penalty | Scorer] = (),
         gates: Iterable[Scorer] | Mapping[str, Scorer] = (),
         metrics: Iterable[Scorer] | Mapping[str, Scorer] = (),
@@ -111,7 +112,10 @@ class Rubric:
         | Mapping[str, GroupReward | GroupScorer] = (),
         cap: float = MAX_CAP,
         floor: float = 0.0,
+        **unknown: Never,
     ) -> None:
+        if unknown or outcome is None or isinstance(outcome, list | tuple):
+            raise ConfigError(_advice(outcome, unknown))
         check_scorer(outcome)
         self.outcome = outcome
         self.penalties = {
@@ -251,6 +255,26 @@ def episode_return(trace: Trace) -> float:
     many steps.
     """
     return sum(trace.step_rewards)
+
+
+_PARAMETERS = ("outcome", "penalties", "gates", "metrics", "group_rewards", "cap", "floor")
+
+
+def _advice(outcome: object, unknown: Mapping[str, object]) -> str:
+    """Say what to write instead of a rubric without an outcome, such as one of verifiers."""
+    functions = unknown.get("funcs", outcome)
+    if isinstance(functions, list | tuple):
+        names = ", ".join(map(name_of, functions))
+        weights = f", weights={unknown['weights']}" if "weights" in unknown else ""
+        return (
+            "a Rubric has one outcome, and no list of functions; for their weighted sum, write "
+            f"vf.WeightedSum([{names}]{weights})"
+        )
+    if unknown:
+        name = next(iter(unknown))
+        hint = did_you_mean(name, _PARAMETERS)
+        return f"Rubric has no argument {name!r}.{hint} It takes: {', '.join(_PARAMETERS)}"
+    return "a Rubric needs an outcome, a function of the trace: vf.Rubric(outcome=...)"
 
 
 def group_rewards_by_name(

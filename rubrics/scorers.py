@@ -17,11 +17,14 @@ from enum import Enum
 from numbers import Real
 from typing import Any
 
+from vf.rubrics.returning import may_forget_to_return
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, InfrastructureError, RubricError
 from vf.runtime.process_pool import check_picklable, cpu_timeout, run_in_process
 from vf.traces.trace import Trace
 
+# What verifiers and TRL call a reward function's arguments, which they recognise by name.
+_FOREIGN = ("completion", "completions", "prompt", "prompts", "answer")
 Value = float | int | bool | None
 Scorer = Callable[[Trace], Value | Awaitable[Value]]
 
@@ -59,11 +62,19 @@ def check_scorer(fn: Callable[..., Any], takes: str = "the trace") -> None:
     if inspect.isclass(fn):
         raise ConfigError(f"{name_of(fn)!r} is a class; pass an instance, {name_of(fn)}(...)")
     try:
-        inspect.signature(fn).bind(object())
+        signature = inspect.signature(fn)
+    except ValueError:  # a builtin without one
+        signature = inspect.Signature([inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY)])
+    try:
+        signature.bind(object())
+        foreign = next(iter(signature.parameters)) in _FOREIGN
     except TypeError:
-        raise ConfigError(f"{name_of(fn)!r} must take one argument, {takes}") from None
-    except ValueError:  # a builtin without a signature
-        pass
+        foreign = True
+    if foreign:
+        raise ConfigError(
+            f"{name_of(fn)!r} must take one argument, {takes}; it takes {signature}. A trace has "
+            "trace.reply, trace.messages, trace.task.answer, trace.task.info"
+        )
     if cpu_timeout(fn) is not None:
         if inspect.iscoroutinefunction(fn):
             raise ConfigError(
@@ -169,9 +180,16 @@ def checked(value: object, part: Part) -> float | None:
     """Return a function's value as a float, or None.
 
     Raises:
-        RubricError: It is not a number, not finite, or out of its range.
+        RubricError: It is not a number, not finite, or out of its range; or it is None because
+            the function forgot to return.
     """
     if value is None:
+        if where := may_forget_to_return(part.fn):
+            number = "a number in [0, 1]" if part.range is Range.UNIT else part.range.value
+            raise RubricError(
+                f"the scorer {part.name!r} returned None: it can end without a return ({where}). "
+                f"Return {number} in every case, or write `return None` where it does not apply"
+            )
         return None
     # Real covers bool and NumPy's scalars, except NumPy's bool (called bool before NumPy 2).
     if not isinstance(value, Real) and type(value).__name__ not in ("bool", "bool_"):

@@ -108,6 +108,7 @@ class ToolBox:
             async with asyncio.timeout(timeout) as deadline:
                 _deadline.set(deadline)
                 result = await call(tool.fn, **arguments)
+            return _text_of(tool, result)
         except ToolError as error:
             event.kind, event.detail = "rejected", str(error)
             return f"Error: {error}"
@@ -129,7 +130,18 @@ class ToolBox:
             _deadline.set(None)
             event.detail = writable(event.detail)
             event.seconds = time.perf_counter() - started
+
+
+def _text_of(tool: Tool, result: object) -> str:
+    """Return a result as text.
+
+    Raises:
+        ToolFailure: It is nothing that a model could read.
+    """
+    try:
         return render_result(result)
+    except TypeError as error:
+        raise ToolFailure(f"tool {tool.name!r}: {error}") from error
 
 
 async def _all(runs: list[Coroutine[Any, Any, str]]) -> list[str]:

@@ -38,11 +38,15 @@ class Message:
 
     Attributes:
         role: ``system``, ``user``, ``assistant`` or ``tool``.
-        content: The text; half a surrogate pair in it becomes ``?``.
+        content: The text; half a surrogate pair in it becomes ``?``. A list of OpenAI's text
+            parts is joined, and None is ``""``. Images, audio and files are not supported.
         reasoning: What the model thought before it answered (assistant only).
         tool_calls: The calls the model asked for (assistant only).
         tool_call_id: Which call this answers (tool only).
         name: The tool's name (tool only).
+
+    Raises:
+        ConfigError: The content is not text.
     """
 
     role: Role
@@ -53,7 +57,7 @@ class Message:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        self.content = writable(self.content)
+        self.content = writable(_text(self.content))
         if self.reasoning is not None:
             self.reasoning = writable(self.reasoning)
 
@@ -119,16 +123,20 @@ def _tool_call(raw: object) -> ToolCall:
 
 
 def _text(content: object) -> str:
-    if content is None:
-        return ""
     if isinstance(content, str):
         return content
-    if isinstance(content, list) and all(
-        isinstance(part, Mapping) and part.get("type") == "text" and "text" in part
-        for part in content
-    ):
-        return "".join(str(part["text"]) for part in content)
-    raise ConfigError(f"message content must be text, got {type(content).__name__}")
+    if content is None:
+        return ""
+    if not isinstance(content, list):
+        raise ConfigError(f"message content must be text, got {type(content).__name__}")
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or "text" not in part:
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise ConfigError(
+                f"message content must be text, and holds a part of type {kind!r}: images, audio "
+                "and files are not supported"
+            )
+    return "".join(str(part["text"]) for part in content)
 
 
 def as_messages(prompt: str | list[Message] | list[dict[str, Any]]) -> list[Message]:

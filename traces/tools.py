@@ -237,15 +237,46 @@ def _place(fn: Callable[..., Any]) -> str:
 
 
 def render_result(value: object) -> str:
-    """Return a tool's result as the text of its tool message: text as it is, the rest as JSON."""
+    """Return a tool's result as the text of its tool message: text as it is, the rest as JSON.
+
+    What has no JSON but a text of its own, such as a number of NumPy's, becomes that text.
+
+    Raises:
+        TypeError: The value says nothing to a model that reads text; says what to return.
+    """
     if isinstance(value, str):
         return writable(value)
     if value is None:
         return "done"
+    kind = type(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"it returned {kind.__name__}; return text (.decode()). Images are not supported"
+        )
+    if _is_image(value):
+        raise TypeError(f"it returned an image ({kind.__name__}); images are not supported")
     try:
         return _ANY.dump_json(value).decode()
-    except ValueError:
+    except ValueError as error:
+        if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+            raise TypeError(
+                f"it returned an object of {kind.__name__}; return text, or what JSON can hold"
+            ) from error
         return str(value)
+
+
+_IMAGES = {"image_url", "data", "source"}  # where parts of OpenAI, MCP and Anthropic hold theirs
+
+
+def _is_image(value: object) -> bool:
+    """Return whether a value is a picture that draws itself, or holds an image part of an API."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    return any(
+        hasattr(part, "_repr_png_")
+        or hasattr(part, "savefig")
+        or (isinstance(part, dict) and "image" in str(part.get("type")) and _IMAGES & part.keys())
+        for part in parts
+    )
 
 
 def refuse_constant(constant: str) -> None:

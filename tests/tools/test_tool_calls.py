@@ -147,6 +147,19 @@ def test_two_tools_of_one_name_are_a_config_error() -> None:
         asyncio.run(vf.rollout(environment, TASK, vf.ScriptedModel(["a"])))
 
 
+def test_a_tool_that_returns_bytes_ends_the_rollout_and_is_named() -> None:
+    def screenshot() -> bytes:
+        return b"png"
+
+    environment = Kitchen()
+    environment.tools = [screenshot]
+    model = vf.ScriptedModel([{"screenshot": {}}, "Done."])
+    trace = asyncio.run(vf.rollout(environment, TASK, model))
+    assert trace.error is not None
+    assert (trace.error.boundary, trace.tool_events[0].kind) == ("tool", "error")
+    assert "tool 'screenshot': it returned bytes; return text" in trace.error.message
+
+
 def test_no_calls_give_no_messages() -> None:
     assert asyncio.run(ToolBox([]).run([], turn=0, timeout=1.0)) == []
 

@@ -101,9 +101,24 @@ def test_an_unknown_role_is_named_with_the_known_ones(role: Any) -> None:
 @pytest.mark.parametrize(
     "content", [3, {"text": "a"}, ["a"], [{"type": "image_url"}], [{"type": "text"}]]
 )
-def test_content_that_is_not_text_is_refused(content: object) -> None:
+def test_content_that_is_not_text_is_refused(content: Any) -> None:
     with pytest.raises(vf.ConfigError, match="content must be text"):
         vf.Message.from_openai({"role": "user", "content": content})
+    with pytest.raises(vf.ConfigError, match="content must be text"):
+        vf.Message("user", content)
+
+
+def test_what_is_not_supported_is_named() -> None:
+    picture: Any = [{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {}}]
+    with pytest.raises(vf.ConfigError, match=r"'image_url': images, audio .* not supported"):
+        vf.Message("user", picture)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"), [(None, ""), ([{"type": "text", "text": c} for c in "ab"], "ab")]
+)
+def test_content_in_openais_other_forms_is_text(content: Any, text: str) -> None:
+    assert vf.Message("assistant", content).content == text
 
 
 @pytest.mark.parametrize("call", ["add", {}, {"function": None}, {"function": {"arguments": "{}"}}])

@@ -134,7 +134,7 @@ def test_enums_and_literals_take_their_json_values_only() -> None:
         (True, "true"),
         ({"a": [1, (2, "é")]}, '{"a":[1,[2,"é"]]}'),
         (Colour.RED, "red"),
-        (b"\xff", "b'\\xff'"),
+        ({"type": "image", "name": "debian"}, '{"type":"image","name":"debian"}'),
     ],
 )
 def test_results_become_text(value: object, text: str) -> None:
@@ -151,3 +151,27 @@ def test_a_result_that_is_not_json_becomes_its_str() -> None:
             return "a thing"
 
     assert render_result(Thing()) == "a thing"
+
+
+class Picture:
+    """Draws itself, as PIL's do in a notebook."""
+
+    def _repr_png_(self) -> bytes:
+        return b"png"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (b"\xff", "returned bytes; return text"),
+        (bytearray(b"text"), "returned bytearray; return text"),
+        (Picture(), "returned an image .Picture.; images are not supported"),
+        ([{"type": "text", "text": "a"}, Picture()], "returned an image .list.; images are not"),
+        ([{"type": "image_url", "image_url": {"url": "data:"}}], "images are not supported"),
+        ({"type": "image", "data": "iVBO", "mimeType": "image/png"}, "images are not supported"),
+        (object(), "returned an object of object; return text, or what JSON can hold"),
+    ],
+)
+def test_a_result_that_no_model_can_read_is_refused(value: object, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        render_result(value)
