@@ -38,6 +38,7 @@ def as_trace(
     trace = Trace(name, task, seed=0)
     trace.messages = as_messages([{k: v for k, v in raw.items() if v} for raw in prompt])
     trace.prompt_messages = len(trace.messages)
+    trace.tools = environment.toolbox.schemas()
     recorded = list(environment.tool_events)
     waiting: list[ToolCall] = []
     for raw in completion:

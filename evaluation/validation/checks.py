@@ -76,6 +76,25 @@ def check_tools(schemas: Iterable[Mapping[str, Any]]) -> Finding:
     return Finding("tools", "ok", f"described, with valid schemas: {names}" if names else "none")
 
 
+def check_penalties(unread: Mapping[str, bool]) -> Finding:
+    """See that every penalty and gate applied to some rollout.
+
+    Args:
+        unread: By name, whether it was None for every rollout that was scored.
+    """
+    idle = [name for name, nowhere in unread.items() if nowhere]
+    if idle:
+        return Finding(
+            "penalties",
+            "fail",
+            f"{', '.join(idle)} applied to no rollout, and so cost nothing",
+            "leave it out of the rubric, or give it what it reads (tools, a search, a record in "
+            "Step.info); where only other agents could show it, allow the check: --allow penalties",
+        )
+    names = ", ".join(unread)
+    return Finding("penalties", "ok", f"each applied to some rollout: {names}" if names else "none")
+
+
 def _tool_problems(function: Mapping[str, Any]) -> list[str]:
     name, parameters = function["name"], function["parameters"]
     problems = []

@@ -21,7 +21,12 @@ from vf.evaluation.validation.agents import (
     Situation,
     answer_text,
 )
-from vf.evaluation.validation.checks import check_leaks, check_tasks, check_tools
+from vf.evaluation.validation.checks import (
+    check_leaks,
+    check_penalties,
+    check_tasks,
+    check_tools,
+)
 from vf.evaluation.validation.findings import AgentResult, Finding, Report
 from vf.evaluation.validation.hackers import hackers
 from vf.evaluation.validation.judging import (
@@ -43,6 +48,7 @@ DEFAULT_TASKS = 8
 CHECKS = (
     "tasks",
     "tools",
+    "penalties",
     "oracle",
     "deterministic",
     "leaks",
@@ -107,6 +113,7 @@ class _Validation:
         self.report = Report(environment.id or type(environment).__name__, len(self.tasks))
         self.notes = self._notes()
         self.prompts: dict[str, str] = {}  # and the tools: what is read before the first turn
+        self.unread: dict[str, bool] = {}  # penalties and gates, and whether all found nothing
         self.tools: dict[str, dict[str, Any]] = {}  # those of all episodes, by their JSON
 
     async def run(self) -> Report:
@@ -119,6 +126,7 @@ class _Validation:
         suite = [await self._act(agent) for agent in hackers(self.trap)]
         findings += [
             check_tools(self.tools.values()),
+            check_penalties(self.unread),
             solved,
             await self._deterministic(),
             check_leaks(self.prompts, self.tasks),
@@ -241,6 +249,8 @@ class _Validation:
             tools = {json.dumps(tool): tool for tool in trace.tools}
             self.tools.update(tools)
             self.prompts.setdefault(trace.task.id, "\n".join([*(m.content for m in told), *tools]))
+            for name, value in _process(trace):
+                self.unread[name] = self.unread.get(name, True) and value is None
             if trace.error is not None:
                 result.errors.append(f"task {trace.task.id!r}: {trace.error.message}")
         self.report.agents.append(result)
@@ -286,6 +296,11 @@ class _Validation:
                         "episodes out of it",
                     )
         return Finding("deterministic", "ok", "the same seed and replies give the same episode")
+
+
+def _process(trace: Trace) -> list[tuple[str, object]]:
+    """Return the penalties and gates of a trace that was scored."""
+    return [] if trace.score is None else [*(trace.score.penalties | trace.score.gates).items()]
 
 
 def _literal(text: str) -> str:

@@ -10,17 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from vf.rubrics.penalties.text import same_call, sampled_calls
+from vf.rubrics.penalties.text import same_call, sampled_calls, sampled_text
+from vf.rubrics.penalties.unread import no_such_tools, no_tools, tool_names, warn_unread
 from vf.rubrics.rubric import Penalty
 from vf.runtime.calling import instant
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, RubricError
 from vf.traces.trace import ToolEvent, Trace
 
 
 def tool_errors(weight: float = 0.1) -> Penalty:
     """Share of the tool calls that were malformed, invalid, unknown or rejected.
 
-    Range: [0, 1]; 0 without calls.
+    Range: [0, 1]; 0 without calls, and None in an environment without tools.
 
     Formula: failed calls / calls.
 
@@ -30,7 +31,9 @@ def tool_errors(weight: float = 0.1) -> Penalty:
     make no calls at all, which only the outcome can punish.
     """
 
-    def tool_errors(trace: Trace) -> float:
+    def tool_errors(trace: Trace) -> float | None:
+        if no_tools(trace, "tool_errors"):
+            return None
         events = trace.tool_events
         return sum(event.kind != "ok" for event in events) / len(events) if events else 0.0
 
@@ -44,7 +47,7 @@ def tool_errors(weight: float = 0.1) -> Penalty:
 def extra_tool_calls(weight: float = 0.1, free: int | str = 0, scale: int = 4) -> Penalty:
     """Tool calls beyond what the task needs.
 
-    Range: [0, 1].
+    Range: [0, 1]; None in an environment without tools.
 
     Formula: min(1, max(0, calls − free) / scale).
 
@@ -66,7 +69,10 @@ def extra_tool_calls(weight: float = 0.1, free: int | str = 0, scale: int = 4) -
     def beyond_by_turn(trace: Trace) -> list[float]:
         return _by_turn(trace, trace.tool_events[_allowed(trace, free) :])
 
-    ramp = _ramp("extra_tool_calls", lambda trace: len(trace.tool_events), free, scale, weight)
+    def calls(trace: Trace) -> int | None:
+        return None if no_tools(trace, "extra_tool_calls") else len(trace.tool_events)
+
+    ramp = _ramp("extra_tool_calls", calls, free, scale, weight)
     return replace(ramp, turns=beyond_by_turn)
 
 
@@ -100,7 +106,7 @@ def tool_cost(
 
     Every call is charged that reached a tool or could have, failed ones included.
 
-    Range: [0, 1].
+    Range: [0, 1]; None in an environment without tools, or with none that has a price.
 
     Formula: min(1, Σ price(call) / budget).
 
@@ -127,7 +133,10 @@ def tool_cost(
         raise ConfigError("tool_cost: every price is 0, so nothing costs anything")
     prices = dict(prices)
 
-    def tool_cost(trace: Trace) -> float:
+    def tool_cost(trace: Trace) -> float | None:
+        priced = bool(other) or not prices.keys().isdisjoint(tool_names(trace))
+        if no_such_tools(trace, "tool_cost", prices, priced):
+            return None
         spent = sum(prices.get(event.name, other) for event in trace.tool_events)
         return min(1.0, spent / budget)
 
@@ -137,7 +146,7 @@ def tool_cost(
 def repeated_calls(weight: float = 0.1, scale: int = 4, ignore: Collection[str] = ()) -> Penalty:
     """Tool calls that repeat an earlier one, with the same arguments.
 
-    Range: [0, 1].
+    Range: [0, 1]; None in an environment without tools.
 
     Formula: min(1, repeats / scale), a repeat being a call with the name and the arguments of an
     earlier call; the order of the arguments and spaces between them do not matter.
@@ -158,7 +167,9 @@ def repeated_calls(weight: float = 0.1, scale: int = 4, ignore: Collection[str] 
     """
     ignored = frozenset([ignore] if isinstance(ignore, str) else ignore)
 
-    def repeats(trace: Trace) -> int:
+    def repeats(trace: Trace) -> int | None:
+        if no_tools(trace, "repeated_calls"):
+            return None
         keys = [same_call(call) for call in sampled_calls(trace) if call.name not in ignored]
         return len(keys) - len(set(keys))
 
@@ -168,7 +179,7 @@ def repeated_calls(weight: float = 0.1, scale: int = 4, ignore: Collection[str] 
 def verbosity(weight: float = 0.1, free: int = 256, scale: int = 256) -> Penalty:
     """Sampled tokens beyond a soft limit.
 
-    Range: [0, 1].
+    Range: [0, 1]; None where an API does not tell the tokens.
 
     Formula: min(1, max(0, tokens − free) / scale). With free = L_max − L_cache and
     scale = L_cache it is the soft overlong punishment, with its sign changed.
@@ -176,8 +187,7 @@ def verbosity(weight: float = 0.1, free: int = 256, scale: int = 256) -> Penalty
     Source: DAPO (arXiv:2503.14476), equation 13.
 
     Known ways to game it: none by splitting turns, for all are counted; terse answers that leave
-    out the reasoning, where ``free`` is below what the task needs. Counts 0 where an API does
-    not tell the tokens.
+    out the reasoning, where ``free`` is below what the task needs.
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.
@@ -187,13 +197,20 @@ def verbosity(weight: float = 0.1, free: int = 256, scale: int = 256) -> Penalty
     Raises:
         ConfigError: ``scale`` is below 1.
     """
-    return _ramp("verbosity", lambda trace: trace.completion_tokens, free, scale, weight)
+
+    def tokens(trace: Trace) -> int | None:
+        if trace.completion_tokens or not sampled_text(trace):
+            return trace.completion_tokens
+        warn_unread(trace.environment, "verbosity", "the model's API does not tell the tokens")
+        return None
+
+    return _ramp("verbosity", tokens, free, scale, weight)
 
 
 def code_timeouts(weight: float = 0.1, scale: int = 2) -> Penalty:
     """Code of the model that was killed for taking too long, in its tool calls and in grading.
 
-    Range: [0, 1]; 0 where the environment does not count them.
+    Range: [0, 1]; None where the environment does not count them.
 
     Formula: min(1, timeouts / scale), as counted in ``trace.info["code_timeouts"]``.
 
@@ -209,21 +226,27 @@ def code_timeouts(weight: float = 0.1, scale: int = 2) -> Penalty:
         ConfigError: ``scale`` is below 1.
     """
 
-    def timeouts(trace: Trace) -> int:
-        return int(trace.info.get("code_timeouts", 0))
+    def timeouts(trace: Trace) -> int | None:
+        if "code_timeouts" in trace.info or not trace.turns:
+            return int(trace.info.get("code_timeouts", 0))
+        why = 'step puts no Step.info["code_timeouts"] into the trace'
+        warn_unread(trace.environment, "code_timeouts", why)
+        return None
 
     return _ramp("code_timeouts", timeouts, 0, scale, weight)
 
 
 def _ramp(
-    name: str, count: Callable[[Trace], int], free: int | str, scale: int, weight: float
+    name: str, count: Callable[[Trace], int | None], free: int | str, scale: int, weight: float
 ) -> Penalty:
-    """Return the penalty min(1, max(0, count − free) / scale)."""
+    """Return the penalty min(1, max(0, count − free) / scale); None where there is no count."""
     if scale < 1:
         raise ConfigError(f"{name}: scale must be at least 1, got {scale}")
 
-    def ramp(trace: Trace) -> float:
-        return min(1.0, max(0, count(trace) - _allowed(trace, free)) / scale)
+    def ramp(trace: Trace) -> float | None:
+        if (counted := count(trace)) is None:
+            return None
+        return min(1.0, max(0, counted - _allowed(trace, free)) / scale)
 
     ramp.__name__ = name  # by which a rubric records it, and errors call it
     return Penalty(ramp, weight)
@@ -235,4 +258,8 @@ def _by_turn(trace: Trace, events: Iterable[ToolEvent]) -> list[float]:
 
 
 def _allowed(trace: Trace, free: int | str) -> int:
-    return int(trace.task.info[free]) if isinstance(free, str) else free
+    if not isinstance(free, str):
+        return free
+    if free not in trace.task.info:
+        raise RubricError(f"free = {free!r}, but task {trace.task.id!r} has no info[{free!r}]")
+    return int(trace.task.info[free])

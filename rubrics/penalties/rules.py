@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from vf.rubrics.penalties.patterns import Pattern, compiled
 from vf.rubrics.penalties.text import argument_texts, sampled_calls, sampled_text
+from vf.rubrics.penalties.unread import no_such_tools, tool_names
 from vf.rubrics.rubric import Penalty
 from vf.rubrics.scorers import Part, Scorer, checked, name_of
 from vf.runtime.calling import call as run
@@ -26,7 +27,7 @@ def forbidden_calls(
 ) -> Penalty:
     """Calls of forbidden tools, or with forbidden arguments, whether they succeeded or not.
 
-    Range: [0, 1].
+    Range: [0, 1]; None in an environment that has none of these tools.
 
     Formula: min(1, forbidden calls / scale).
 
@@ -51,7 +52,9 @@ def forbidden_calls(
     if scale < 1:
         raise ConfigError(f"forbidden_calls: scale must be at least 1, got {scale}")
 
-    def forbidden_calls(trace: Trace) -> float:
+    def forbidden_calls(trace: Trace) -> float | None:
+        if rules.idle(trace):
+            return None
         return min(1.0, rules.broken(trace) / scale)
 
     return Penalty(forbidden_calls, weight)
@@ -60,7 +63,7 @@ def forbidden_calls(
 def keeps_policy(forbidden: Mapping[str, str | None]) -> Scorer:
     """A gate: no forbidden tool was called, and no forbidden argument given.
 
-    Range: True or False.
+    Range: True or False; None in an environment that has none of these tools.
 
     Formula: forbidden calls = 0, counted as by :func:`forbidden_calls`.
 
@@ -78,7 +81,9 @@ def keeps_policy(forbidden: Mapping[str, str | None]) -> Scorer:
     """
     rules = _Rules(forbidden, "keeps_policy")
 
-    def keeps_policy(trace: Trace) -> bool:
+    def keeps_policy(trace: Trace) -> bool | None:
+        if rules.idle(trace):
+            return None
         return rules.broken(trace) == 0
 
     return keeps_policy
@@ -153,10 +158,17 @@ class _Rules:
             raise ConfigError(
                 f"{owner}: name what is forbidden: a dict of tool name to a pattern, or to None"
             )
+        self._owner = owner
         self._rules = [
             (tool, None if pattern is None else Pattern(pattern, owner))
             for tool, pattern in forbidden.items()
         ]
+
+    def idle(self, trace: Trace) -> bool:
+        """Return whether no rule is about a tool that there was, and warn if so."""
+        names = [tool for tool, _ in self._rules]
+        found = any(fnmatchcase(name, tool) for name in tool_names(trace) for tool in names)
+        return no_such_tools(trace, self._owner, names, found)
 
     def broken(self, trace: Trace) -> int:
         """Return how many calls break a rule. A malformed call has no name, and never ran."""

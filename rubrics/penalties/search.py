@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from vf.rubrics.outcomes import exact, marked, token_f1
 from vf.rubrics.penalties.effort import extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Penalty, Rubric
-from vf.runtime.errors import ConfigError, did_you_mean
+from vf.runtime.errors import ConfigError, RubricError, did_you_mean
 from vf.traces.trace import Trace
 
 Outcome = Literal["em", "f1"]
@@ -139,8 +139,18 @@ def _form(trace: Trace) -> float:
 
 
 def search_record(trace: Trace) -> dict[str, Any]:
-    """Return the record of the search; empty if a limit ended the rollout before the first step."""
+    """Return the record of the search; empty if a limit ended the rollout before the first step.
+
+    Raises:
+        RubricError: There is none; says how the environment is to keep it.
+    """
     if trace.truncated and not trace.turns:
         return {"queries": [], "found": [], "opened": []}
+    if "search" not in trace.info:
+        raise RubricError(
+            f"environment {trace.environment!r}: its rubric reads what was searched, but the trace "
+            "has no record of it; give it tools = [vf.search.SearchTools(...)], and end step with "
+            "return vf.search.recorded(await self.run_tools(reply), self)"
+        )
     record: dict[str, Any] = trace.info["search"]
     return record

@@ -26,6 +26,7 @@ def make_trace(
         environment="e",
         task=vf.Task("t", "p", info=info),
         seed=0,
+        tools=[{"type": "function", "function": {"name": "add"}}],
         tool_events=[ToolEvent(0, str(i), "add", kind) for i, kind in enumerate(kinds)],
         turns=[Turn(9, count, "stop", 0.1) for count in tokens or ()],
     )
@@ -79,7 +80,7 @@ def test_they_are_named_after_themselves_and_carry_their_weight() -> None:
 
 
 def test_a_task_without_the_named_info_is_an_error_not_a_penalty() -> None:
-    with pytest.raises(RubricError, match="'extra_tool_calls' raised KeyError: 'needed'"):
+    with pytest.raises(RubricError, match=r"free = 'needed', but task 't' has no info\['needed'\]"):
         penalty_of(extra_tool_calls(free="needed"), make_trace([]))
 
 

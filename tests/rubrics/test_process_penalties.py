@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any, cast
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 
 import vf
 from tests.rubrics.traces import Call, make_trace, penalty_of
+from vf.rubrics import penalties
 from vf.rubrics.penalties import bad_format, extra_turns, repeated_calls, repetition, tool_cost
+from vf.rubrics.penalties.unread import warn_unread
 from vf.runtime.errors import RubricError
 
 SETTINGS = settings(deadline=None, max_examples=60)
@@ -123,3 +126,42 @@ def test_a_format_that_takes_too_long_on_a_text_is_an_error_not_a_penalty(
 def test_bad_settings_are_config_errors(make: Callable[[], vf.Penalty], said: str) -> None:
     with pytest.raises(vf.ConfigError, match=said):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "tools", "why"),
+    [
+        (penalties.tool_errors, [], "the environment has no tools"),
+        (penalties.extra_tool_calls, [], "the environment has no tools"),
+        (penalties.repeated_calls, [], "the environment has no tools"),
+        (lambda: tool_cost({"web": 1}, 4), [], "the environment has no tools"),
+        (lambda: tool_cost({"web": 1}, 4), ["wbe"], "no tool 'web'; there are: wbe"),
+        (lambda: penalties.forbidden_calls({"sh*": None}), ["bash"], r"'sh\*'; there are: bash"),
+        (penalties.code_timeouts, ["python"], r"step puts no Step.info\[.code_timeouts.\]"),
+        (lambda: penalties.verbosity(), ["web"], "does not tell the tokens"),
+    ],
+)
+def test_a_penalty_that_finds_nothing_to_read_says_so_once_and_does_not_apply(
+    make: Callable[[], vf.Penalty], tools: list[str], why: str
+) -> None:
+    trace = make_trace("said", tokens=[0], tools=tools)
+    rubric = vf.Rubric(outcome=lambda trace: 1.0, penalties=[make()])
+    warn_unread.cache_clear()
+    with pytest.warns(UserWarning, match=f"environment 'e': .*{why}") as said:
+        scores = [asyncio.run(rubric.score(trace)) for _ in range(3)]
+    assert [(s.reward, *s.penalties.values()) for s in scores] == [(1.0, None)] * 3
+    assert len(said) == 1
+
+
+def test_a_gate_on_tools_that_are_not_there_says_so() -> None:
+    rubric = vf.Rubric(lambda trace: 1.0, gates=[penalties.keeps_policy({"rm": None})])
+    warn_unread.cache_clear()
+    with pytest.warns(UserWarning, match="'keeps_policy' .* no tool 'rm'"):
+        score = asyncio.run(rubric.score(make_trace("said")))
+    assert score.gates == {"keeps_policy": None}
+
+
+def test_a_call_that_no_tool_answers_is_something_to_read() -> None:
+    trace = make_trace([("rm", {})], kinds=["unknown_tool"], tools=[])
+    assert penalty_of(penalties.tool_errors(), trace) == 1.0
+    assert penalty_of(penalties.forbidden_calls({"rm": None}), trace) == 1.0

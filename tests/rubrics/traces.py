@@ -19,6 +19,7 @@ def make_trace(
     kinds: Sequence[ToolEventKind] = (),
     outcome: float | None = None,
     task: str = "t",
+    tools: Sequence[str] = ("web", "bash", "search"),
     **info: Any,
 ) -> vf.Trace:
     """Return a trace in which the model said texts and made calls, one message each.
@@ -29,11 +30,13 @@ def make_trace(
         kinds: What became of the calls, in order; ``ok`` by default.
         outcome: Scored so, if given.
         task: The task's id.
+        tools: Names of the tools on offer.
         info: The task's info.
     """
     trace = vf.Trace(environment="e", task=vf.Task(task, "prompt", info=info), seed=0)
     trace.messages = [vf.Message("user", "prompt"), vf.Message("assistant", "not sampled")]
     trace.prompt_messages = 2
+    trace.tools = [{"type": "function", "function": {"name": name}} for name in tools]
     for turn, each in enumerate(said):
         message = vf.Message("assistant", each if isinstance(each, str) else "")
         trace.messages.append(message)

@@ -13,6 +13,7 @@ from tests.evaluation.validation import faulty
 from vf.evaluation.validation.findings import Report
 from vf.evaluation.validation.validate import CHECKS, validate
 from vf.inference.models.scripted_model import Script
+from vf.rubrics.penalties.unread import warn_unread
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container.opening import open_container
 
@@ -114,6 +115,14 @@ def test_a_tool_that_nobody_described(environment: vf.Environment) -> None:
     assert failures(report) == ["tools"]
     for problem in ("add has no description", "'a' has no description", "'b' has no description"):
         assert problem in report.finding("tools").detail
+
+
+def test_a_penalty_that_finds_nothing_to_read() -> None:
+    warn_unread.cache_clear()
+    with pytest.warns(UserWarning, match="'tool_errors' has nothing to read"):
+        report = validated(faulty.Sums(penalties=[vf.penalties.tool_errors()]))
+    assert failures(report) == ["penalties"]
+    assert "tool_errors applied to no rollout" in report.finding("penalties").detail
 
 
 SAYS = "All tests passed."
