@@ -101,7 +101,7 @@ def computed(trace: vf.Trace) -> None:
     ],
 )
 def test_a_scorer_that_forgets_to_return_is_named_with_its_line(place: Place, fn: Any) -> None:
-    where = rf"{fn.__name__}' returned None: .*test_rubric_scoring\.py, line \d+.*`return None`"
+    where = rf"{fn.__name__}' returned None: .*test_rubric_mistakes\.py, line \d+.*`return None`"
     with pytest.raises(RubricError, match=where):
         score(place(fn))
 
