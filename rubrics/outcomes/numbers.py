@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -20,11 +21,29 @@ from vf.traces.trace import Trace
 
 # Commas only where they part thousands. Every part is bounded, so matching takes linear time.
 _NUMBER = re.compile(
-    r"(?<![\w.])([-+]?)"
-    r"(\d{1,3}(?:,\d{3}){1,100}(?!\d)|\d{1,400})?(\.\d{1,400})?"
+    r"(?<![\w.])(\d{1,3}(?:,\d{3}){1,100}(?!\d)|\d{1,400})?(\.\d{1,400})?"
     r"(?:[eE]([-+]?\d{1,3}))?(?:\s?/\s?(\d{1,400}))?(?!\w)(?![.,/]\d)"
 )
 _DIGIT = re.compile(r"\d")
+_DASHES = (
+    "−˗⁻₋➖"  # beside those that Unicode calls dashes: minus, modifier, raised, lowered, emoji
+)
+_OPENING = "([{*_`'\"\\"  # what may stand between a sign and its number, beside spaces and currency
+_SIGN_WORD = re.compile(r"\b(minus|negative|plus|positive)$", re.IGNORECASE)
+# What makes another number of the one behind it: a function, a relation, an absolute value.
+_CHANGES_NEXT = re.compile(
+    r"[√∛∜±∓≠≤≥≮≯<^|/×÷·]$|[!<>]=$|\\(?:pm|mp|neq?|leq?|geq?|lt|gt|not)$|(?<![-=>])>$"
+    r"|\b(?:sqrt|root|half|log|ln|exp|sin|cos|tan)(?:\s+of)?$|\b(?:twice|double|not)$",
+    re.IGNORECASE,
+)
+_TAG = re.compile(r"<[^<>]*>$")
+# What makes another number, or a range, of the one before it.
+_CHANGES_LAST = re.compile(
+    r"\s*-?(?:hundred|thousand|million|billion|trillion|dozen|lakh|crore|mio|mln|bn|pi)s?\b"
+    r"|\s*(?:point\b|and\s+(?:a|one|two|three)\s)|\s+or\s+(?:more|less|fewer|so|higher|lower)\b"
+    r"|\s*[√π∞±∓^×÷·]|\+|\s*-\s*$",
+    re.IGNORECASE,
+)
 
 
 def numeric(
@@ -33,8 +52,10 @@ def numeric(
     """1 if the answer is a number near enough to ``task.answer``, 0 otherwise.
 
     An answer holds exactly one number: whole, decimal, with commas between thousands, with an
-    exponent, or a fraction such as ``3/4``. Words and units around it do not matter; a second
-    number makes it no answer. Compared without rounding, however large.
+    exponent, or a fraction such as ``3/4``. Its sign may be any dash, with spaces or a currency
+    behind it (``–5``, ``- 5``, ``-$5``), or a word (``minus 5``). Words and units around it do
+    not matter, but what changes its value makes it no answer: a second number, ``5 million``,
+    ``5½``, ``x - 5``, ``√5``, ``≥ 5``. Compared without rounding, however large.
 
     Range: 0 or 1.
 
@@ -80,14 +101,19 @@ def only_number(text: str) -> Fraction | None:
     """Return the text's only number, exactly; None if it has none, several, or a broken one."""
     if len(text) > 2000:
         return None
-    text = text.replace("−", "-").replace("\u00a0", " ")
+    text = "".join(_plain(character) for character in text)
     found = [match for match in _NUMBER.finditer(text) if _DIGIT.search(match[0])]
     if len(found) != 1:
         return None
     match = found[0]
-    if _DIGIT.search(text[: match.start()] + " " + text[match.end() :]):
-        return None  # digits that belong to no number, such as those of 3.1.4 or x2
-    sign, whole, decimals, exponent, below = match.groups()
+    before, after = text[: match.start()], text[match.end() :]
+    # Digits that belong to no number (those of 3.1.4, x2), superscripts, ½ and numerals.
+    if any(map(str.isnumeric, before + after)):
+        return None
+    sign = _sign(before)
+    if sign is None or _CHANGES_LAST.match(after) or _is_hidden(after[:1]):
+        return None
+    whole, decimals, exponent, below = match.groups()
     if not whole and not decimals:
         return None
     value = Fraction((whole or "0").replace(",", "") + (decimals or ""))
@@ -96,7 +122,55 @@ def only_number(text: str) -> Fraction | None:
         if not int(below):
             return None
         value /= int(below)
-    return -value if sign == "-" else value
+    return sign * value
+
+
+def _plain(character: str) -> str:
+    """Return a character as ASCII writes it, if it is a dash, a plus or a space."""
+    if character.isascii():
+        return character
+    if character in _DASHES or unicodedata.category(character) == "Pd":
+        return "-"
+    if character.isspace():
+        return " "
+    return "+" if character in "＋﹢➕" else character
+
+
+def _is_hidden(character: str) -> bool:
+    """Return whether a character cannot be seen by itself: a joiner, or an accent."""
+    return unicodedata.category(character or " ") in ("Cc", "Cf", "Mn", "Me")
+
+
+def _sign(before: str) -> int | None:
+    """Return the sign of the number that a text comes before; None if its value is another."""
+    end = len(before)
+    while end and (
+        before[end - 1].isspace()
+        or before[end - 1] in _OPENING
+        or unicodedata.category(before[end - 1]) == "Sc"
+    ):
+        end -= 1
+    rest, gap = before[:end], before[end:]
+    if word := _SIGN_WORD.search(rest):
+        head = rest[: word.start()].rstrip()
+        if head.endswith(("+", "-")) or re.search(r"\b(?:or|minus|negative|plus)$", head, re.I):
+            return None  # minus minus 5, plus or minus 5
+        return -1 if word[1].lower() in ("minus", "negative") else 1
+    if rest.endswith(("+", "-")):
+        head = rest[:-1].rstrip()
+        joined = head == rest[:-1] or gap[:1].isspace()  # x-5 and x - 5, but not: x is -5
+        if head.endswith(("+", "-")) or _SIGN_WORD.search(head) or _alters(head):
+            return None
+        if joined and head and (head[-1].isalnum() or head[-1] in ")]}.%"):
+            return None  # something less 5, or a dash between words
+        return -1 if rest[-1] == "-" else 1
+    return None if _alters(rest) else 1
+
+
+def _alters(before: str) -> bool:
+    """Return whether the end of a text makes another number of the one behind it."""
+    changes = _CHANGES_NEXT.search(before) and not _TAG.search(before)
+    return bool(changes) or _is_hidden(before[-1:])
 
 
 def _golden(trace: Trace) -> Fraction:

@@ -54,6 +54,82 @@ def test_a_text_holds_one_number_or_none(text: str, value: Any) -> None:
     assert only_number(text) == value
 
 
+DASHES = "-−–—‒―‐‑﹣－⁻➖"
+
+
+@given(
+    st.sampled_from(["", "x = ", "it is: ", "**", "("]),
+    st.sampled_from([*DASHES, "minus ", "Negative "]),
+    st.sampled_from(["", " ", "\u00a0", "$", " €", "\\$", "(", "{"]),
+    st.integers(1, 10**9),
+)
+def test_no_spelling_of_a_minus_is_lost(before: str, minus: str, gap: str, value: int) -> None:
+    assert only_number(f"{before}{minus}{gap}{value}") == -value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("it is -5", -5),
+        ("$-5", -5),
+        ("-5 °C", -5),
+        ("the change: +5", 5),
+        ("plus 5", 5),
+        ("<b>-5</b>", -5),
+        ("=> 5", 5),
+        ("x := 5", 5),
+        ("- 3 / 4", Fraction(-3, 4)),
+        ("5e−3", Fraction(1, 200)),
+        ("5 - because", 5),
+        ("5!", 5),
+        ("-٥", -5),
+        # A second sign, or a dash that is no sign:
+        ("--5", None),
+        ("+-5", None),
+        ("minus -5", None),
+        ("plus or minus 5", None),
+        ("x - 5", None),
+        ("x-5", None),
+        ("Total – 5", None),
+        ("answer—5", None),
+        ("5-", None),
+        ("5 −", None),
+        # Another number than its digits say:
+        ("5 million", None),
+        ("5 dozen", None),
+        ("5½", None),
+        ("5 ½", None),
+        ("5²", None),
+        ("5 Ⅷ", None),
+        ("5 and a half", None),
+        ("5 point five", None),
+        ("√5", None),
+        ("sqrt(5)", None),
+        (r"\sqrt{5}", None),
+        ("half of 5", None),
+        ("5π", None),
+        ("5 π", None),
+        # Several numbers:
+        ("±5", None),
+        (r"\pm 5", None),
+        ("> 5", None),
+        ("≥ 5", None),
+        ("!= 5", None),
+        ("≠5", None),
+        ("not 5", None),
+        ("5+", None),
+        ("5 or more", None),
+        ("|-5|", None),
+        # What cannot be seen:
+        ("-\u200b5", None),
+        ("5\u0338", None),
+        ("5\u20e3", None),
+    ],
+)
+def test_what_stands_around_a_number_is_part_of_its_value(text: str, value: Any) -> None:
+    assert only_number(text) == value
+
+
 @given(st.integers(-(10**30), 10**30))
 def test_every_whole_number_is_read_back(value: int) -> None:
     assert only_number(f"so {value}.") == value
