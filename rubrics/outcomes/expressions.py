@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -24,6 +25,9 @@ _MAX_EXPRESSION = 1000  # characters
 _CHAIN = re.compile(
     r"=[^,;]*=|\\(?:approx|simeq|sim|cong|equiv|neq?|to|implies|iff)\b|arrow\b|[≈≃∼≅≡≠→⇒⇔]"
 )
+# A relation or a negation with nothing on one side: Math-Verify would read the other alone.
+_RELATION = r"(?:[<>≤≥≪≫~!¬]|\\(?:leq?|geq?|lt|gt|ll|gg|neg|lnot|not)(?![a-zA-Z]))"
+_OPEN = re.compile(rf"^\s*{_RELATION}|[<>≤≥≪≫]\s*$")
 
 
 def math_equal(
@@ -41,7 +45,9 @@ def math_equal(
 
     Source: Math-Verify (https://github.com/huggingface/Math-Verify), of which a string of
     several answers (``5 or 6``, ``x = 6 = 5``, ``5 \approx 6``), an equation between numbers
-    (``3 = 5``) and an answer with unbalanced braces are refused beforehand.
+    (``3 = 5``), half a relation (``\geq 5``) and an answer with unbalanced braces are refused
+    beforehand. So is one of which it reads only a part, as of ``6 \lor 5``: there is then a
+    number that may be replaced by another without a change of the answer's value.
 
     Known ways to game it: restating the problem where the answer is an expression equal to it
     (``2^{10}`` for "compute 2^{10}"); there, use :func:`numeric`. Percentages equal both the
@@ -72,8 +78,8 @@ def math_equal(
         if golden is None:
             raise wrong_answer("math_equal", trace, "one expression that Math-Verify can read")
         stated = [_expression(text) for text in stated_answers(extract, trace)]
-        chained = any(text and _CHAIN.search(text) for text in stated)
-        if not all(stated) or (chained and not _CHAIN.search(golden)):
+        refused = [form for form in (_CHAIN, _OPEN) if not form.search(golden)]
+        if any(text is None or any(form.search(text) for form in refused) for text in stated):
             stated = []  # some are not one expression; the golden one is looked at all the same
         try:
             equal = await run_in_process(_all_equal, golden, stated, precision, timeout=timeout)
@@ -89,6 +95,7 @@ def math_equal(
 
 def _expression(text: str) -> str | None:
     """Return an answer as one expression; None if it is not one."""
+    text = "".join("-" if unicodedata.category(c) == "Pd" or c in "−˗" else c for c in text)
     # Without the dollar signs and the final period around it.
     text = text.strip().rstrip(".").strip().removeprefix("\\(").removesuffix("\\)").strip("$ ")
     depth = 0

@@ -227,6 +227,60 @@ def test_expressions_are_compared_by_what_they_mean(stated: str, answer: Any, va
     assert score(MATH, f"So \\boxed{{{stated}}}.", answer) == value
 
 
+# Whatever is no operation on numbers: Math-Verify reads one side and drops the other.
+CONNECTORS = (
+    r"\lor \land \vee \cup \cap \sqcup \oplus \setminus \mid \parallel \in \ni \subset \prec "
+    r"\ll \doteq \propto \asymp \bowtie \vdash \coloneqq \mapsto \therefore \forall \atop \brace "
+    r"\dots \vdots \bullet \circ \ast \star \amalg \tag \hline \par \space \| \/ \& \# \cases \leq "
+    r"\operatorname{or} \hbox{or} \text{,} \underline{} \hphantom{x} \thicksim \\ \; i.e. "
+    ":= =: => -> <=> | || & && _ ~ <> // :: .. ... … ? @ # ` · ∪ ∩ ∨ ∧ ∈ ⊂ ← ↔ ∥ ≝ ∝ "
+    "{} () [] (or) [or] {or} ;or 、 ， 或 и \u200b \u00a0 \u2003"
+)
+
+
+def test_of_two_numbers_none_is_dropped() -> None:
+    boxes = [
+        f"\\boxed{{{one}{gap}{each}{gap}{other}}}"
+        for each in CONNECTORS.split(" ")
+        for one, other in ((5, 6), (6, 5))
+        for gap in ("", " ")
+    ]
+
+    async def run() -> list[float]:
+        return await asyncio.gather(*(MATH(answered(box, "5")) for box in boxes))
+
+    paid = [box for box, value in zip(boxes, asyncio.run(run()), strict=True) if value]
+    assert paid == []
+
+
+@pytest.mark.parametrize(
+    ("stated", "answer", "value"),
+    [
+        ("- 5", "-5", 1.0),
+        ("–5", "-5", 1.0),
+        ("—5", "5", 0.0),
+        ("6–5", "1", 1.0),
+        (r"\geq 5", "5", 0.0),
+        ("< 5", "5", 0.0),
+        ("5 >", "5", 0.0),
+        (r"\neg 5", "5", 0.0),
+        ("!5", "5", 0.0),
+        (r"x \leq 5", r"x \leq 5", 1.0),
+        (r"25 \text{ cm}^2", "25", 1.0),
+        ("1,234", "1234", 1.0),
+        ("101_2", "101_2", 1.0),
+        (r"1\frac12", "1.5", 1.0),
+        (r"x \in [0, \infty)", r"[0, \infty)", 1.0),
+        (r"(1,2) \cup (3,4)", r"(1,2) \cup (3,4)", 1.0),
+        (r"(1,2) \cup (5,6) \lor (3,4)", "(3,4)", 0.0),
+        (r"a \lor b", "b", 0.0),
+        ("b + a", "a + b", 1.0),
+    ],
+)
+def test_all_of_an_expression_is_read(stated: str, answer: str, value: float) -> None:
+    assert score(MATH, f"So \\boxed{{{stated}}}.", answer) == value
+
+
 @pytest.mark.parametrize(
     "reply",
     [
