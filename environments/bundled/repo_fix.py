@@ -59,7 +59,7 @@ class RepoFix(Environment):
         sandbox: Where code runs; see :func:`~vf.sandbox.container.source.sandbox_source`.
         bugs: Broken modules in each repository, 1 to 3.
         num_train: Tasks in the train split.
-        num_eval: Tasks in the eval split; no bug is in both.
+        num_eval: Tasks in the eval split; no module is in both.
         free_calls: Tool calls that cost nothing.
         bash_timeout: Seconds for one command, at most 20.
         seed: Seed of the tasks.
@@ -113,7 +113,7 @@ class RepoFix(Environment):
         )
 
     def tasks(self, split: Split) -> Iterator[Task]:
-        """Yield different repositories; no bug is in both splits.
+        """Yield different repositories; no module is in both splits.
 
         Raises:
             ConfigError: There are not so many different ones.
@@ -127,7 +127,8 @@ class RepoFix(Environment):
 
     def oracle(self, task: Task) -> Script:
         """Write the right source over every broken module."""
-        package, right = task.info["package"], {module.name: module.source for module in MODULES}
+        package = task.info["package"]
+        right = {module.name: module.source for known in MODULES.values() for module in known}
         repairs: list[Line] = [
             {"write_file": {"path": f"{package}/{name}.py", "content": right[name]}}
             for name in task.info["bugs"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +14,8 @@ import pytest
 
 import vf
 from vf.environments.bundled.repo_fix import RepoFix, grade_source
-from vf.environments.bundled.repos.draw import MODULES, Repo, bugs_of
+from vf.environments.bundled.repos.draw import MODULES as SPLITS
+from vf.environments.bundled.repos.draw import Repo
 from vf.environments.bundled.repos.module import BUG_KINDS, Module
 from vf.environments.environment import Split
 from vf.rubrics.outcomes import grader_program
@@ -19,6 +23,7 @@ from vf.rubrics.outcomes.grading import Case
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.contract import OpenSandbox, Sandbox
 
+MODULES = [module for known in SPLITS.values() for module in known]
 BUGS = [(module, bug) for module in MODULES for bug in module.bugs]
 SOURCES = {module.name: module.source for module in MODULES}
 UNITTEST = ["python3", "-m", "unittest"]
@@ -73,13 +78,27 @@ def test_a_bug_is_one_change_to_one_place(module: Module) -> None:
         assert module.broken(bug) != module.source
 
 
-def test_every_module_has_bugs_for_both_splits_and_none_for_both() -> None:
-    for module in MODULES:
-        train, held_out = bugs_of(module, "train"), bugs_of(module, "eval")
-        assert train
-        assert held_out
-        assert not {bug.new for bug in train} & {bug.new for bug in held_out}
-        assert len(train) + len(held_out) == len(module.bugs)
+def test_no_module_is_in_both_splits_and_the_splits_are_alike() -> None:
+    shares: list[dict[str, float]] = []
+    lengths = []
+    for known in SPLITS.values():
+        kinds = Counter(bug.kind for module in known for bug in module.bugs)
+        shares.append({kind: kinds[kind] / kinds.total() for kind in BUG_KINDS})
+        lengths.append(sum(len(module.source) for module in known) / len(known))
+    train, held_out = shares
+    assert all(train.values())
+    assert all(held_out.values())
+    assert sum(abs(train[kind] - held_out[kind]) for kind in BUG_KINDS) / 2 < 0.1
+    assert lengths[0] == pytest.approx(lengths[1], rel=0.1)
+
+
+def test_an_eval_task_shows_no_source_that_a_train_task_has_shown(env: RepoFix) -> None:
+    def functions(split: Split) -> set[str]:
+        tasks = [*itertools.islice(env.tasks(split), 200)]
+        texts = [text for t in tasks for path, text in t.info["files"].items() if "/" in path]
+        return {name for text in texts for name in re.findall(r"^(?:def|class) (\w+)", text, re.M)}
+
+    assert not functions("train") & functions("eval")
 
 
 async def _visible(sandbox: Sandbox, repo: Repo) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vf.environments.bundled.repos.module import Bug, Module
@@ -12,9 +13,14 @@ from vf.environments.bundled.repos.shop import ORDERS, PRICES, STOCK
 from vf.environments.environment import Split
 from vf.rubrics.outcomes.grading import Case
 
-MODULES = [STOCK, PRICES, ORDERS, CALENDAR, LEDGER, CONTACTS, SERIES, TABLES, CACHE]
+# No module is in both splits: who has seen its right source could repair it from memory. Of all
+# ways to hold three out, this one makes the splits most alike, by the kinds of bugs (all eleven are
+# in both) and the length of the source.
+MODULES: Mapping[Split, list[Module]] = {
+    "train": [STOCK, PRICES, ORDERS, LEDGER, CONTACTS, SERIES],
+    "eval": [CALENDAR, TABLES, CACHE],
+}
 MODULES_IN_A_REPO = 3
-_EVAL_SHARE = 5  # one bug in five is only ever seen in the eval split
 _FIRST = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "iris", "juniper"]
 _SECOND = ["box", "desk", "kit", "lab", "line", "works"]
 
@@ -83,23 +89,12 @@ class Repo:
         return "\n".join(lines)
 
 
-def bugs_of(module: Module, split: Split) -> list[Bug]:
-    """Return the bugs of a module that a split may use; no bug is in both splits."""
-    held_out = split == "eval"
-    start = MODULES.index(module)
-    return [
-        bug
-        for index, bug in enumerate(module.bugs, start)
-        if (index % _EVAL_SHARE == 0) == held_out
-    ]
-
-
 def draw_repo(rng: random.Random, split: Split, bugs: int) -> Repo:
-    """Draw a repository with that many broken modules."""
-    modules = rng.sample(MODULES, MODULES_IN_A_REPO)
+    """Draw a repository of a split's modules, so many of them broken."""
+    modules = rng.sample(MODULES[split], MODULES_IN_A_REPO)
     broken = rng.sample(modules, bugs)
     return Repo(
         package=rng.choice(_FIRST) + rng.choice(_SECOND),
         modules=sorted(modules, key=lambda module: module.name),
-        bugs={module.name: rng.choice(bugs_of(module, split)) for module in broken},
+        bugs={module.name: rng.choice(module.bugs) for module in broken},
     )
