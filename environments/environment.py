@@ -16,6 +16,7 @@ from vf.rubrics.rubric import Rubric, episode_return
 from vf.runtime.calling import call, instant
 from vf.runtime.errors import ConfigError
 from vf.tools.episode import Closing, Held, ListedLater, Service, ToolSet
+from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task
@@ -209,6 +210,35 @@ class Environment:
             events = self._toolbox.events if self._toolbox is not None else []
             self._toolbox, self._boxed = ToolBox(tools, events), entries
         return self._toolbox
+
+    @property
+    def sandbox(self) -> EpisodeSandbox:
+        """This episode's sandbox: the one that its tools share, opened when it is first needed.
+
+        In ``reset``, ``self.sandbox.write(path, content)`` puts files into it. An environment that
+        uses one without such tools keeps where it comes from as ``self.source``.
+
+        Raises:
+            ConfigError: Its tools have no sandbox, or several.
+        """
+        sets = [entry for entry in self._tool_entries() if isinstance(entry, ToolSet)]
+        given: set[Any] = {getattr(entry, "source", None) for entry in sets} - {None}
+        sources = given or {getattr(self, "source", None)} - {None}
+        if len(sources) != 1:
+            raise ConfigError(
+                f"environment {self.id or type(self).__name__!r}: self.sandbox needs one source of "
+                f"sandboxes, and there are {len(sources)}; in __init__, write self.source = "
+                "vf.sandbox_source(...), and give the same one to all tools: "
+                "self.tools = [vf.PythonTool(self.source)]"
+            )
+        return EpisodeSandbox.of(self, sources.pop())
+
+    @sandbox.setter
+    def sandbox(self, value: object) -> None:
+        raise ConfigError(
+            f"environment {self.id or type(self).__name__!r}: self.sandbox is the episode's "
+            "sandbox; keep where it comes from under another name, such as self.source"
+        )
 
     @property
     def tool_events(self) -> list[ToolEvent]:

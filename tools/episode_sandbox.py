@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias, TypeVar
 
-from vf.runtime.errors import SandboxError, ToolError
+from vf.runtime.errors import ConfigError, SandboxError, ToolError
 from vf.sandbox.container.source import SandboxSource
 from vf.sandbox.contract import ExecResult, Sandbox
 from vf.tools.episode import Episode
@@ -24,13 +24,20 @@ PATIENCE = 90.0  # seconds, past a call's own limit, until a sandbox must have a
 class EpisodeSandbox:
     """The one sandbox that an episode's tools share, and a fresh one to grade in.
 
+    An environment has it as ``self.sandbox``. Nothing is opened before it is first needed::
+
+        def reset(self, task: vf.Task) -> list[vf.Message]:
+            self.sandbox.write("data.csv", task.info["data"])
+            return self.first_messages(task)
+
     Args:
         source: Where it comes from. Tools that were given the same source share the sandbox.
         timing: The episode's ``timing``: its ``"sandbox"`` becomes the seconds spent waiting
             for sandboxes.
 
     Attributes:
-        prepare: Called with the new sandbox, once, before anything else sees it.
+        prepare: Called with the new sandbox, once, when its files are written and before
+            anything else sees it.
         timeouts: Calls that were killed for taking too long, or had no time left to run.
     """
 
@@ -43,6 +50,7 @@ class EpisodeSandbox:
         self._sandbox: Sandbox | None = None
         self._stack = AsyncExitStack()
         self._closed = False
+        self._files: dict[str, str | bytes] = {}
         self._turn = -1
         self._spent = 0.0
 
@@ -55,6 +63,27 @@ class EpisodeSandbox:
     def opened(self) -> bool:
         """Whether anything has needed it yet, and it is open."""
         return self._sandbox is not None
+
+    def write(self, path: str, content: str | bytes) -> None:
+        """Have a file in the sandbox from the beginning: for ``reset``.
+
+        It is written when the sandbox is opened, before :attr:`prepare`. Missing folders are made;
+        a relative path begins at the directory in which the model's code runs.
+
+        Raises:
+            ConfigError: The content is neither text nor bytes, or the sandbox is open already.
+        """
+        if not isinstance(content, str | bytes):
+            raise ConfigError(
+                f"sandbox.write({path!r}): the content must be text or bytes, "
+                f"got {type(content).__name__}"
+            )
+        if self._sandbox is not None:
+            raise ConfigError(
+                f"sandbox.write({path!r}): the sandbox is open already; write in reset, or with "
+                "await self.sandbox.use(lambda box: box.write_file(path, data))"
+            )
+        self._files[path] = content
 
     async def use(self, action: Callable[[Sandbox], Awaitable[Result]]) -> Result:
         """Run an action in the sandbox, after those that were requested before.
@@ -127,6 +156,11 @@ class EpisodeSandbox:
     async def _get(self) -> Sandbox:
         if self._sandbox is None and not self._closed:
             sandbox = await self._enter(self._stack)
+            for path, content in self._files.items():
+                try:
+                    await sandbox.write_file(path, content)
+                except (OSError, ValueError) as error:
+                    raise ConfigError(f"sandbox.write({path!r}) failed: {error}") from error
             if self.prepare is not None:
                 await self.prepare(sandbox)
             if self._closed:  # the episode ended meanwhile, and did not see this one

@@ -76,6 +76,7 @@ class ToolBox:
         Raises:
             ToolFailure: A tool raised, or ran out of time. The other calls are cancelled, which
                 their events say.
+            ConfigError: A tool is set up wrongly.
         """
         events = [ToolEvent(turn, call.id, call.name, "ok") for call in calls]
         self.events += events
@@ -112,7 +113,7 @@ class ToolBox:
         except ToolError as error:
             event.kind, event.detail = "rejected", str(error)
             return f"Error: {error}"
-        except InfrastructureError as error:
+        except (InfrastructureError, ConfigError) as error:
             event.kind, event.detail = "error", str(error)
             raise
         except asyncio.CancelledError:

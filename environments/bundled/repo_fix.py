@@ -18,7 +18,6 @@ from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container.source import Sandboxes, sandbox_source
 from vf.sandbox.contract import Sandbox
-from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.tools.sandbox_tools import BashTool, FileTools
 from vf.traces.messages import Message
 from vf.traces.task import Task
@@ -140,7 +139,8 @@ class RepoFix(Environment):
         self.package: str = task.info["package"]
         self.files: dict[str, str] = task.info["files"]
         self.cases = [Case(code, value, raises) for code, value, raises in task.answer]
-        self._box.prepare = self._write_repo
+        for path, text in self.files.items():
+            self.sandbox.write(path, text)
         return self.first_messages(task)
 
     async def step(self, reply: Message) -> Step:
@@ -150,26 +150,18 @@ class RepoFix(Environment):
             step.info.update(await self._graded())
         return step
 
-    @property
-    def _box(self) -> EpisodeSandbox:
-        return EpisodeSandbox.of(self, self.source)
-
-    async def _write_repo(self, sandbox: Sandbox) -> None:
-        for path, text in self.files.items():
-            await sandbox.write_file(path, text)
-
     async def _graded(self) -> dict[str, Any]:
-        info: dict[str, Any] = {"hidden_passed": 0.0, "code_timeouts": self._box.timeouts}
-        if not self._box.opened:  # nothing was done, so nothing is repaired
+        info: dict[str, Any] = {"hidden_passed": 0.0, "code_timeouts": self.sandbox.timeouts}
+        if not self.sandbox.opened:  # nothing was done, so nothing is repaired
             return info
         before = {path: text for path, text in self.files.items() if self._counts(path)}
-        after = await self._box.use(self._read_source)
+        after = await self.sandbox.use(self._read_source)
         lines = _diff(before, after)
         info["diff"] = "\n".join(lines)[:_MAX_DIFF]
         info["changed_lines"] = sum(line[:1] in "+-" for line in lines if line[:3] not in _HEADS)
         if after is None:
             return info
-        async with self._box.fresh() as sandbox:
+        async with self.sandbox.fresh() as sandbox:
             graded = await grade_source(sandbox, after, self.cases)
         info["hidden_passed"] = sum(graded.passed) / len(graded.passed)
         info["code_timeouts"] += graded.timeouts

@@ -291,3 +291,74 @@ def test_timeouts_are_counted_and_cost() -> None:
     trace = play(env, CALL, CALL, CALL, "Done.")
     assert trace.info["code_timeouts"] == 2
     assert trace.reward == pytest.approx(0.75)
+
+
+class Filed(vf.Environment):
+    """Gives its episodes a file, and copies it before the model's first call."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = vf.sandbox_source(source)
+        self.tools = [vf.BashTool(self.source), vf.FileTools(self.source)]
+
+    def reset(self, task: vf.Task) -> str:
+        self.sandbox.write("data/in.csv", "tea,30\n")
+        self.sandbox.write("raw.bin", b"\x00\xff")
+        self.sandbox.prepare = self.copied
+        return "Begin."
+
+    async def copied(self, box: vf.Sandbox) -> None:
+        await box.exec(["cp", "data/in.csv", "copy.csv"])
+
+
+def test_files_of_reset_are_there_before_the_first_call(open_local: Any) -> None:
+    calls: list[Any] = [
+        {"bash": {"command": "cat copy.csv; wc -c < raw.bin"}},
+        {"read_file": {"path": "data/in.csv"}},
+        "Done.",
+    ]
+    trace = asyncio.run(vf.rollout(Filed(open_local), TASK, vf.ScriptedModel(calls)))
+    assert trace.error is None, trace.error.message
+    told = [m.content for m in trace.messages if m.role == "tool"]
+    assert told == ["tea,30\n2", "tea,30\n"]
+
+
+def test_files_of_an_episode_that_runs_nothing_open_no_sandbox() -> None:
+    unused = vf.ScriptedSandbox(lost_after=0)
+    trace = asyncio.run(vf.rollout(Filed(lambda: unused), TASK, vf.ScriptedModel(["Done."])))
+    assert trace.error is None
+    assert unused.calls == []
+
+
+def test_a_file_that_cannot_be_written_is_named(open_local: Any) -> None:
+    class Wrong(Filed):
+        def reset(self, task: vf.Task) -> str:
+            self.sandbox.write("no\0name", "text")
+            return "Begin."
+
+    model = vf.ScriptedModel([{"bash": {"command": "ls"}}, "Done."])
+    with pytest.raises(vf.ConfigError, match=r"sandbox\.write\('no.*name'\) failed"):
+        asyncio.run(vf.rollout(Wrong(open_local), TASK, model))
+
+
+def test_what_is_no_file_or_comes_too_late_is_refused(open_local: Any) -> None:
+    class Late(Filed):
+        async def step(self, reply: vf.Message) -> vf.Step:
+            step = await self.run_tools(reply)
+            self.sandbox.write("late.txt", "text")
+            return step
+
+    with pytest.raises(vf.ConfigError, match="must be text or bytes, got dict"):
+        Filed(open_local).episode(0).sandbox.write("a", {})  # type: ignore[arg-type]
+    model = vf.ScriptedModel([{"bash": {"command": "ls"}}])
+    with pytest.raises(vf.ConfigError, match=r"is open already.*await self\.sandbox\.use"):
+        asyncio.run(vf.rollout(Late(open_local), TASK, model))
+
+
+def test_without_one_source_there_is_no_sandbox_of_the_episode(open_local: Any) -> None:
+    both = vf.Environment()
+    both.tools = [vf.BashTool(vf.sandbox_source(open_local)), vf.BashTool(vf.ScriptedSandbox)]
+    for environment, count in ((vf.Environment(), 0), (both, 2)):
+        with pytest.raises(vf.ConfigError, match=f"there are {count}; in __init__, write self.sou"):
+            _ = environment.episode(0).sandbox
+    with pytest.raises(vf.ConfigError, match="keep where it comes from under another name"):
+        both.sandbox = open_local
