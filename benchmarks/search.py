@@ -31,11 +31,12 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from peers import present, versions_of
 
 TARGET = 0.5  # of raw tantivy's speed
 TARGET_PER_S = 1000.0  # queries, at 100,000 passages
@@ -264,7 +265,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=[*CONTENDERS, "ours"], help="for a quick look")
     args = parser.parse_args()
     queries = make_queries(args.queries, args.documents)
-    names = args.only or [*CONTENDERS, "ours"]
+    wanted = args.only or [*CONTENDERS, "ours"]
+    names = present(wanted, {"bm25s": "bm25s"}, "{}")
+    names = present(names, {"tantivy": "tantivy", "ours": "tantivy"}, "'vf-rl[search]'")
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for _, name in itertools.product(range(args.rounds), names):
         # Half a second a query is no use to measure two thousand times.
@@ -311,9 +314,8 @@ def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, Any]:
-    packages = {name: version(name) for name in ("tantivy", "bm25s")}
     told = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
-    return {"versions": told | packages}
+    return {"versions": told | versions_of("tantivy", "bm25s")}
 
 
 if __name__ == "__main__":

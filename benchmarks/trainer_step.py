@@ -21,17 +21,16 @@ over that of plain packing. `memory` is TRL's peak over ours, at its smallest.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import multiprocessing
 import os
 import platform
 import sys
 import tempfile
-from importlib.metadata import version
 from statistics import median
 from typing import Any
 
+from peers import present, versions_of
 from trainer_step_workers import make_model, make_work, ours, trl
 
 TARGETS = {"b": 4.0, "a": 2.5, "compact_b": 3.0, "compact_a": 2.0}
@@ -120,10 +119,10 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of all lengths, to try it out")
     parser.add_argument("--micro-batch-tokens", type=int, default=4352, help="ours, in one pass")
     args = parser.parse_args()
-    if {"trl", "compact"} & {*args.contenders} and not importlib.util.find_spec("trl"):
-        parser.error(
-            "trl is not installed: pip install 'vf-rl[dev]', or leave it out of --contenders"
-        )
+    needs = {"trl": "trl", "compact": "trl"}
+    args.contenders = present(args.contenders, needs, "'vf-rl[dev]'")
+    if not args.contenders:
+        parser.error("none of the contenders can run here")
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         make_model(folder)
@@ -159,7 +158,7 @@ def main() -> None:
                 "micro_batch_tokens": args.micro_batch_tokens,
                 "cores": os.cpu_count(),
                 "versions": {"python": platform.python_version()}
-                | {name: version(name) for name in ("torch", "transformers", "trl", "peft")},
+                | versions_of("torch", "transformers", "trl", "peft"),
             }
         )
     )

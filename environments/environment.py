@@ -223,7 +223,7 @@ class Environment:
         """
         sets = [entry for entry in self._tool_entries() if isinstance(entry, ToolSet)]
         given: set[Any] = {getattr(entry, "source", None) for entry in sets} - {None}
-        sources = given or {getattr(self, "source", None)} - {None}
+        sources: set[Any] = given or {getattr(self, "source", None)} - {None}
         if len(sources) != 1:
             raise ConfigError(
                 f"environment {self.id or type(self).__name__!r}: self.sandbox needs one source of "

@@ -1,0 +1,25 @@
+"""A benchmark goes on without a peer that is not installed, and says how to install it."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.peers import present, versions_of
+
+
+def test_a_missing_peer_is_named_with_its_line_and_the_others_go_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    needs = {"theirs": "no_such_peer", "also theirs": "no_such_peer", "known": "json"}
+    found = present(["theirs", "also theirs", "known", "ours"], needs, "'vf-rl[{}]'")
+    assert found == ["known", "ours"]
+    assert capsys.readouterr().err == (
+        "no_such_peer is not installed, so this runs without theirs, also theirs; for it: "
+        "pip install 'vf-rl[no_such_peer]'\n"
+    )
+
+
+def test_what_is_not_installed_has_no_version() -> None:
+    found = versions_of("pytest", "no-such-peer")
+    assert found["no-such-peer"] is None
+    assert found["pytest"] == pytest.__version__
