@@ -46,6 +46,9 @@ class Step:
     info: dict[str, Any] = field(default_factory=dict)
 
 
+_EPISODES_OWN = {"rng", "timing"}  # attributes that an environment has beside those of its class
+
+
 class Environment:
     """A multi-turn environment that a language model acts in.
 
@@ -92,6 +95,11 @@ class Environment:
         super().__init_subclass__(**kwargs)
         members = inspect.getmembers_static(cls)
         cls._tool_methods = tuple(name for name, value in members if is_tool(value))
+        if taken := sorted({*cls._tool_methods} & (vars(Environment).keys() | _EPISODES_OWN)):
+            raise ConfigError(
+                f"environment {cls.__name__!r}: a tool cannot be called {taken[0]!r}, which every "
+                "environment has already; give its method another name"
+            )
 
     def tasks(self, split: Split) -> Iterable[Task]:
         """Return the tasks of a split. Must be the same every time.
@@ -273,7 +281,7 @@ class Environment:
                 await entry.list_tools()
 
     def check_settings(self) -> None:
-        """Check the limits and the rubric.
+        """Check the limits, the system prompt and the rubric.
 
         Raises:
             ConfigError: One cannot be used; says what to write.
@@ -284,6 +292,8 @@ class Environment:
             number = isinstance(limit, int | float)
             if limit is not None and not (number and limit > 0):
                 raise ConfigError(f"{where}: {name} must be positive, got {limit!r}")
+        if not isinstance(self.system_prompt, str | None):
+            raise ConfigError(f"{where}: system_prompt must be text, got {self.system_prompt!r}")
         try:
             check_rubric(self.rubric)
         except ConfigError as error:

@@ -28,11 +28,17 @@ def register(id: str, factory: str | Factory) -> None:
             imported when it is first made.
 
     Raises:
-        ConfigError: The name is taken by something else, or has a colon in it.
+        ConfigError: The name is taken by something else, or has a colon in it, or an object is
+            registered instead of its class.
     """
     if ":" in id:
         raise ConfigError(
             f"environment {id!r}: a name has no colon; what follows one is an argument"
+        )
+    if not callable(factory) and not isinstance(factory, str):
+        raise ConfigError(
+            f"environment {id!r}: register its class, or a function that returns one, not the "
+            f"object: vf.register({id!r}, {type(factory).__name__})"
         )
     if _registered.get(id, factory) != factory:
         raise ConfigError(f"environment {id!r} is registered already, as {_registered[id]}")

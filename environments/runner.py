@@ -268,17 +268,24 @@ class _Rollout:
             self.trace.timing[name] = self.trace.timing.get(name, 0.0) + spent
 
 
+_RETURNS = "It returns the first messages and nothing else, as self.first_messages(task) does"
+
+
 def _messages(name: str, observation: Observation) -> list[Message]:
     try:
         return as_messages(observation)
     except ConfigError as error:
-        raise EnvironmentFailure(f"{name} returned a wrong observation: {error}") from error
+        hint = f". {_RETURNS}" if name == "reset" else ""
+        raise EnvironmentFailure(f"{name} returned a wrong observation: {error}{hint}") from error
 
 
 def _checked(step: object) -> Step:
     """Return what ``step`` returned, if the trace can record it."""
     if not isinstance(step, Step):
-        raise EnvironmentFailure(f"step returned {type(step).__name__}, not vf.Step")
+        raise EnvironmentFailure(
+            f"step returned {type(step).__name__}, not vf.Step; write return "
+            "vf.Step(observation, reward=..., terminated=...)"
+        )
     try:
         finite = math.isfinite(step.reward)
     except TypeError:

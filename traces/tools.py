@@ -37,7 +37,7 @@ ArgumentFault = Literal["invalid_json", "invalid_arguments"]
 FindFault = Callable[[dict[str, Any]], str]
 
 
-def tool(fn: F) -> F:
+def tool(fn: F | None = None) -> F:
     """Mark an environment's method (or any function) as a tool.
 
     Example::
@@ -51,7 +51,14 @@ def tool(fn: F) -> F:
                     item: The item's name.
                 \"\"\"
                 return self.prices[item]
+
+    Raises:
+        ConfigError: It was called, as ``@vf.tool()``, or put on something that is no function.
     """
+    if fn is None:
+        raise ConfigError("write @vf.tool, without brackets: it takes no arguments")
+    if not callable(fn) and not isinstance(fn, staticmethod | classmethod):
+        raise ConfigError(f"@vf.tool marks functions, not {type(fn).__name__}")
     setattr(fn, _MARK, True)
     return fn
 
@@ -142,7 +149,11 @@ class Tool:
         except (NameError, TypeError) as error:
             raise ConfigError(f"{said}: cannot resolve its annotations: {error}") from error
         fields: dict[str, Any] = {}
-        for index, parameter in enumerate(inspect.signature(fn).parameters.values()):
+        try:
+            parameters = inspect.signature(fn).parameters.values()
+        except ValueError as error:  # a method that takes nothing
+            raise ConfigError(f"{said}: its first parameter must be self") from error
+        for index, parameter in enumerate(parameters):
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise ConfigError(f"{said}: *args and **kwargs have no schema")
             if parameter.kind is parameter.POSITIONAL_ONLY:
