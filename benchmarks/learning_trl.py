@@ -209,7 +209,7 @@ def _grpo_config(plan: Plan, folder: Path) -> Any:
         num_generations=args.rollouts_per_example,
         shuffle_dataset=False,
         # An episode may fill the context; an answer has the same limit as ours.
-        max_completion_length=args.max_seq_len - plan.longest_prompt,
+        max_completion_length=args.max_seq_len - plan.prompts.longest,
         generation_kwargs={"max_new_tokens": args.max_tokens},
         max_tool_calling_iterations=plan.environment.max_turns - 1,
         temperature=args.temperature,

@@ -68,6 +68,8 @@ class Environment:
         rubric: How a finished trace is scored. By default the sum of the step rewards.
         max_turns: Most answers of the model in one episode.
         max_tokens: Most tokens sampled in one episode; None for no limit.
+        expensive_reset: Whether a call of :meth:`reset` costs money or many seconds, since it asks
+            a model, say. A training run then does not call it before its first rollout.
         timeout: Seconds for a whole rollout, scoring included.
         tool_timeout: Seconds for one tool call.
         rng: This episode's random numbers. Use it, never the global ones.
@@ -81,6 +83,7 @@ class Environment:
     rubric: AnyRubric = Rubric(outcome=episode_return)
     max_turns: int = 10
     max_tokens: int | None = None
+    expensive_reset: bool = False
     timeout: float = 300.0
     tool_timeout: float = 30.0
     rng: random.Random

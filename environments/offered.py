@@ -17,7 +17,7 @@ async def offered_tools(environment: Environment, task: Task) -> list[dict[str, 
     """Return the tools of an environment in OpenAI's format: the definition's, or an episode's.
 
     Where the definition has none and there is a ``reset`` of its own, which may set ``self.tools``,
-    an episode is reset to see them. One whose ``reset`` fails or takes too long counts as without:
+    an episode is reset to see them, unless that is declared expensive. One whose ``reset`` fails or takes too long counts as without:
     its rollouts will say what is wrong.
 
     Args:
@@ -29,7 +29,8 @@ async def offered_tools(environment: Environment, task: Task) -> list[dict[str, 
     """
     episode = environment.episode(0)
     schemas = episode.toolbox.schemas()
-    if schemas or type(environment).reset is Environment.reset:
+    own_reset = type(environment).reset is not Environment.reset
+    if schemas or not own_reset or environment.expensive_reset:
         return schemas
     try:
         async with asyncio.timeout(PATIENCE):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vf.environments.environment import Environment
 from vf.environments.offered import offered_tools
 from vf.environments.registry import make
-from vf.environments.runner import CLOSE_TIMEOUT
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
@@ -24,9 +22,7 @@ from vf.inference.rendering.template_probe import (
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, VfError
-from vf.traces.messages import as_messages
-from vf.traces.task import Task
+from vf.runtime.errors import ConfigError
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.memory import (
     SHARE,
@@ -43,12 +39,10 @@ from vf.trainer.processes.launch import (
     processes_to_launch,
     world,
 )
+from vf.trainer.run.first_prompts import measure
 from vf.trainer.run.plan import Plan
 from vf.trainer.settings.config import Config
 from vf.trainer.watching.trackers import check_trackers
-
-PROMPTS_CHECKED = 512
-
 
 SHARDED_ENGINE = (
     'inference.engine = "embedded" samples from the trainer\'s own weights, but the Accelerate '
@@ -57,8 +51,16 @@ SHARDED_ENGINE = (
 )
 
 
-def preflight(config: Config) -> Plan:
+def _silent(text: str) -> None:
+    """Say nothing."""
+
+
+def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     """Check a config against the world, without loading any weights.
+
+    Args:
+        config: The settings.
+        say: Called with what is being done, where that takes a while.
 
     Raises:
         ConfigError: The environment, model, tokenizer, tasks or limits do not fit together, or
@@ -98,15 +100,12 @@ def preflight(config: Config) -> Plan:
     eval_tasks = (
         take_tasks(environment, "eval", args.eval_examples) if args.eval_strategy == "steps" else []
     )
-    checked = [*tasks[:PROMPTS_CHECKED], *eval_tasks]
-    prompts = _prompts(environment, renderer, checked)
-    longest, task = max(
-        zip(map(len, prompts), checked, strict=True), key=lambda measured: measured[0]
-    )
-    if longest > args.max_prompt_len:
+    prompts = asyncio.run(measure(environment, renderer, [*tasks, *eval_tasks], say))
+    if prompts.exact and prompts.longest > args.max_prompt_len:
         raise ConfigError(
             f"trainer.args.max_prompt_len = {args.max_prompt_len}, but the first prompt of task "
-            f"{task.id!r} has {longest} tokens; raise it (and max_seq_len), or shorten the prompts"
+            f"{prompts.task.id!r} has {prompts.longest} tokens; raise it (and max_seq_len), or "
+            "shorten the prompts"
         )
     parameters = _count_parameters(model_config)
     shape = Shape.of(model_config, parameters)
@@ -120,8 +119,8 @@ def preflight(config: Config) -> Plan:
         renderer,
         tasks,
         eval_tasks,
-        prompts[0],
-        longest,
+        prompts.first[: args.max_prompt_len],
+        prompts,
         parameters,
         model_config.get_text_config().hidden_size,
         _memory(config, shape),
@@ -143,50 +142,6 @@ def _model_config(name: str) -> Any:
         raise ConfigError(
             f"model = {name!r} is neither a folder with a model nor one that the hub gave: "
             f"{str(error).splitlines()[0]}"
-        ) from error
-
-
-def _prompts(
-    environment: Environment, renderer: Renderer, tasks: Sequence[Task]
-) -> list[list[int]]:
-    """Return the token ids of the tasks' first prompts."""
-
-    async def prompt(task: Task) -> list[int]:
-        episode = environment.episode(0)
-        try:
-            async with asyncio.timeout(environment.timeout):
-                messages = as_messages(await call(episode.reset, task))
-            await episode.settle()
-            return renderer.prompt(messages, episode.toolbox.schemas())
-        except VfError:
-            raise
-        except Exception as error:
-            raise ConfigError(
-                f"environment {environment.id!r}: reset of task {task.id!r} raised "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        finally:
-            await _end(episode)
-
-    async def all_prompts() -> list[list[int]]:
-        return [await prompt(task) for task in tasks]
-
-    return asyncio.run(all_prompts())
-
-
-async def _end(episode: Environment) -> None:
-    """Close an episode, and all that it holds."""
-    try:
-        async with asyncio.timeout(CLOSE_TIMEOUT):
-            try:
-                await call(episode.close)
-            finally:
-                await episode.release()
-    except VfError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"environment {episode.id!r}: close raised {type(error).__name__}: {error}"
         ) from error
 
 

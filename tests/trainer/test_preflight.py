@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 import vf
 from vf.environments.environment import Split
+from vf.inference.model import Conversation, Sampling
 from vf.trainer.preflight import preflight
+from vf.trainer.run import first_prompts
+from vf.trainer.run.first_prompts import AT_ONCE, MOST, FirstPrompts
 from vf.trainer.settings.load_config import parse_config
 
 TASKS = 5
@@ -40,7 +44,6 @@ class Sessions(vf.Environment):
 
     def reset(self, task: vf.Task) -> str:
         self.hold("session", Session)
-        assert Session.opened == 1, "those of the tasks before are closed"
         return "Hello."
 
     def close(self) -> None:
@@ -67,3 +70,106 @@ def test_an_episode_that_cannot_be_closed_is_told_and_holds_nothing() -> None:
     with pytest.raises(vf.ConfigError, match=said):
         preflight(parse_config(config(ends_badly=True))[0])
     assert Session.opened == 0
+
+
+class Slow(vf.Environment):
+    """Counts resets; ``hangs`` after so many, and then waits until it is cancelled."""
+
+    rubric = vf.Rubric(outcome=lambda trace: 1.0)
+    resets = inside = most_inside = closed = 0
+
+    def __init__(self, hangs: int = 10**6, task_count: int = 40, expensive: bool = False) -> None:
+        self.hangs, self.task_count, self.expensive_reset = hangs, task_count, expensive
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        for index in range(self.task_count if split == "train" else 1):
+            yield vf.Task(f"{split}-{index}", "word " * (30 if index == self.task_count - 1 else 1))
+
+    async def reset(self, task: vf.Task) -> str:
+        Slow.resets += 1
+        Slow.inside += 1
+        Slow.most_inside = max(Slow.inside, Slow.most_inside)
+        if Slow.resets > self.hangs:
+            await asyncio.Event().wait()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        Slow.inside -= 1
+        return f"It is: {task.prompt}"
+
+    async def close(self) -> None:
+        Slow.closed += 1
+
+
+vf.register("test-slow-reset", Slow)
+
+
+def first_prompts_of(**env_args: object) -> FirstPrompts:
+    Slow.resets = Slow.inside = Slow.most_inside = Slow.closed = 0
+    raw = config() | {"env": {"id": "test-slow-reset", "args": env_args}}
+    found = preflight(parse_config(raw)[0]).prompts
+    assert Slow.closed == Slow.resets
+    return found
+
+
+def test_resets_run_concurrently() -> None:
+    found = first_prompts_of()
+    assert (Slow.resets, Slow.most_inside) == (41, AT_ONCE)
+    assert (found.task.id, found.exact) == ("train-39", True)
+
+
+def test_of_many_tasks_those_with_the_longest_prompts_are_reset() -> None:
+    found = first_prompts_of(task_count=MOST + 200)
+    assert (Slow.resets, found.task.id) == (MOST, f"train-{MOST + 199}")
+
+
+@pytest.mark.parametrize("hangs", [0, 3])
+def test_a_reset_that_hangs_does_not_hold_up_the_run(
+    hangs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_prompts, "END_SECONDS", 0.2)
+    found = first_prompts_of(hangs=hangs)
+    assert found.exact == (hangs > 0)
+    expected = "of 3 tasks" if hangs else "reset of task 'train-0' takes longer than 0.2 s"
+    assert expected in found.how
+
+
+def test_an_expensive_reset_is_not_called() -> None:
+    found = first_prompts_of(expensive=True)
+    assert (Slow.resets, found.exact, found.task.id) == (0, False, "train-39")
+    assert "declared expensive" in found.how
+
+
+class Simulated(vf.Environment):
+    """Its first message is another model's, whose server is down."""
+
+    rubric = vf.Rubric(outcome=lambda trace: 1.0)
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        yield vf.Task(f"{split}-0", "Hello.")
+
+    async def reset(self, task: vf.Task) -> str:
+        user = vf.ChatModel("user", base_url="http://127.0.0.1:9/v1", max_retries=0)
+        conversation = Conversation(messages=[vf.Message("user", "Begin.")])
+        return (await user.respond(conversation, Sampling())).message.content
+
+
+vf.register("test-simulated", Simulated)
+
+
+def test_a_reset_that_asks_a_server_that_is_down_is_told_with_its_url() -> None:
+    raw = config() | {"env": {"id": "test-simulated"}}
+    with pytest.raises(vf.ConfigError) as error:
+        preflight(parse_config(raw)[0])
+    said = str(error.value)
+    for part in ("'test-simulated'", "'train-0'", "http://127.0.0.1:9/v1/", "expensive_reset"):
+        assert part in said
+
+
+def test_a_close_that_hangs_is_told_with_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(self: vf.Environment) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Slow, "close", hang)
+    monkeypatch.setattr(first_prompts, "CLOSE_TIMEOUT", 0.05)
+    with pytest.raises(vf.ConfigError, match=r"close took longer than 0\.05 s"):
+        first_prompts_of()

@@ -94,11 +94,11 @@ def _open_tmux(folder: RunFolder, args: argparse.Namespace) -> int:
 
 
 def _preflight(config: Config, console: Console) -> Plan:
-    with console.status("checking the config ..."):
+    with console.status("checking the config ...") as status:
         quiet_transformers()
         from vf.trainer.preflight import preflight
 
-        return preflight(config)
+        return preflight(config, status.update)
 
 
 def _follow(config: Config) -> int:

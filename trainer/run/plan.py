@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from vf.environments.environment import Environment
 from vf.inference.rendering.renderer import Renderer
 from vf.traces.task import Task
+from vf.trainer.run.first_prompts import FirstPrompts
 from vf.trainer.settings.config import Config
 
 
@@ -22,7 +23,7 @@ class Plan:
         tasks: The train split.
         eval_tasks: The held-out tasks to evaluate on; empty if there is no evaluation.
         probe_ids: The first train task's prompt, which the engine is probed with.
-        longest_prompt: Tokens in the longest first prompt that was checked.
+        prompts: What is known of the tasks' first prompts.
         parameters: Parameters of the model.
         hidden_size: Width of the model.
         memory: Bytes of a trainer process at its peak, by purpose, as predicted.
@@ -36,7 +37,7 @@ class Plan:
     tasks: Sequence[Task]
     eval_tasks: Sequence[Task]
     probe_ids: list[int]
-    longest_prompt: int
+    prompts: FirstPrompts
     parameters: int
     hidden_size: int
     memory: dict[str, int]

@@ -60,7 +60,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ),
         ("loop", order),
         ("template", plan.template),
-        ("prompts", f"longest of those checked: {plan.longest_prompt} tokens"),
+        ("prompts", plan.prompts.how),
         ("memory", f"about {total / 2**20:,.0f} MiB at the peak ({parts})"),
         *budget,
     ]

@@ -1,0 +1,184 @@
+"""How long the first prompts of a run's tasks are, found out in a few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vf.environments.environment import Environment
+from vf.environments.runner import CLOSE_TIMEOUT
+from vf.inference.rendering.renderer import Renderer
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError, VfError
+from vf.traces.messages import as_messages
+from vf.traces.task import Task
+
+MOST = 512  # tasks whose `reset` is called
+AT_ONCE = 8
+BEGIN_SECONDS = 3.0  # after which no further `reset` begins
+END_SECONDS = 10.0  # after which none is waited for
+
+_DECLARE = "set expensive_reset = True in its class, and a run does not call reset before it starts"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPrompts:
+    """What the tasks' first prompts were found to be.
+
+    Attributes:
+        first: Token ids of the first task's prompt.
+        longest: Tokens in the longest.
+        task: The task that has it.
+        how: What was measured, in one line.
+        exact: Whether they are what ``reset`` returned, and not the tasks' own prompts.
+    """
+
+    first: list[int]
+    longest: int
+    task: Task
+    how: str
+    exact: bool = True
+
+
+async def measure(
+    environment: Environment,
+    renderer: Renderer,
+    tasks: Sequence[Task],
+    say: Callable[[str], None],
+) -> FirstPrompts:
+    """Reset the environment for some tasks, and render what it returns.
+
+    The first task is reset alone, then those with the longest prompts, several concurrently, until
+    their number or the time is up. Where ``reset`` is declared expensive, or the first one does
+    not return in time, the tasks' own prompts are measured instead.
+
+    Args:
+        environment: The definition.
+        renderer: Makes token ids of messages.
+        tasks: At least one.
+        say: Called with what is being done.
+
+    Raises:
+        ConfigError: ``reset`` or ``close`` failed; names the environment, the task and, where a
+            request failed, its URL.
+    """
+    if environment.expensive_reset:
+        return _own_prompts(environment, renderer, tasks, "reset is declared expensive")
+    first, *others = tasks
+    chosen = heapq.nlargest(MOST - 1, others, key=lambda task: len(str(task.prompt)))
+    found: list[tuple[Task, list[int]]] = []
+    began = time.monotonic()
+
+    async def work(waiting: Iterator[Task]) -> None:
+        for task in waiting:
+            if time.monotonic() > began + BEGIN_SECONDS:
+                return
+            found.append((task, await _prompt(environment, renderer, task)))
+            say(f"measured the first prompts of {len(found)} of {len(chosen) + 1} tasks ...")
+
+    say(f"resetting the environment for task {first.id!r} ...")
+    await _until(began + END_SECONDS, [work(iter([first]))])
+    if not found:
+        reason = f"reset of task {first.id!r} takes longer than {END_SECONDS:g} s: {_DECLARE}"
+        return _own_prompts(environment, renderer, tasks, reason)
+    waiting = iter(chosen)
+    await _until(began + END_SECONDS, [work(waiting) for _ in range(AT_ONCE)])
+    task, tokens = max(found, key=lambda each: len(each[1]))
+    how = f"longest of {len(found)} tasks: {len(tokens)} tokens"
+    if len(found) <= len(chosen):
+        how += f" (of {len(tasks)}; reset is too slow to measure more before the run)"
+    return FirstPrompts(found[0][1], len(tokens), task, how)
+
+
+async def _until(deadline: float, works: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines until all have ended, one has failed or time is up; end the others.
+
+    Raises:
+        ConfigError: As the one that failed.
+    """
+    running = [asyncio.create_task(work) for work in works]
+    left = deadline - time.monotonic()
+    done, late = await asyncio.wait(
+        running, timeout=max(0.0, left), return_when=asyncio.FIRST_EXCEPTION
+    )
+    for each in late:
+        each.cancel()
+    await asyncio.gather(*late, return_exceptions=True)
+    for each in done:
+        each.result()
+
+
+def _own_prompts(
+    environment: Environment, renderer: Renderer, tasks: Sequence[Task], reason: str
+) -> FirstPrompts:
+    """Measure the tasks' own prompts, without calling ``reset``."""
+    episode = environment.episode(0)
+    schemas = episode.toolbox.schemas()
+    chosen = [tasks[0], *heapq.nlargest(1, tasks, key=lambda task: len(str(task.prompt)))]
+    prompts = [renderer.prompt(episode.first_messages(task), schemas) for task in chosen]
+    longest = max(map(len, prompts))
+    how = f"longest of the tasks' own: {longest} tokens; not those that reset returns, for {reason}"
+    return FirstPrompts(prompts[0], longest, chosen[-1], how, exact=False)
+
+
+async def _prompt(environment: Environment, renderer: Renderer, task: Task) -> list[int]:
+    """Return the token ids of a task's first prompt."""
+    episode = environment.episode(0)
+    what = f"environment {environment.id!r}: reset of task {task.id!r}"
+    try:
+        async with asyncio.timeout(environment.timeout) as deadline:
+            messages = as_messages(await call(episode.reset, task))
+        await episode.settle()
+        return renderer.prompt(messages, episode.toolbox.schemas())
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise ConfigError(f"{what} raised TimeoutError: {error}") from error
+        raise ConfigError(f"{what} took longer than timeout = {environment.timeout:g} s") from error
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error}") from error
+    except Exception as error:
+        said = str(error) if isinstance(error, VfError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{what} failed: {said}{_asked(error)}") from error
+    finally:
+        await _end(episode)
+
+
+def _asked(error: BaseException | None) -> str:
+    """Return which URL did not answer, if that is the cause, and what to do about it.
+
+    The clients of ``openai`` and ``httpx`` keep the request on their errors.
+    """
+    while error is not None:
+        try:
+            url = error.request.url  # type: ignore[attr-defined]
+        except (AttributeError, RuntimeError):  # httpx: there was no request yet
+            error = error.__cause__ or error.__context__
+            continue
+        return (
+            f" It asked {url}. Is a server running there? If it is this run's own engine, that "
+            f"starts later: {_DECLARE}"
+        )
+    return ""
+
+
+async def _end(episode: Environment) -> None:
+    """Close an episode, and all that it holds."""
+    what = f"environment {episode.id!r}: close"
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT) as deadline:
+            try:
+                await call(episode.close)
+            finally:
+                await episode.release()
+    except VfError:
+        raise
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise ConfigError(f"{what} raised TimeoutError: {error}") from error
+        raise ConfigError(f"{what} took longer than {CLOSE_TIMEOUT:g} s") from error
+    except Exception as error:
+        raise ConfigError(f"{what} raised {type(error).__name__}: {error}") from error
