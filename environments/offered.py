@@ -17,8 +17,8 @@ async def offered_tools(environment: Environment, task: Task) -> list[dict[str, 
     """Return the tools of an environment in OpenAI's format: the definition's, or an episode's.
 
     Where the definition has none and there is a ``reset`` of its own, which may set ``self.tools``,
-    an episode is reset to see them, unless that is declared expensive. One whose ``reset`` fails or takes too long counts as without:
-    its rollouts will say what is wrong.
+    an episode is reset to see them, unless that is declared expensive. One whose ``reset`` fails or
+    takes too long counts as without: its rollouts will say what is wrong.
 
     Args:
         environment: The definition.

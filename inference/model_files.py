@@ -6,20 +6,47 @@ Importing this module loads neither torch nor transformers.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vf.inference.hub import check_hub_name
 from vf.runtime.errors import ConfigError
 
 TINY = "tiny"
 
 
 def resolve_model(name: str) -> str:
-    """Return the folder of the shipped model for ``tiny``, and any other name as it is."""
-    return str(Path(__file__).parent / "tiny") if name == TINY else name
+    """Return the folder of the shipped model for ``tiny``, and any other name as it is.
+
+    A ``~`` at the beginning of a folder's name is replaced by the home directory.
+    """
+    return str(Path(__file__).parent / "tiny") if name == TINY else os.path.expanduser(name)
+
+
+def find_model(name: str, said: str | None = None) -> str:
+    """Return where a model is loaded from: a folder that is there, or a name on the hub.
+
+    Args:
+        name: A folder, ``tiny``, or a hub name.
+        said: What names it, for the error; by default the setting ``model``.
+
+    Raises:
+        ConfigError: There is no such folder, and the hub does not give a model of this name; says
+            within seconds what was tried.
+    """
+    path, said = resolve_model(name), said or f"model = {name!r}"
+    if Path(path).is_dir():
+        return path
+    # The hub's names are OWNER/NAME, so a folder that exists here is no owner.
+    begins_here = path.count("/") == 1 and Path(path).parent.is_dir()
+    if path.startswith((".", "/")) or path.count("/") > 1 or begins_here:
+        raise ConfigError(f"{said}: there is no such folder ({Path(path).absolute()})")
+    check_hub_name(path, said)
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +68,10 @@ class Checkpoint:
         """Read where a model lies: a folder with a model or an adapter, ``tiny``, or a hub name.
 
         Raises:
-            ConfigError: There is no such folder, or nothing to load in it.
+            ConfigError: There is no such folder, nothing to load in it, or no such hub name.
         """
-        path = Path(resolve_model(name)).expanduser()
-        looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
+        path = Path(find_model(name, f"model {name!r}"))
         if not path.is_dir():
-            if looks_local:
-                raise ConfigError(f"model {name!r}: there is no such folder")
             return cls(name)
         adapter = path / "adapter_config.json"
         if adapter.is_file():

@@ -102,6 +102,8 @@ class CheckpointError(TrainingError):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the nearest known names, or ``""`` if none is near."""
     near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    likeness = [difflib.SequenceMatcher(None, name, word).ratio() for name in near]
+    near = [name for name, like in zip(near, likeness, strict=True) if like > likeness[0] - 0.2]
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
 
 

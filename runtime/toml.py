@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -85,7 +86,7 @@ def _explain(root: type[BaseModel], problem: Any, under: str) -> str:
     match problem["type"]:
         case "extra_forbidden":
             known = table.model_fields if table else {}
-            hint = did_you_mean(str(problem["loc"][-1]), known)
+            hint = _hint(root, table, str(problem["loc"][-1]), where)
             names = "see docs/reference.md" if len(known) > MANY else ", ".join(known)
             return f"{where}: unknown key.{hint} Known here: {names}"
         case "missing":
@@ -99,6 +100,47 @@ def _explain(root: type[BaseModel], problem: Any, under: str) -> str:
             message = problem["msg"].removeprefix("Value error, ")
             return f"{where}: {message}" if where else message
     return f"{where} = {problem['input']!r}: {problem['msg']}. {description}".rstrip()
+
+
+def _hint(root: type[BaseModel], table: type[BaseModel] | None, key: str, where: str) -> str:
+    """Return what to do about an unknown key: another name, or another table."""
+    here = table.model_fields if table else {}
+    homes: dict[str, list[str]] = {}
+    for path, each in _tables(root):
+        for name in each.model_fields:
+            if path not in homes.setdefault(name, []):
+                homes[name].append(path)
+    if key in homes:
+        return f" It belongs {_in(homes[key])}."
+    if hint := did_you_mean(key, here):
+        return hint
+    if near := difflib.get_close_matches(key, homes, n=1, cutoff=0.75):
+        return f" Did you mean {near[0]!r}? It belongs {_in(homes[near[0]])}."
+    if (free := here.get("args")) and get_origin(free.annotation) is dict:
+        return f" Arguments of its own belong in [{where.rpartition('.')[0]}.args]."
+    return ""
+
+
+def _tables(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield a table and all tables inside it, with their paths."""
+    yield path, model
+    for name, field in model.model_fields.items():
+        for each in _models(field.annotation):
+            yield from _tables(each, f"{path}.{name}".removeprefix("."))
+
+
+def _models(kind: Any) -> Iterator[type[BaseModel]]:
+    """Yield the tables' models inside an annotation."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield kind
+    for each in get_args(kind):
+        yield from _models(each)
+
+
+def _in(paths: list[str]) -> str:
+    """Return the places of a key, in words."""
+    named = [f"in [{path}]" if path else "at the top, before the first table" for path in paths]
+    return " or ".join(named)
 
 
 def _place(
@@ -123,6 +165,4 @@ def _place(
 
 def _table(kind: Any) -> Any:
     """Return the table's model inside an annotation such as ``list[Table]``, if there is one."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind
-    return next((found for each in get_args(kind) if (found := _table(each))), None)
+    return next(_models(kind), None)

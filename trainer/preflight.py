@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from vf.environments.offered import offered_tools
 from vf.environments.registry import make
 from vf.evaluation.evaluate import take_tasks
-from vf.inference.model_files import resolve_model
+from vf.inference.model_files import find_model, resolve_model
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import (
     HIDES_TOOLS,
@@ -34,6 +33,7 @@ from vf.trainer.learning.memory import (
 )
 from vf.trainer.processes.launch import (
     check_devices,
+    check_server_devices,
     is_sharded,
     outer_environ,
     processes_to_launch,
@@ -74,11 +74,15 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     settings = config.inference
     if not isinstance(settings, EmbeddedSettings):
         check_settings(settings, outer_environ())
+        check_server_devices(config)
     elif is_sharded():
         raise ConfigError(SHARDED_ENGINE)
+    model_config = _model_config(config.model)
+    if args.reference_model is not None:
+        named = f"trainer.args.reference_model = {args.reference_model!r}"
+        find_model(args.reference_model, named)
     environment = make(config.env.id, **config.env.args)
     asyncio.run(call(environment.check))
-    model_config = _model_config(config.model)
     renderer = Renderer.from_pretrained(
         resolve_model(config.model),
         settings.template_args,
@@ -132,10 +136,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
 def _model_config(name: str) -> Any:
     from transformers import AutoConfig
 
-    path = resolve_model(name)
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
-    if looks_local and not Path(path).is_dir():
-        raise ConfigError(f"model = {name!r}: there is no such folder")
+    path = find_model(name)
     try:
         return AutoConfig.from_pretrained(path)
     except (OSError, ValueError) as error:

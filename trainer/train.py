@@ -38,6 +38,7 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
             could not be written.
         EngineError: The engine did not start, or died.
     """
+    from vf.inference.model_files import find_model
     from vf.trainer.processes.launch import narrow_devices, processes_to_launch
     from vf.trainer.run.run_folder import RunFolder, choose_folder
     from vf.trainer.settings.load_config import load_config
@@ -47,6 +48,7 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
     settings, _ = load_config(path, overrides)
     folder = RunFolder(choose_folder(settings, path.stem))
     narrow_devices(settings)  # before torch is imported
+    find_model(settings.model)  # before the seconds that this takes
     try:
         from vf.trainer.preflight import preflight
         from vf.trainer.rl_trainer import RLTrainer

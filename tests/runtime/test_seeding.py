@@ -39,7 +39,8 @@ def test_order_type_and_grouping_matter() -> None:
 def test_near_names_are_suggested_nearest_first() -> None:
     known = ["calculator", "guess-number", "reverse-text"]
     assert did_you_mean("calcluator", known) == " Did you mean 'calculator'?"
-    assert did_you_mean("rewards", ["rewind", "reward"]).startswith(" Did you mean 'reward' or")
+    near = did_you_mean("rewards", ["rewind", "rewarded", "reward"])
+    assert near == " Did you mean 'reward' or 'rewarded'?"
 
 
 def test_no_suggestion_where_nothing_is_near() -> None:

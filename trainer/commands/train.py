@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vf.inference.model import NEUTRAL
+from vf.inference.model_files import find_model
 from vf.runtime.command import DONE, complain, quiet_transformers, run_command, show
 from vf.runtime.errors import ConfigError
 from vf.runtime.signals import end_with_parent, orderly_end
@@ -64,6 +65,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     if args.tmux:
         check_installed()
     narrow_devices(config)
+    find_model(config.model)  # before the seconds that importing torch takes
     if args.tmux:
         _preflight(config, console)  # before the session: a wrong config opens nothing
         return _open_tmux(folder, args)

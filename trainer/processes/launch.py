@@ -156,6 +156,32 @@ def check_devices(config: Config) -> None:
         )
 
 
+def check_server_devices(config: Config) -> None:
+    """Check that the devices of ``[inference] gpus`` exist.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    gpus = getattr(config.inference, "gpus", None)
+    if gpus is None:
+        return
+    import torch
+
+    found = torch.cuda.device_count()
+    if not found:
+        raise ConfigError(
+            f"inference.gpus = {gpus}, but torch finds no CUDA device on this machine; leave it "
+            "out to serve from the CPU"
+        )
+    # Where the trainer's own are fewer than the machine's, their number says nothing.
+    narrowed = OUTER_DEVICES in os.environ or "CUDA_VISIBLE_DEVICES" in os.environ
+    if not narrowed and max(gpus, default=0) >= found:
+        raise ConfigError(
+            f"inference.gpus = {gpus} names device {max(gpus)}, but there are {found}, numbered "
+            "from 0"
+        )
+
+
 def processes_to_launch(config: Config) -> int:
     """Return how many processes are still to be started: 0 where this one is all, or one of all.
 

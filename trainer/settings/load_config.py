@@ -15,9 +15,11 @@ DEFAULTS = TrainerArgs.model_fields
 # What users of other trainers call our settings.
 SYNONYMS = {
     "adam_epsilon": "eps",
+    "adv_estimator": "advantage",
     "beta": "kl_penalty_coef",
     "group_size": "rollouts_per_example",
     "kl_coef": "kl_penalty_coef",
+    "loss_type": "loss_fn",
     "mask_truncated_completions": "mask_truncated",
     "num_batches_ahead": "max_steps_off_policy",
     "num_generations": "rollouts_per_example",
@@ -25,7 +27,7 @@ SYNONYMS = {
     "rank": "lora_rank",
 }
 # What others call a setting's value.
-VALUES = {"advantage": {"leave_one_out": "rloo"}}
+VALUES = {"advantage": {"leave_one_out": "rloo", "grpo": "mean_std"}}
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list[str]]:

@@ -5,14 +5,32 @@ The formulas and their sources stand in docs/losses.md. Importing this module lo
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, Field, field_validator
 
 from vf.inference.settings import STRICT, Positive
+from vf.runtime.errors import did_you_mean
 from vf.trainer.settings.shared import NotNegative, Share
 
+LossName = Literal["importance_sampling", "ppo", "cispo", "dro", "gspo", "dppo", "custom"]
 AdvantageKind = Literal["mean", "mean_std", "rloo", "max_rl"]
+
+_REINFORCE = 'loss_fn = "importance_sampling", loss_normalisation = "fixed"'
+_GRPO = 'loss_fn = "ppo", advantage = "mean_std"'
+# Algorithms that are a loss, advantages and a normalisation together; docs/losses.md has sources.
+ALGORITHMS = {
+    "grpo": f'{_GRPO}, loss_normalisation = "sequence"; with the KL of the paper, '
+    "kl_penalty_coef = 0.04",
+    "dr_grpo": 'loss_fn = "ppo", advantage = "mean", loss_normalisation = "fixed"',
+    "dapo": f'{_GRPO}, loss_normalisation = "token", clip_high = 0.28, max_refill = 1.0; with '
+    "overlong_buffer, a fifth of max_tokens in the paper",
+    "bnpo": f'{_GRPO}, loss_normalisation = "token"',
+    "reinforce": f'{_REINFORCE}, advantage = "mean"',
+    "rloo": f'{_REINFORCE}, advantage = "rloo"',
+    "max_rl": 'loss_fn = "importance_sampling", advantage = "max_rl"',
+}
 
 
 class LossArgs(BaseModel):
@@ -20,9 +38,7 @@ class LossArgs(BaseModel):
 
     model_config = STRICT
 
-    loss_fn: Literal["importance_sampling", "ppo", "cispo", "dro", "gspo", "dppo", "custom"] = (
-        "importance_sampling"
-    )
+    loss_fn: LossName = "importance_sampling"
     """Loss per token; see docs/losses.md."""
     loss_normalisation: Literal["token", "sequence", "fixed"] = "token"
     """What the sum of token losses is divided by: all trained tokens of the optimizer step; a
@@ -92,6 +108,25 @@ class LossArgs(BaseModel):
     """LoRA adapts all other linear layers but the head."""
     train_unembed: bool = False
     """LoRA adapts the head."""
+
+    @field_validator("loss_fn", mode="before")
+    @classmethod
+    def _is_loss(cls, name: object) -> object:
+        """Say what other algorithms are here."""
+        known = get_args(LossName)
+        if name in known:
+            return name
+        plain = re.sub(r"[^a-z]+", "_", str(name).lower()).strip("_")
+        algorithm = {"drgrpo": "dr_grpo", "maxrl": "max_rl"}.get(plain, plain)
+        if (settings := ALGORITHMS.get(algorithm)) is not None:
+            raise ValueError(
+                f"{name!r} is no loss by itself here, but these settings: {settings}. See "
+                "docs/losses.md"
+            )
+        raise ValueError(
+            f"there is no loss {name!r}.{did_you_mean(plain, [*known, *ALGORITHMS])} Known: "
+            f"{', '.join(known)}; see docs/losses.md"
+        )
 
     @field_validator("learning_rate", mode="before")
     @classmethod

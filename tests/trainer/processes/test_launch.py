@@ -24,6 +24,7 @@ from vf.trainer.processes.launch import (
     OUTER_DEVICES,
     World,
     check_devices,
+    check_server_devices,
     launcher_args,
     leave_world,
     narrow_devices,
@@ -262,6 +263,23 @@ def test_without_cuda_gpus_are_refused_before_anything_is_made(
     assert main([str(config), "--set", "trainer.gpus=[0, 1]"]) == 2
     assert "trainer.gpus = [0, 1], but torch finds no CUDA device" in capsys.readouterr().err
     assert not (config.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (0, r"inference\.gpus = \[2\], but torch finds no CUDA device"),
+        (2, r"inference\.gpus = \[2\] names device 2, but there are 2, numbered from 0"),
+    ],
+)
+def test_devices_of_the_server_that_do_not_exist_are_refused(
+    environ: pytest.MonkeyPatch, found: int, said: str
+) -> None:
+    environ.setattr(torch.cuda, "device_count", lambda: found)
+    inference = {"engine": "vllm", "gpus": [2]}
+    raw = {"model": "tiny", "env": {"id": "calculator"}, "inference": inference}
+    with pytest.raises(ConfigError, match=said):
+        check_server_devices(parse_config(raw)[0])
 
 
 def test_the_command_launches_one_process_for_each_device(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 import subprocess
 import sys
 import tomllib
@@ -43,6 +44,26 @@ def test_defaults_fit_together() -> None:
             "env.arg: unknown key. Did you mean 'args'",
         ),
         ({"model": "tiny", "env": {"id": 3}}, "env.id = 3"),
+        (
+            {"model": "tiny", "env": {"id": "x"}, "trainer": {"max_steps": 2}},
+            "trainer.max_steps: unknown key. It belongs in [trainer.args]",
+        ),
+        (
+            {"model": "tiny", "env": {"id": "x"}, "trainer": {"max_step": 2}},
+            "Did you mean 'max_steps'? It belongs in [trainer.args]",
+        ),
+        (
+            {"model": "tiny", "env": {"id": "x"}, "inference": {"max_requests": 2}},
+            "inference.max_requests: unknown key. It belongs in [inference.args]",
+        ),
+        (
+            {"model": "tiny", "env": {"id": "x", "model": "tiny"}},
+            "env.model: unknown key. It belongs at the top, before the first table",
+        ),
+        (
+            {"model": "tiny", "env": {"id": "x", "max_operand": 2}},
+            "env.max_operand: unknown key. Arguments of its own belong in [env.args]",
+        ),
         (
             {"model": "tiny", "env": {"id": "x"}, "inference": {"engine": "sglang"}},
             "inference.engine = 'sglang'",
@@ -111,6 +132,20 @@ def test_a_wrong_setting_is_named_with_its_fix(args: dict[str, Any], said: str) 
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["GRPO", "Dr. GRPO", "dapo", "REINFORCE", "rloo", "bnpo", "MaxRL"])
+def test_an_algorithm_is_answered_with_the_settings_that_it_is_here(name: str) -> None:
+    with pytest.raises(ConfigError, match="is no loss by itself here") as error:
+        parse(loss_type=name)
+    settings = re.findall(r'(\w+) = ("\w+"|\d+\.\d+)', str(error.value).partition("settings:")[2])
+    assert len(settings) >= 2
+    parse(**{key: ast.literal_eval(value) for key, value in settings})
+
+
+def test_a_misspelt_loss_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"there is no loss 'cisop'\. Did you mean 'cispo'"):
+        parse(loss_fn="cisop")
+
+
 def test_all_problems_are_listed_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         parse(batchsize=8, temperature=-1)
@@ -136,6 +171,7 @@ def test_synonyms_are_understood_and_said() -> None:
     [
         ({"beta": 0.1}, {"kl_penalty_coef": 0.1}, "beta is called kl_penalty_coef"),
         ({"advantage": "leave_one_out"}, {"advantage": "rloo"}, "is called 'rloo' here"),
+        ({"adv_estimator": "grpo"}, {"advantage": "mean_std"}, "is called 'mean_std' here"),
         (
             {"groups_per_batch": 4, "group_size": 6},
             {"batch_size": 24},
