@@ -10,6 +10,7 @@ from vf.environments.offered import offered_tools
 from vf.environments.registry import make
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.model_files import find_model, resolve_model
+from vf.inference.ports import choose_port
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import (
     HIDES_TOOLS,
@@ -77,6 +78,8 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         check_server_devices(config)
     elif is_sharded():
         raise ConfigError(SHARDED_ENGINE)
+    else:
+        choose_port("127.0.0.1", settings.port)
     model_config = _model_config(config.model)
     if args.reference_model is not None:
         named = f"trainer.args.reference_model = {args.reference_model!r}"

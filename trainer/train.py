@@ -40,13 +40,13 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
     """
     from vf.inference.model_files import find_model
     from vf.trainer.processes.launch import narrow_devices, processes_to_launch
-    from vf.trainer.run.run_folder import RunFolder, choose_folder
+    from vf.trainer.run.run_folder import choose_folder, make_folder
     from vf.trainer.settings.load_config import load_config
     from vf.trainer.settings.write_config import to_toml
 
     path = Path(config)
     settings, _ = load_config(path, overrides)
-    folder = RunFolder(choose_folder(settings, path.stem))
+    choose_folder(settings, path.stem)  # a name that is taken is told at once
     narrow_devices(settings)  # before torch is imported
     find_model(settings.model)  # before the seconds that this takes
     try:
@@ -63,7 +63,7 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
         raise ConfigError(f"this run needs {count} processes: start it with `vf-rl {path}`")
     with ThreadPoolExecutor(1) as pool:  # it runs an event loop; a notebook's thread has one
         plan = pool.submit(preflight, settings).result()
-    folder.create()
+    folder = make_folder(settings, path.stem)
     folder.write_config(to_toml(plan.config))
     display = None if quiet else TerminalDisplay()
     with RLTrainer(plan, folder, display) as trainer:

@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -128,22 +127,3 @@ def server_env(
             ) from None
         env["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
     return env | settings.env
-
-
-def choose_port(host: str, port: int) -> int:
-    """Return ``port``, or a free one for 0.
-
-    Raises:
-        ConfigError: The port is in use, or the host is not this machine's.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"inference.host = {host!r}, inference.port = {port}: cannot listen there "
-                f"({error.strerror}); port = 0 takes a free one"
-            ) from error
-        return int(probe.getsockname()[1])

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from vf.inference.engine import Weights
+from vf.inference.ports import choose_port
 from vf.inference.serving import Serving
 from vf.inference.vllm.admin import Admin
-from vf.inference.vllm.launch import choose_port
 from vf.inference.vllm.publishers import swapped
 
 # What the server must be started with.

@@ -13,11 +13,12 @@ from typing import Any
 from vf.inference.completions import TokenClient, generate_wire
 from vf.inference.engine import Weights
 from vf.inference.model_files import resolve_model
+from vf.inference.ports import choose_port
 from vf.inference.serving import Serving
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import nccl
 from vf.inference.vllm.admin import Admin, check_served, check_tokenizer
-from vf.inference.vllm.launch import check_args, choose_port, flags, launcher, server_env
+from vf.inference.vllm.launch import check_args, flags, launcher, server_env
 from vf.inference.vllm.publishers import (
     DiskPublisher,
     FixedWeights,

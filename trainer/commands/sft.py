@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from vf.inference.rendering.renderer import Renderer
     from vf.trainer.run.run_folder import RunFolder
+    from vf.trainer.sft.select import Selection
     from vf.trainer.sft.settings import SftConfig
     from vf.trainer.sft.training import Warmed
 
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from vf.trainer.run.run_folder import RunFolder, choose_folder
+    from vf.trainer.run.run_folder import RunFolder, choose_folder, make_folder
     from vf.trainer.sft.settings import load_sft_config
 
     console = Console(highlight=False)
@@ -83,27 +84,25 @@ def _run(args: argparse.Namespace) -> int:
             )
     else:
         config = load_sft_config(args.config, args.set)
-        folder = RunFolder(choose_folder(config, args.config.stem))
+        choose_folder(config, args.config.stem)  # a name that is taken is told at once
     _check_packages(config)
     _one_device()
     with console.status("loading the tokenizer ..."):
         renderer = _renderer(config)
     if args.resume is None:
-        _prepare(config, renderer, folder, console, dry_run=args.dry_run)
+        selection = _select(config, renderer, console)
         if args.dry_run:
             console.print("[green]ready[/green]: nothing was written or trained")
             return DONE
+        folder = make_folder(config, args.config.stem)
+        _write(config, selection, folder)
     return _train(config, renderer, folder, console)
 
 
-def _prepare(
-    config: SftConfig, renderer: Renderer, folder: RunFolder, console: Console, *, dry_run: bool
-) -> None:
-    """Select the traces, show the plan, and create the run's folder."""
-    from vf.trainer.settings.write_config import to_toml
-    from vf.trainer.sft.dataset import save_sequences
+def _select(config: SftConfig, renderer: Renderer, console: Console) -> Selection:
+    """Select the traces, and show the plan."""
     from vf.trainer.sft.select import select, training_sources
-    from vf.trainer.sft.training import held_out_file, total_steps, train_file
+    from vf.trainer.sft.training import total_steps
 
     args = config.args
     sources, _ = training_sources(config.data.traces)
@@ -121,9 +120,15 @@ def _prepare(
         ),
     ]
     show(console, plan)
-    if dry_run:
-        return
-    folder.create()
+    return selection
+
+
+def _write(config: SftConfig, selection: Selection, folder: RunFolder) -> None:
+    """Write the settings and the sequences into the run's folder."""
+    from vf.trainer.settings.write_config import to_toml
+    from vf.trainer.sft.dataset import save_sequences
+    from vf.trainer.sft.training import held_out_file, train_file
+
     folder.write_config(to_toml(config))
     save_sequences(selection.train, train_file(folder))
     if selection.held_out:

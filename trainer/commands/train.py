@@ -61,14 +61,16 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         end_with_parent()
     if world().rank > 0:
         return _follow(config)
-    folder = RunFolder(args.resume or choose_folder(config, args.config.stem))
+    if args.resume is None:
+        choose_folder(config, args.config.stem)  # a name that is taken is told at once
     if args.tmux:
         check_installed()
     narrow_devices(config)
     find_model(config.model)  # before the seconds that importing torch takes
     if args.tmux:
         _preflight(config, console)  # before the session: a wrong config opens nothing
-        return _open_tmux(folder, args)
+        path = args.resume or choose_folder(config, args.config.stem)
+        return _open_tmux(RunFolder(path), args)
     if (count := processes_to_launch(config)) > 1:
         _preflight(config, console)  # before the processes, likewise
         return launch(count, argv, config.trainer.accelerate_config)
@@ -80,7 +82,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     show(console, describe(plan))
     if args.dry_run:
         return _dry_run(plan, console)
-    return _train(plan, folder, console, args)
+    return _train(plan, console, args)
 
 
 def _open_tmux(folder: RunFolder, args: argparse.Namespace) -> int:
@@ -115,18 +117,20 @@ def _follow(config: Config) -> int:
     return DONE
 
 
-def _train(plan: Plan, folder: RunFolder, console: Console, args: argparse.Namespace) -> int:
+def _train(plan: Plan, console: Console, args: argparse.Namespace) -> int:
     from vf.trainer.profile import profile_step
     from vf.trainer.rl_trainer import RLTrainer
+    from vf.trainer.run.run_folder import RunFolder, make_folder
     from vf.trainer.settings.load_config import overridden
     from vf.trainer.settings.write_config import to_toml
     from vf.trainer.watching.terminal import TerminalDisplay
 
     resuming = args.resume is not None
     if resuming:
+        folder = RunFolder(args.resume)
         folder.open()
     else:
-        folder.create()
+        folder = make_folder(plan.config, args.config.stem)
         folder.write_config(to_toml(plan.config))
     show(console, [("run", str(folder.path))])
     with RLTrainer(plan, folder, TerminalDisplay(console)) as trainer:
@@ -162,8 +166,11 @@ def _dry_run(plan: Plan, console: Console) -> int:
     ):
         folder = RunFolder(Path(scratch) / "dry-run")
         folder.create()
-        with RLTrainer(plan, folder) as trainer:
-            trace = trainer.collector.try_one()
+        try:
+            with RLTrainer(plan, folder) as trainer:
+                trace = trainer.collector.try_one()
+        finally:
+            folder.close()
     if trace.error is not None:
         return complain(
             "vf-rl", f"a rollout failed in the {trace.error.boundary}: {trace.error.message}"

@@ -19,6 +19,11 @@ from vf.trainer.run.metrics import Metrics
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
+_OF_TRAINER = ("vf", "py.warnings")
+_OF_INFERENCE = ("transformers", "uvicorn", "ContinuousBatchingLogger")
+_OF_ENVIRONMENT = ("vf.environments",)
+
+
 class _Named(Protocol):
     output_dir: str
     run_name: str | None
@@ -38,16 +43,31 @@ def choose_folder(config: _Run, stem: str) -> Path:
     parent, name = Path(config.args.output_dir), config.args.run_name
     if name is not None:
         folder = parent / name
-        if folder.exists():
+        if os.path.lexists(folder):
             raise ConfigError(
                 f"trainer.args.run_name = {name!r}: {folder} exists and is never overwritten; "
                 f"choose another name, or continue it with --resume {folder}"
             )
         return folder
     stem, number = re.sub(r"[^\w.-]", "-", stem), 1
-    while (parent / f"{stem}-{number}").exists():
+    while os.path.lexists(parent / f"{stem}-{number}"):
         number += 1
     return parent / f"{stem}-{number}"
+
+
+def make_folder(config: _Run, stem: str) -> RunFolder:
+    """Make the folder of a new run; of runs that start together, each gets its own.
+
+    Raises:
+        ConfigError: ``run_name`` names a run that exists, or the folder cannot be made.
+    """
+    while True:
+        folder = RunFolder(choose_folder(config, stem))
+        try:
+            folder.create()
+            return folder
+        except FileExistsError:  # another run was faster: take the next name
+            continue
 
 
 class RunFolder:
@@ -75,11 +95,14 @@ class RunFolder:
         """Make the folder.
 
         Raises:
-            ConfigError: It exists, or cannot be made.
+            FileExistsError: It exists.
+            ConfigError: It cannot be made.
         """
         try:
             self.path.mkdir(parents=True)
             self.open()
+        except FileExistsError:
+            raise
         except OSError as error:
             raise ConfigError(f"cannot make the run's folder {self.path}: {error}") from error
 
@@ -93,10 +116,15 @@ class RunFolder:
         for folder in (self.traces, self.checkpoints, self.trainer_log.parent):
             folder.mkdir(exist_ok=True)
         logging.captureWarnings(True)
-        _log_to(self.trainer_log, ["vf", "py.warnings"])
-        _log_to(self.inference_log, ["transformers", "uvicorn", "ContinuousBatchingLogger"])
+        _log_to(self.trainer_log, _OF_TRAINER)
+        _log_to(self.inference_log, _OF_INFERENCE)
         # Failures of environments are in the trainer's log too: there they have a place in time.
-        _log_to(self.environment_log, ["vf.environments"], propagate=True)
+        _log_to(self.environment_log, _OF_ENVIRONMENT, propagate=True)
+
+    def close(self) -> None:
+        """Stop sending logs to the folder's files: it is about to be removed."""
+        for name in (*_OF_TRAINER, *_OF_INFERENCE, *_OF_ENVIRONMENT):
+            _remove_handlers(logging.getLogger(name))
 
     def _claim(self) -> None:
         """Keep other processes out for as long as this one lives, however it dies."""
@@ -193,13 +221,18 @@ def _step_of(traces: Path) -> int:
     return int(number) if kind in ("step", "eval") and number.isdecimal() else -1
 
 
-def _log_to(path: Path, names: list[str], *, propagate: bool = False) -> None:
+def _log_to(path: Path, names: Sequence[str], *, propagate: bool = False) -> None:
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     for name in names:
         logger = logging.getLogger(name)
-        for old in [h for h in logger.handlers if not isinstance(h, logging.NullHandler)]:
-            logger.removeHandler(old)
+        _remove_handlers(logger)
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = propagate
+
+
+def _remove_handlers(logger: logging.Logger) -> None:
+    for handler in [h for h in logger.handlers if not isinstance(h, logging.NullHandler)]:
+        logger.removeHandler(handler)
+        handler.close()

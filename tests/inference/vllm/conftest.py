@@ -24,9 +24,9 @@ with suppress(ModuleNotFoundError):  # without their packages the files here are
         Standing,
     )
     from tests.waiting import wait_until
+    from vf.inference.ports import choose_port
     from vf.inference.settings import VllmSettings
     from vf.inference.vllm import vllm_engine as engine_module
-    from vf.inference.vllm.launch import choose_port
     from vf.inference.vllm.server_process import ServerProcess
     from vf.inference.vllm.vllm_engine import VllmEngine
 

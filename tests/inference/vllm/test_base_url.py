@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.inference.vllm.stand_in_engine import MODEL, Standing
-from vf.inference.vllm.launch import choose_port
+from vf.inference.ports import choose_port
 from vf.runtime.errors import ConfigError
 
 Stand = Callable[..., Standing]

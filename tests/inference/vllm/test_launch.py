@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import launch
-from vf.inference.vllm.launch import check_args, choose_port, flags, launcher, server_env
+from vf.inference.vllm.launch import check_args, flags, launcher, server_env
 from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.errors import ConfigError
 
@@ -109,17 +108,6 @@ def test_gpus_are_chosen_among_those_that_are_visible(
 def test_a_gpu_that_is_not_visible_is_named(outer: str, count: int) -> None:
     with pytest.raises(ConfigError, match=rf"gpus = \[2\], but .* names only {count} GPUs"):
         env({"CUDA_VISIBLE_DEVICES": outer}, gpus=[2])
-
-
-def test_a_port_is_chosen_or_refused() -> None:
-    assert choose_port("127.0.0.1", 0) != 0
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"inference\.port = {port}: cannot listen"):
-            choose_port("127.0.0.1", port)
-    assert choose_port("127.0.0.1", port) == port
-    with pytest.raises(ConfigError, match=r"inference\.host = '192\.0\.2\.1'"):
-        choose_port("192.0.2.1", 0)
 
 
 def test_a_command_with_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

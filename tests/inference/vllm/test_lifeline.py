@@ -16,8 +16,8 @@ import pytest
 from tests.inference.vllm.conftest import variables
 from tests.inference.vllm.stand_in_engine import COMMAND, Journal, alive
 from tests.waiting import wait_until
+from vf.inference.ports import choose_port
 from vf.inference.vllm import lifeline
-from vf.inference.vllm.launch import choose_port
 from vf.inference.vllm.server_process import ServerProcess
 from vf.runtime.errors import ConfigError
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from pathlib import Path
 
 import pytest
 
+from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
+from vf.runtime.errors import EngineError
 from vf.trainer.commands.main import main
 from vf.trainer.settings.load_config import load_config
 
@@ -45,6 +48,27 @@ def test_a_model_without_a_chat_template_is_refused(
             (copy / file.name).write_bytes(file.read_bytes())
     assert main([str(config), "--set", f"model={copy}"]) == 2
     assert "no chat template" in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_told_in_one_line(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main([str(config), "--dry-run", "--set", f"inference.port={port}"]) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert f"inference.port = {port}: cannot listen there" in said
+
+
+def test_a_dry_run_that_fails_says_so_in_one_line(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: EmbeddedServer, say: object) -> None:
+        raise EngineError("no memory left")
+
+    monkeypatch.setattr(EmbeddedServer, "start", refuse)
+    assert main([str(config), "--dry-run"]) == 1
+    assert capsys.readouterr().err == "vf-rl: no memory left\n"
 
 
 def test_usage_errors_exit_with_2(config: Path) -> None:

@@ -15,7 +15,8 @@ import pytest
 
 from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError
-from vf.trainer.run.run_folder import RunFolder, choose_folder
+from vf.trainer.run import run_folder
+from vf.trainer.run.run_folder import RunFolder, choose_folder, make_folder
 from vf.trainer.settings.config import EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import load_config, parse_config
 from vf.trainer.settings.write_config import to_toml
@@ -290,8 +291,9 @@ def test_run_folders_are_numbered_and_never_reused(tmp_path: Path) -> None:
     assert first == tmp_path / "quick-1"
     RunFolder(first).create()
     assert choose_folder(config, "quick") == tmp_path / "quick-2"
-    with pytest.raises(ConfigError, match="cannot make"):
+    with pytest.raises(FileExistsError):
         RunFolder(first).create()
+    assert make_folder(config, "quick").path == tmp_path / "quick-2"
     named = config.args.model_copy(update={"run_name": "quick-1"})
     config.trainer.args = named
     with pytest.raises(ConfigError, match="never overwritten"):
@@ -312,3 +314,29 @@ def test_the_file_of_an_environment_is_found_from_the_tomls_folder(
     resumed = write(here, to_toml(config))
     monkeypatch.chdir(tmp_path)
     assert load_config(resumed)[0].env.id == f"{here}/my_env.py"
+
+
+def test_runs_that_start_together_each_have_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = {"model": "tiny", "env": {"id": "x"}, "trainer": {"args": {"output_dir": str(tmp_path)}}}
+    config, _ = parse_config(raw)
+    choose = run_folder.choose_folder
+
+    def slower(config: Any, stem: str) -> Path:
+        """Choose a folder, and be overtaken by another run that takes it."""
+        found = choose(config, stem)
+        if not (tmp_path / "quick-1").exists():
+            RunFolder(found).create()
+        return found
+
+    monkeypatch.setattr(run_folder, "choose_folder", slower)
+    assert make_folder(config, "quick").path == tmp_path / "quick-2"
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    args = {"output_dir": str(tmp_path / "runs")}
+    config, _ = parse_config({"model": "tiny", "env": {"id": "x"}, "trainer": {"args": args}})
+    with pytest.raises(ConfigError, match="cannot make the run's folder"):
+        make_folder(config, "quick")

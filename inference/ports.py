@@ -1,0 +1,46 @@
+"""Ports that servers listen on."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import socket
+
+from vf.runtime.errors import ConfigError
+
+
+def choose_port(host: str, port: int) -> int:
+    """Return ``port``, or a free one for 0.
+
+    Raises:
+        ConfigError: The port is in use (says by which process, if it can be known), or the host is
+            not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            why = error.strerror
+            if error.errno == errno.EADDRINUSE:
+                why = f"{why}{_holder(port)}"
+            raise ConfigError(
+                f"inference.host = {host!r}, inference.port = {port}: cannot listen there "
+                f"({why}); port = 0 takes a free one"
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+def _holder(port: int) -> str:
+    """Return which process listens on a port, in words; nothing if the system does not say."""
+    if importlib.util.find_spec("psutil") is None:
+        return ""
+    import psutil
+
+    try:
+        held = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        pid = next((c.pid for c in held if c.laddr and c.laddr.port == port), None)
+        return f": process {pid} has it, {psutil.Process(pid).name()}" if pid else ""
+    except psutil.Error:  # another user's process, or one that has just ended
+        return ""
