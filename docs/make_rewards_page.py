@@ -74,8 +74,8 @@ limit, and those that backtrack forever are refused when the rubric is made.
 
 ## Alarms
 
-During training, `metrics.jsonl` has `alarm/length`, `alarm/errors` and `alarm/outcome`. What begins
-to ring is said once, on the screen and in the log.
+During training, `metrics.jsonl` has `alarm/length`, `alarm/errors`, `alarm/outcome` and
+`alarm/voids`. What begins to ring is said once, on the screen and in the log.
 
 {alarms}
 """

@@ -90,7 +90,7 @@ async def measure(
     task, tokens = max(found, key=lambda each: len(each[1]))
     how = f"longest of {len(found)} tasks: {len(tokens)} tokens"
     if len(found) <= len(chosen):
-        how += f" (of {len(tasks)}; reset is too slow to measure more before the run)"
+        how += f" (of {len(tasks)}: those that were reset in {BEGIN_SECONDS:g} s)"
     return FirstPrompts(found[0][1], len(tokens), task, how)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -53,12 +54,11 @@ def advise(
 def _generate(case: _Case) -> Iterator[str]:
     args, settings = case.args, case.config.inference
     if isinstance(settings, EmbeddedSettings):
-        at_once = settings.args.max_requests
-        if args.max_concurrent > at_once:
+        at_once, in_flight = settings.args.max_requests, _in_flight(args)
+        if in_flight > at_once:
             yield (
                 f"The engine decodes inference.args.max_requests = {at_once} of up to "
-                f"{args.max_concurrent} concurrent rollouts: raise it if there is memory for their "
-                "contexts"
+                f"{in_flight} concurrent rollouts: raise it if there is memory for their contexts"
             )
         yield from _few_at_once(case, "the engine decodes what is in flight together")
     elif isinstance(settings, VllmSettings):
@@ -177,13 +177,30 @@ def _save(case: _Case) -> Iterator[str]:
         yield "With trainer.args.use_lora = true a checkpoint is far smaller"
 
 
+def _outage(case: _Case) -> Iterator[str]:
+    yield (
+        "logs/inference.log says why the server went down; where memory ran out, a lower "
+        "trainer.args.max_concurrent needs less of it"
+    )
+
+
 def _wait(case: _Case) -> Iterator[str]:
     yield from _few_at_once(case, "rollouts wait for a place")
+    if failed := case.metric("rollouts/failed"):
+        yield (
+            f"{failed:.3g} rollouts of a step fail on average and are retried: "
+            "logs/environment.log says why"
+        )
     yield (
-        "If the server was down or restarted, logs/inference.log says why; if rollouts fail and "
-        "are retried, logs/environment.log does"
+        "What is left is the trainer's own work, such as writing traces and metrics: it weighs in "
+        "short steps, and on a machine that is busy with other work"
     )
-    yield from _overlap(case)
+
+
+def _in_flight(args: TrainerArgs) -> int:
+    """Return how many rollouts of a step there are at once, at most."""
+    started = math.ceil(args.rollouts_per_example * args.oversample) * args.groups_per_step
+    return min(args.max_concurrent, started)
 
 
 def _few_at_once(case: _Case, reason: str) -> Iterator[str]:
@@ -252,5 +269,6 @@ _ADVISERS: dict[str, Callable[[_Case], Iterator[str]]] = {
     "publish": _publish,
     "evaluate": _evaluate,
     "save": _save,
+    "outage": _outage,
     "wait": _wait,
 }

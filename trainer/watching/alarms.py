@@ -10,6 +10,9 @@ Groups whose rewards are all equal do not count. ρ is Spearman's rank correlati
   as they should be.
 - *outcome*: over the last steps, the mean outcome falls while the mean reward rises, each by more
   than twice the standard error of its change: the model learns to avoid penalties instead.
+- *voids*: rollouts without a reward are more frequent in tasks that go worse (Mantel's test, z ≥ 3
+  over the last steps), or their share rises, by more than three standard errors and two
+  percentage points, while the mean reward does: see :mod:`~vf.trainer.watching.voids`.
 - *kl*: sampler and learner disagree, KL(sampler ‖ learner) being above 0.01 nats.
 """
 
@@ -18,6 +21,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean, variance
 from typing import Any
 
@@ -25,12 +29,16 @@ from vf.inference.model import NEUTRAL
 from vf.traces.trace import Trace
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
+from vf.trainer.watching.voids import StepVoids, association, share_of, worst_tasks
 
 ROLLOUTS = 512  # the newest, over which correlations are computed
 MIN_ROLLOUTS = 256  # below which there is no correlation
 STEPS = 20  # the newest; a trend compares their first half with their second
 CORRELATION = 0.8
 KL_THRESHOLD = 0.01  # nats, of any of the three estimates
+VOID_STEPS = 64  # the newest, over which voids are compared between tasks
+VOID_ERRORS = 3.0  # standard errors
+VOID_RISE = 0.02  # of their share; less is not worth a note
 _QUIET = 0.1  # how far below its threshold an alarm ends, so that it does not flicker
 
 _ADVICE = {
@@ -48,6 +56,12 @@ _ADVICE = {
         "over the last {count} steps the outcome fell while the reward rose: penalties are being "
         "avoided at the outcome's cost. Lower their weights or the cap"
     ),
+    "voids": (
+        "{share:.1%} of the rollouts of the last {count} steps ended without a reward, {how}. They "
+        "are in no mean, so a model that brings them about instead of failing looks better than it "
+        "is: with them as 0, the reward is {as_zero:.3f} instead of {reward:.3f}. Most are of the "
+        "tasks {tasks}; see logs/environment.log and their traces"
+    ),
 }
 
 
@@ -59,6 +73,7 @@ class Alarms:
         rollouts: Reward, sampled tokens and failed calls of the last rollouts, each less its
             group's mean.
         steps: Mean outcome and mean reward of the last steps.
+        voids: The :class:`StepVoids` of the last steps, as dicts.
     """
 
     def __init__(
@@ -66,10 +81,12 @@ class Alarms:
         ringing: Iterable[str] = (),
         rollouts: Iterable[Sequence[float]] = (),
         steps: Iterable[Sequence[float]] = (),
+        voids: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         self.ringing = set(ringing)
         self._rollouts = deque(map(tuple, rollouts), maxlen=ROLLOUTS)
         self._steps = deque(map(tuple, steps), maxlen=STEPS)
+        self._voids = deque((StepVoids(**each) for each in voids), maxlen=VOID_STEPS)
 
     def state(self) -> dict[str, Any]:
         """Return the arguments of an equal instance, as JSON values."""
@@ -77,6 +94,7 @@ class Alarms:
             "ringing": sorted(self.ringing),
             "rollouts": list(self._rollouts),
             "steps": list(self._steps),
+            "voids": [asdict(each) for each in self._voids],
         }
 
     def observe(self, groups: Sequence[Group]) -> tuple[dict[str, float], list[str]]:
@@ -84,8 +102,8 @@ class Alarms:
 
         Returns:
             Metrics: ``alarm/length`` and ``alarm/errors`` are the correlations, in [−1, 1] (0
-            until there are enough rollouts), ``alarm/outcome`` is 1 while it rings, else 0. And
-            a note for every alarm that begins.
+            until there are enough rollouts), ``alarm/outcome`` and ``alarm/voids`` are 1 while
+            they ring, else 0. And a note for every alarm that begins.
         """
         for group in groups:
             if not group.uniform:
@@ -103,10 +121,34 @@ class Alarms:
         notes = [
             *self._ring("length", abs(length), CORRELATION, value=length, count=count),
             *self._ring("errors", errors, CORRELATION, value=errors, count=count),
-            *self._ring("outcome", float(falls), 1.0, value=0.0, count=len(self._steps)),
+            *self._ring("outcome", float(falls), 1.0, count=len(self._steps)),
         ]
         metrics = {"alarm/length": length, "alarm/errors": errors, "alarm/outcome": float(falls)}
-        return metrics, notes
+        notes += self._observe_voids(groups)
+        return metrics | {"alarm/voids": float("voids" in self.ringing)}, notes
+
+    def _observe_voids(self, groups: Sequence[Group]) -> list[str]:
+        self._voids.append(StepVoids.of(groups))
+        steps = [*self._voids]
+        z, rises = association(steps), _voids_rise(steps)
+        how = (
+            f"more often where the others of the step did better (z = {z:.1f})"
+            if z >= VOID_ERRORS
+            else "and their share rose together with the reward"
+        )
+        rewards = [step.reward for step in steps if step.reward is not None]
+        reward, share = fmean(rewards) if rewards else 0.0, share_of(steps)
+        return self._ring(
+            "voids",
+            max(z / VOID_ERRORS, float(rises)),
+            1.0,
+            count=len(steps),
+            how=how,
+            share=share,
+            reward=reward,
+            as_zero=reward * (1.0 - share),
+            tasks=worst_tasks(steps),
+        )
 
     def _add(self, traces: Sequence[Trace]) -> None:
         rewards = _centred([trace.reward or 0.0 for trace in traces])
@@ -122,15 +164,22 @@ class Alarms:
         outcomes, rewards = zip(*self._steps, strict=True)
         return _change(outcomes) < 0.0 < _change(rewards)
 
-    def _ring(
-        self, name: str, level: float, threshold: float, *, value: float, count: int
-    ) -> list[str]:
+    def _ring(self, name: str, level: float, threshold: float, **said: Any) -> list[str]:
         if level < threshold - _QUIET:
             self.ringing.discard(name)
         if level < threshold or name in self.ringing:
             return []
         self.ringing.add(name)
-        return [_ADVICE[name].format(value=value, count=count)]
+        return [_ADVICE[name].format(**said)]
+
+
+def _voids_rise(steps: Sequence[StepVoids]) -> bool:
+    """Return whether the share of voids and the mean reward both rise over the last steps."""
+    last = [(step.share, step.reward) for step in steps[-STEPS:] if step.reward is not None]
+    if len(last) < STEPS:
+        return False
+    shares, rewards = zip(*last, strict=True)
+    return _change(shares, VOID_ERRORS) >= VOID_RISE and _change(rewards) > 0.0
 
 
 def observe_kl(
@@ -226,10 +275,10 @@ def _centred(values: Sequence[float]) -> list[float]:
     return [value - mean for value in values]
 
 
-def _change(values: Sequence[float]) -> float:
-    """Return by how much the second half's mean differs; 0 within two standard errors."""
+def _change(values: Sequence[float], errors: float = 2.0) -> float:
+    """Return by how much the second half's mean differs; 0 within so many standard errors."""
     half = len(values) // 2
     before, after = values[:half], values[half:]
     change = fmean(after) - fmean(before)
     error = math.sqrt(variance(before) / len(before) + variance(after) / len(after))
-    return change if abs(change) > max(2.0 * error, 1e-6) else 0.0
+    return change if abs(change) > max(errors * error, 1e-6) else 0.0

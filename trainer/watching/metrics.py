@@ -13,6 +13,7 @@ from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import TrainerArgs
+from vf.trainer.watching.voids import StepVoids
 
 
 def step_metrics(
@@ -48,10 +49,12 @@ def step_metrics(
 def rollout_metrics(groups: Sequence[Group]) -> Metrics:
     """Return what the rollouts of a step say.
 
-    Those that failed, and those that the rubric did not score, are counted, and in no mean.
+    Those that failed, and those that the rubric did not score, are counted, and in no mean but
+    ``reward/voids_as_zero``, where each counts as 0.
     """
     traces = [trace for group in groups for trace in group.traces]
     failed = sum(len(group.failed) for group in groups)
+    voids = StepVoids.of(groups)
     waits = [
         trace.timing["sandbox"]
         for group in groups
@@ -62,6 +65,8 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
         "rollouts/scored": len(traces),
         "rollouts/failed": failed,
         "rollouts/unscored": sum(len(group.unscored) for group in groups),
+        "voids/share": voids.share,
+        "voids/tasks": len(voids.tasks),
         "groups/uniform_fraction": fmean(group.uniform for group in groups),
     }
     if waits:
@@ -70,6 +75,7 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
         return out
     calls = [event for trace in traces for event in trace.tool_events]
     out |= trace_metrics(traces)
+    out["reward/voids_as_zero"] = out["reward/mean"] * (1.0 - voids.share)
     out |= {
         "turns/mean": fmean(len(trace.turns) for trace in traces),
         "tool_calls/mean": len(calls) / len(traces),

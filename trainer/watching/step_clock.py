@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 from vf.environments.runner import Activity
 
-PARTS = ("generate", "environment", "reward", "train", "publish", "evaluate", "save", "wait")
+PARTS = (
+    *("generate", "environment", "reward", "train"),
+    *("publish", "evaluate", "save", "outage", "wait"),
+)
 # What the trainer waits for while rollouts are under way, by what these do.
 _PART_OF = {
     "model": "generate",
@@ -18,6 +21,7 @@ _PART_OF = {
     "close": "environment",
     "release": "environment",
     "score": "reward",
+    "server": "outage",
 }
 
 
@@ -26,8 +30,8 @@ class StepClock:
 
     While the trainer waits for rollouts, each moment is shared among the parts in proportion to
     what the rollouts that it waits for do then. So where a single straggler holds up the step,
-    all of the wait counts for what that one does. What belongs to no part is ``wait``: rollouts
-    without a place, a server that is down, and the trainer's own bookkeeping.
+    all of the wait counts for what that one does. ``outage`` is a server that is down. What belongs
+    to no part is ``wait``: rollouts without a place, and the trainer's own bookkeeping.
 
     Args:
         tell: Called with the name of each part that begins.
@@ -92,6 +96,7 @@ def _shares(activities: Sequence[Activity]) -> dict[str, float]:
     """Return what each part has of the rollouts' attention; they sum up to 1."""
     counts = Counter(_PART_OF.get(activity.doing, "wait") for activity in activities)
     # While a rollout is at work, those without a place wait for that, and not for a place.
-    busy = {name: count for name, count in counts.items() if name != "wait"} or counts
+    idle = ("wait", "outage")  # a rollout passes by a server that is up in no time
+    busy = {name: count for name, count in counts.items() if name not in idle} or counts
     total = sum(busy.values())
     return {name: count / total for name, count in busy.items()} if total else {"wait": 1.0}

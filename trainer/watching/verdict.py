@@ -26,6 +26,7 @@ _NAMES = {
     "publish": "bringing new weights to the engine",
     "evaluate": "held-out evaluation",
     "save": "saving checkpoints",
+    "outage": "waiting for a server that was down",
     "wait": "waiting",
 }
 

@@ -146,7 +146,7 @@ def test_any_other_trend_is_not(outcome: float, reward: float) -> None:
 def test_unscored_and_empty_groups_are_passed_over() -> None:
     group = Group(vf.Task("t", "p"))
     metrics, notes = Alarms().observe([group])
-    assert metrics == {"alarm/length": 0.0, "alarm/errors": 0.0, "alarm/outcome": 0.0}
+    assert set(metrics.values()) == {0.0}
     assert notes == []
 
 

@@ -54,7 +54,7 @@ def test_rollouts_without_a_place_wait_for_those_at_work(clock_time: Time) -> No
         clock_time.now += 2.0
     lap = clock.lap()
     assert lap["generate"] == pytest.approx(3.0)
-    assert lap["wait"] == pytest.approx(2.0)
+    assert lap["wait"] == lap["outage"] == pytest.approx(1.0)
 
 
 def test_a_lap_is_the_wall_time_whatever_was_timed(clock_time: Time) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.sandbox.container.source import _DOCKER
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import Config, TrainerArgs, TrainerConfig
-from vf.trainer.settings.load_config import parse_config
+from vf.trainer.settings.load_config import load_config, parse_config
 from vf.trainer.watching.advice import MOST
 from vf.trainer.watching.step_clock import PARTS
 from vf.trainer.watching.verdict import STEPS, verdict
@@ -77,6 +79,7 @@ def test_lines_without_times_or_with_holes_are_passed_over() -> None:
 def test_advice_fits_the_settings() -> None:
     generating = steps(generate=9.0, train=1.0)
     assert "inference.args.max_requests = 32 of up to 64" in said(generating)
+    assert "max_requests" not in said(generating, make(batch_size=16))
     on_vllm = said(generating, make(VLLM, max_concurrent=8))
     assert "max_requests" not in on_vllm
     assert "trainer.args.max_concurrent = 8 towards batch_size = 64" in on_vllm
@@ -109,6 +112,27 @@ def test_metrics_sharpen_the_advice() -> None:
     assert "75% of the groups taught nothing" in said(wasted)
     cut = steps(generate=9.0, more={"truncated_fraction": 0.5})
     assert "50% of the rollouts or turns run into a limit" in said(cut)
+
+
+def test_a_healthy_recorded_run_is_told_nothing_of_failures() -> None:
+    """It is the quickstart's, whose rollouts are all in flight and decoded at once."""
+    root = Path(__file__).parents[3]
+    config = load_config(root / "configs" / "quickstart.toml")[0]
+    recorded = Path(__file__).parent / "recorded" / "quickstart-metrics.jsonl"
+    lines = [json.loads(line) for line in recorded.read_text().splitlines()]
+    found = verdict(lines, config)
+    assert found.bottleneck == "generate"
+    waiting = verdict([line | {"time/wait": 60.0} for line in lines], config)
+    assert waiting.bottleneck == "wait"
+    text = " ".join([*found.advice, *waiting.advice])
+    for word in ("max_requests", "max_concurrent", "server", "retried", "logs/"):
+        assert word not in text
+
+
+def test_waiting_is_laid_on_failures_and_outages_only_where_there_were_some() -> None:
+    assert "logs/" not in said(steps(wait=9.0))
+    assert "3 rollouts of a step fail" in said(steps(wait=9.0, more={"rollouts/failed": 3.0}))
+    assert "logs/inference.log says why the server went down" in said(steps(outage=9.0))
 
 
 def test_overlap_is_advised_where_there_is_none_and_something_to_win() -> None:
