@@ -91,6 +91,9 @@ def _explain(root: type[BaseModel], problem: Any, under: str) -> str:
             return f"{where}: unknown key.{hint} Known here: {names}"
         case "missing":
             return f"{where}: missing. {description}"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            said = f"{where} = {problem['input']!r}: must be a table, [{where}]. {description}"
+            return said.rstrip()
         case "union_tag_invalid":  # the function that returns the tag is named after its key
             key, given = problem["ctx"]["discriminator"].strip("_()"), problem["ctx"]["tag"]
             known = problem["ctx"]["expected_tags"].replace("'", "").split(", ")

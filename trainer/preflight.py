@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from vf.environments.environment import Environment
 from vf.environments.offered import offered_tools
 from vf.environments.registry import make
 from vf.evaluation.evaluate import take_tasks
@@ -22,7 +23,7 @@ from vf.inference.rendering.template_probe import (
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, VfError
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.memory import (
     SHARE,
@@ -84,7 +85,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     if args.reference_model is not None:
         named = f"trainer.args.reference_model = {args.reference_model!r}"
         find_model(args.reference_model, named)
-    environment = make(config.env.id, **config.env.args)
+    environment = _environment(config)
     asyncio.run(call(environment.check))
     renderer = Renderer.from_pretrained(
         resolve_model(config.model),
@@ -136,6 +137,18 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     )
 
 
+def _environment(config: Config) -> Environment:
+    try:
+        return make(config.env.id, **config.env.args)
+    except VfError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"environment {config.env.id!r} cannot be made with env.args = {config.env.args}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
 def _model_config(name: str) -> Any:
     from transformers import AutoConfig
 
@@ -144,8 +157,7 @@ def _model_config(name: str) -> Any:
         return AutoConfig.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"model = {name!r} is neither a folder with a model nor one that the hub gave: "
-            f"{str(error).splitlines()[0]}"
+            f"model = {name!r} cannot be read as a model: {str(error).splitlines()[0]}"
         ) from error
 
 
