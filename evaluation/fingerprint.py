@@ -49,7 +49,7 @@ def describe_environment(
     code, rubric = description(), description()
     parts = {
         name: rubric.of(value)
-        for name, value in vars(environment.rubric).items()
+        for name, value in getattr(environment.rubric, "__dict__", {}).items()
         if not name.startswith("_")
     }
     return {
