@@ -8,9 +8,16 @@ import socket
 
 from vf.runtime.errors import ConfigError
 
+ADVICE = "change inference.host or inference.port; port 0 is any free one"
 
-def choose_port(host: str, port: int) -> int:
+
+def choose_port(host: str, port: int, advice: str = ADVICE) -> int:
     """Return ``port``, or a free one for 0.
+
+    Args:
+        host: The address to listen on.
+        port: From 0 to 65535.
+        advice: What to do if it cannot be used.
 
     Raises:
         ConfigError: The port is in use (says by which process, if it can be known), or the host is
@@ -26,8 +33,7 @@ def choose_port(host: str, port: int) -> int:
             if error.errno == errno.EADDRINUSE:
                 why = f"{why}{_holder(port)}"
             raise ConfigError(
-                f"inference.host = {host!r}, inference.port = {port}: cannot listen there "
-                f"({why}); port = 0 takes a free one"
+                f"cannot listen on port {port} of {host} ({why}); {advice}"
             ) from error
         return int(probe.getsockname()[1])
 

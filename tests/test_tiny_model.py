@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from make_tiny_model import IMPERFECT, demonstrate, main, script
 from transformers import AutoModelForCausalLM
 
 import vf
-from scripts.make_tiny_model import IMPERFECT, demonstrate, main, script
 from vf.environments.bundled.calculator import Calculator
 from vf.inference.model_files import resolve_model
 

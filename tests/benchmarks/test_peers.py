@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from benchmarks.peers import present, versions_of
+from peers import present, versions_of
 
 
 def test_a_missing_peer_is_named_with_its_line_and_the_others_go_on(

@@ -18,7 +18,7 @@ def test_a_port_is_chosen_or_refused() -> None:
         with pytest.raises(ConfigError) as error:
             choose_port("127.0.0.1", port)
     said = str(error.value)
-    assert f"inference.port = {port}: cannot listen there" in said
+    assert f"cannot listen on port {port} of" in said
     assert f"process {os.getpid()} has it" in said
     assert choose_port("127.0.0.1", port) == port
 

@@ -92,7 +92,7 @@ def assert_branch_is_true(
 
 def test_the_tools_of_each_episode_are_rendered_for_it(url: str) -> None:
     class Shops(vf.Environment):
-        def reset(self, task: vf.Task) -> str:
+        def reset(self, task: vf.Task) -> str | list[dict[str, Any]]:
             def tool() -> str:
                 """Buy it."""
                 return "bought"

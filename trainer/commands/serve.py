@@ -113,15 +113,8 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from vf.inference.vllm.launch import choose_port
-
-    try:
-        port = choose_port(args.host, args.port)  # before anything is loaded
-    except ConfigError as error:
-        raise ConfigError(
-            f"cannot listen on port {args.port} of {args.host} ({error.__cause__}); choose another "
-            "with --port, or 0 for a free one"
-        ) from None
+    # Before anything is loaded.
+    port = choose_port(args.host, args.port, "choose another with --port, or 0 for a free one")
     say = _say()
     say(f"loading {args.model} ...")
     quiet_transformers()

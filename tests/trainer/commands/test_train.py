@@ -59,7 +59,7 @@ def test_a_port_in_use_is_told_in_one_line(
         port = other.getsockname()[1]
         assert main([str(config), "--dry-run", "--set", f"inference.port={port}"]) == 2
     [said] = capsys.readouterr().err.splitlines()
-    assert f"inference.port = {port}: cannot listen there" in said
+    assert f"cannot listen on port {port} of" in said
 
 
 def test_a_dry_run_that_fails_says_so_in_one_line(

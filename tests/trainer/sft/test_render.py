@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from make_tiny_model import demonstrate
 
 import vf
-from scripts.make_tiny_model import demonstrate
 from tests.inference.chat_templates import (
     FORGETS,
     HIDES_TOOLS,
