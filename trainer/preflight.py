@@ -80,7 +80,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     elif is_sharded():
         raise ConfigError(SHARDED_ENGINE)
     else:
-        choose_port("127.0.0.1", settings.port)
+        choose_port(settings.host, settings.port)
     model_config = _model_config(config.model)
     if args.reference_model is not None:
         named = f"trainer.args.reference_model = {args.reference_model!r}"

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from vf.runtime.command import DONE, CommandParser, quiet_transformers, run_command, show
+from vf.inference.ports import choose_port
+from vf.runtime.command import CommandParser, quiet_transformers, run_command, show
 from vf.runtime.errors import ConfigError
 from vf.runtime.signals import orderly_end
 
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         with orderly_end(launched=False):
-            return _serve(args)
+            _serve(args)
 
     return run_command("vf-rl serve", run, kept="the server has stopped", extra="train")
 
@@ -110,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(args: argparse.Namespace) -> int:
+def _serve(args: argparse.Namespace) -> NoReturn:
     from rich.console import Console
 
     # Before anything is loaded.
@@ -144,7 +145,6 @@ def _serve(args: argparse.Namespace) -> int:
         while True:
             engine.check()
             time.sleep(CHECK_SECONDS)
-    return DONE
 
 
 def _find(args: argparse.Namespace) -> tuple[Checkpoint, dict[str, Any]]:
