@@ -99,6 +99,11 @@ class Slow(vf.Environment):
     async def close(self) -> None:
         Slow.closed += 1
 
+    @vf.tool
+    def known(self) -> str:
+        """Be known without a reset, which would look for tools."""
+        return ""
+
 
 vf.register("test-slow-reset", Slow)
 
