@@ -60,7 +60,12 @@ VLLM_PARSERS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if not 0 <= args.port <= 65535:
+        parser.error(f"--port {args.port}: must be 0 to 65535")
+    if args.max_seq_len < 2:
+        parser.error(f"--max-seq-len {args.max_seq_len}: must be at least 2")
 
     def run() -> int:
         with orderly_end(launched=False):

@@ -165,3 +165,13 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(
     assert err.startswith(f"vf-rl serve: cannot listen on port {port} of 127.0.0.1 (")
     assert "Address already in use" in err
     assert "--port, or 0 for a free one" in err
+
+
+@pytest.mark.parametrize("argv", [["--port", "99999"], ["--max-seq-len", "0"]])
+def test_a_number_out_of_range_is_bad_usage(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["tiny", *argv])
+    assert ended.value.code == 2
+    assert f"{argv[0]} {argv[1]}: must be" in capsys.readouterr().err
