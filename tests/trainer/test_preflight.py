@@ -110,7 +110,9 @@ vf.register("test-slow-reset", Slow)
 
 def first_prompts_of(**env_args: object) -> FirstPrompts:
     Slow.resets = Slow.inside = Slow.most_inside = Slow.closed = 0
-    raw = config() | {"env": {"id": "test-slow-reset", "args": env_args}}
+    args = {"max_prompt_len": 512, "max_seq_len": 768}
+    env = {"id": "test-slow-reset", "args": env_args}
+    raw = config() | {"env": env, "trainer": {"args": args}}
     found = preflight(parse_config(raw)[0]).prompts
     assert Slow.closed == Slow.resets
     return found
