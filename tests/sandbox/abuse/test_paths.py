@@ -128,19 +128,19 @@ def test_nothing_of_the_image_or_the_kernel_can_be_written(arena: Arena, path: s
 
 def test_a_link_that_is_swapped_during_the_read_wins_nothing(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
-        swapping = asyncio.create_task(sandbox.exec(["python3", "-c", SWAP], timeout=1))
+        swapping = asyncio.create_task(sandbox.exec(["python3", "-c", SWAP], timeout=40))
         harmless = b"harmless " * 1000
         seen: list[bool | None] = []
-        while not swapping.done():
+        while True not in seen or len(seen) < 20:
+            assert not swapping.done()
             try:
                 seen.append(await sandbox.read_file("swapped") == harmless)
             except (OSError, ValueError):
                 seen.append(None)
             with contextlib.suppress(OSError, ValueError):
                 await sandbox.write_file("swapped", b"harmless " * 1000)
-        assert (await swapping).timed_out
+        swapping.cancel()
         assert False not in seen
-        assert True in seen
 
     arena.attack(attack)
 
