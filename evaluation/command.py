@@ -17,6 +17,7 @@ from vf.evaluation.eval_config import EvalConfig, parse_config, slug
 from vf.evaluation.tally import Summary
 from vf.inference.model_files import TINY
 from vf.runtime.errors import ConfigError
+from vf.runtime.heartbeat import working
 from vf.runtime.toml import read_toml
 
 DONE, FAILED = 0, 1
@@ -43,13 +44,16 @@ def evaluate_command(args: argparse.Namespace) -> int:
         ConfigError: An argument or setting is wrong.
         VfError: The evaluation failed as a whole.
     """
+    from rich.console import Console
+
     from vf.evaluation.refusal import refusal
     from vf.evaluation.results import ResultsFolder
     from vf.evaluation.run import extent, measured, prepare
 
     config, base = config_of(args)
-    places = prepare(config)
-    what = measured(config, places)
+    with working(Console(stderr=True), f"preparing {args.what} ..."):
+        places = prepare(config)
+        what = measured(config, places)
 
     def now(before: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is measured now, of as many rollouts as there were before."""

@@ -14,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from vf.evaluation.tally import Tally
+from vf.runtime.heartbeat import SECONDS, Heartbeat
 from vf.traces.trace import Trace
-
-LINE_SECONDS = 15.0  # between two lines where the output is no terminal
 
 
 @dataclass(slots=True)
@@ -34,17 +33,16 @@ class Progress:
 
     Args:
         console: Where to; stderr as a rule, so that stdout holds the results alone.
-        line_seconds: Between two lines, where the console is no terminal.
+        line_seconds: Of silence before a line, where the console is no terminal.
     """
 
-    def __init__(self, console: Console, line_seconds: float = LINE_SECONDS) -> None:
+    def __init__(self, console: Console, line_seconds: float = SECONDS) -> None:
         self.console = console
-        self._line_seconds = line_seconds
+        self._heartbeat = Heartbeat(self._print, self._line, line_seconds)
         self._live: Live | None = None
         self._tallies: Sequence[Tally] = ()
         self._shown: Tally | None = None
         self._now = _Now(time.monotonic(), 0)
-        self._said = self._now.started
         self._waited = ""
         self._last_error = ""
 
@@ -54,6 +52,10 @@ class Progress:
         if waiting and text.split(":")[-1] == self._waited:
             return
         self._waited = text.split(":")[-1] if waiting else ""
+        self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._heartbeat.spoke()
         self.console.print(escape(text), soft_wrap=True, highlight=False)
 
     def start(self, tallies: Sequence[Tally]) -> None:
@@ -69,6 +71,8 @@ class Progress:
                 console=self.console, get_renderable=self._table, refresh_per_second=4
             )
             self._live.start()
+        if self._live is None:
+            self._heartbeat.start()
 
     def rollout(self, tally: Tally, trace: Trace) -> None:
         """Count a rollout that finished just now."""
@@ -78,23 +82,12 @@ class Progress:
         self._shown = tally
         if trace.error is not None:
             self._last_error = f"{trace.error.boundary}: {trace.error.message}"
-        if tally.done == tally.rollouts:
-            self._say_line()
-        else:
-            self.tick()
-
-    def tick(self) -> None:
-        """Say a line if it is time for one; to be called now and then."""
-        if time.monotonic() - self._said > self._line_seconds:
-            self._say_line()
-
-    def _say_line(self) -> None:
-        if self._live is None:
-            self._said = time.monotonic()
-            self.say(self._line())
+        if tally.done == tally.rollouts and self._live is None:
+            self._print(self._line())
 
     def stop(self) -> None:
         """End the live display. Safe to call twice."""
+        self._heartbeat.stop()
         if self._live is not None:
             live, self._live = self._live, None
             live.stop()

@@ -184,13 +184,9 @@ async def run_evaluation(
             for trace in part.cell.traces():
                 part.tally.add(trace)
         progress.start([part.tally for part in parts])
-        ticking = asyncio.create_task(_tick(progress))
-        try:
-            for model in config.models:
-                mine = [part for part in parts if part.model is model]
-                await _run_model(config, model, mine, folder, progress)
-        finally:
-            ticking.cancel()
+        for model in config.models:
+            mine = [part for part in parts if part.model is model]
+            await _run_model(config, model, mine, folder, progress)
     finally:
         for part in parts:
             part.cell.store.close()
@@ -299,12 +295,6 @@ def _jobs(part: _Part) -> Iterator[list[Job]]:
 
 def _cost(trace: Trace, of: Callable[[int, int], float]) -> float:
     return sum(of(turn.prompt_tokens, turn.completion_tokens) for turn in trace.turns)
-
-
-async def _tick(progress: Progress) -> None:
-    while True:
-        await asyncio.sleep(1.0)
-        progress.tick()
 
 
 async def _unless(failure: asyncio.Task[None] | None, work: Awaitable[None]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vf.runtime.command import DONE, CommandParser, quiet_transformers, run_command, show
+from vf.runtime.heartbeat import working
 from vf.runtime.signals import orderly_end
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _export(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    with console.status("starting ...") as status, warnings.catch_warnings():
+    with working(console, "starting ...") as say, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from libraries; what matters here is an error
         quiet_transformers()
         from vf.trainer.saving.export import export
@@ -89,7 +90,7 @@ def _export(args: argparse.Namespace) -> None:
             args.output,
             adapter=args.adapter,
             dtype=args.dtype,
-            say=lambda text: status.update(f"{text} ..."),
+            say=lambda text: say(f"{text} ..."),
         )
     show(console, _lines(source, exported))
 

@@ -19,6 +19,7 @@ from vf.runtime.command import (
     show,
 )
 from vf.runtime.errors import ConfigError
+from vf.runtime.heartbeat import working
 from vf.runtime.signals import orderly_end
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
         choose_folder(config, args.config.stem)  # a name that is taken is told at once
     _check_packages(config)
     _one_device()
-    with console.status("loading the tokenizer ..."):
+    with working(console, "loading the tokenizer ..."):
         renderer = _renderer(config)
     if args.resume is None:
         selection = _select(config, renderer, console)

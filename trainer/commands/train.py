@@ -16,6 +16,7 @@ from vf.inference.settings import VllmSettings
 from vf.inference.vllm.launch import installed_apart
 from vf.runtime.command import DONE, complain, quiet_transformers, run_command, show
 from vf.runtime.errors import ConfigError
+from vf.runtime.heartbeat import working
 from vf.runtime.signals import end_with_parent, orderly_end
 from vf.trainer.processes.launch import launch, narrow_devices, processes_to_launch, world
 from vf.trainer.processes.tmux import attach, check_installed, open_session
@@ -100,11 +101,11 @@ def _open_tmux(folder: RunFolder, args: argparse.Namespace) -> int:
 
 
 def _preflight(config: Config, console: Console) -> Plan:
-    with console.status("checking the config ...") as status:
+    with working(console, "checking the config ...") as say:
         quiet_transformers()
         from vf.trainer.preflight import preflight
 
-        return preflight(config, status.update)
+        return preflight(config, say)
 
 
 def _follow(config: Config) -> int:
@@ -135,7 +136,9 @@ def _train(plan: Plan, console: Console, args: argparse.Namespace) -> int:
         folder = make_folder(plan.config, args.config.stem)
         folder.write_config(to_toml(plan.config))
     show(console, [("run", str(folder.path))])
-    with RLTrainer(plan, folder, TerminalDisplay(console)) as trainer:
+    display = TerminalDisplay(console)
+    display.waiting("loading the model ...")
+    with RLTrainer(plan, folder, display) as trainer:
         if resuming:
             step = trainer.resume(overridden(args.set), allow_changes=args.allow_changes)
             console.print(
@@ -163,7 +166,7 @@ def _dry_run(plan: Plan, console: Console) -> int:
     from vf.trainer.run.run_folder import RunFolder
 
     with (
-        console.status("starting model, engine and one rollout ..."),
+        working(console, "starting model, engine and one rollout ..."),
         tempfile.TemporaryDirectory() as scratch,
     ):
         folder = RunFolder(Path(scratch) / "dry-run")

@@ -90,6 +90,19 @@ class RunView:
         """Add a held-out evaluation."""
         self._held_out.append((step, reward))
 
+    def now(self) -> str:
+        """Return what the run does, in a line."""
+        if not self.began:
+            return self.waiting
+        return ", ".join(filter(None, [f"step {self._step}/{self.max_steps}", *self._activity()]))
+
+    def _activity(self) -> tuple[str, str]:
+        """Return the phase with its seconds, and the rollouts that are done in it."""
+        phase, since = self._phase
+        rollouts, total, evaluating = self.rollouts
+        count = f"{rollouts}/{total} {'held-out ' * evaluating}rollouts" if total else ""
+        return f"{phase} {time.monotonic() - since:.0f} s", count
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(MAX_WIDTH, options.max_width)
         if not self.began:
@@ -116,13 +129,11 @@ class RunView:
         )
         place = Text(f"step {self._step}/{self.max_steps}", style="bold")
         table.add_row(place, ProgressBar(max(1, self.max_steps), self._step), times * with_times)
-        rollouts, total, evaluating = self.rollouts
+        rollouts, total, _ = self.rollouts
         if not self.ended:
-            phase, since = self._phase
-            now = Text(f"{phase} {time.monotonic() - since:.0f} s")
-            count = f"{rollouts}/{total} {'held-out ' * evaluating}rollouts"
+            phase, count = self._activity()
             bar = ProgressBar(total, rollouts, complete_style="blue")
-            table.add_row(now, bar if total else "", count if total else "")
+            table.add_row(Text(phase), bar if total else "", count)
         return table
 
     def _reward(self) -> list[Text]:

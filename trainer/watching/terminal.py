@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from vf.runtime.heartbeat import Heartbeat
 from vf.traces.trace import Trace
 from vf.traces.view.plain import visible
 from vf.trainer.run.display import Display
@@ -18,15 +18,14 @@ from vf.trainer.run.metrics import Metrics
 from vf.trainer.watching.lines import evaluation_line, note_line, sample_panel, step_line
 from vf.trainer.watching.run_view import RunView
 
-WAITING_SECONDS = 15.0  # between lines about what is waited for, where there is no live region
-
 
 class TerminalDisplay(Display):
     """Shows a run to its user.
 
     On a terminal, the rows of a :class:`RunView` stay below everything else that is printed:
     notes, held-out evaluations, samples, and what other code writes to stdout and stderr.
-    Elsewhere (a file, a pipe, ``TERM=dumb``) each step is a line, too, and there is no live region.
+    Elsewhere (a file, a pipe, ``TERM=dumb``) each step is a line, too, and where nothing else is
+    said for a few seconds, a line says what the run does.
 
     Example::
 
@@ -41,14 +40,13 @@ class TerminalDisplay(Display):
         self.console = console or Console(highlight=False)
         self._view = RunView()
         self._live: Live | None = None
-        self._waited = float("-inf")
+        self._heartbeat = Heartbeat(lambda line: self._say(Text(line)), self._view.now)
 
     def waiting(self, text: str) -> None:
         """Show what the run waits for; the text may change several times a second."""
-        self._view.waiting = visible(text)
-        if not self._open() and time.monotonic() - self._waited > WAITING_SECONDS:
-            self._waited = time.monotonic()
-            self._say(Text(self._view.waiting[:160]))
+        first, self._view.waiting = not self._view.waiting, visible(text)[:160]
+        if not self._open() and first:
+            self._say(Text(self._view.waiting))
 
     def start(self, step: int, max_steps: int) -> None:
         """Begin training after ``step``."""
@@ -85,6 +83,7 @@ class TerminalDisplay(Display):
 
     def stop(self) -> None:
         """Leave the last state on the terminal, and its cursor visible. Safe to call twice."""
+        self._heartbeat.stop()
         if self._live is not None:
             self._view.ended = True
             self._live.transient = not self._view.began
@@ -93,7 +92,7 @@ class TerminalDisplay(Display):
             self._live = None
 
     def _open(self) -> bool:
-        """Start the live region where there can be one; returns whether it is there."""
+        """Start the live region where there can be one, else the heartbeat; returns which."""
         if self._live is None and not self._view.ended and _can_draw(self.console):
             self._live = Live(
                 console=self.console,
@@ -102,11 +101,14 @@ class TerminalDisplay(Display):
                 vertical_overflow="crop",
             )
             self._live.start()
+        if self._live is None:
+            self._heartbeat.start()
         return self._live is not None
 
     def _say(self, line: Text | Panel) -> None:
         """Print, with a line of text unwrapped; a terminal that is gone ends no run."""
         console, unwrapped = self.console, isinstance(line, Text)
+        self._heartbeat.spoke()
         with suppress(OSError):
             if console.encoding.startswith("utf"):
                 console.print(line, soft_wrap=unwrapped)
