@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -78,7 +79,8 @@ def evaluate_command(args: argparse.Namespace) -> int:
 def _folder(
     base: Path, args: argparse.Namespace, now: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> Path:
-    """Return where the results go: the newest result of what is measured now, if there is one."""
+    """Return where the results go: of those that there are, the newest that differs least."""
+    from vf.evaluation.refusal import told_differences
     from vf.evaluation.results import next_of, read_config, series
 
     there = series(base)
@@ -89,13 +91,13 @@ def _folder(
         print(f"vf-rl eval: a new result, beside {there[-1]}: {path}", file=sys.stderr)
         return path
 
-    def is_it(folder: Path) -> bool:
+    def apart(folder: Path) -> float:
         with suppress(ConfigError):
             before = read_config(folder)
-            return before == now(before)
-        return False
+            return 0 if before == now(before) else 1 + len(told_differences(before, now(before)))
+        return math.inf
 
-    return next((folder for folder in reversed(there) if is_it(folder)), there[-1])
+    return min(reversed(there), key=apart)
 
 
 def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:

@@ -7,7 +7,7 @@ two versions of an environment never end up in one mean.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
@@ -32,15 +32,15 @@ BRIDGED = {
 _OURS = ("vf.rubrics.", "vf.environments.bundled.")  # of vf, the code that asks and scores
 
 
-def describe_environment(
-    environment: Environment, tools: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
+def describe_environment(environment: Environment) -> dict[str, Any]:
     """Return what the results in an environment depend on, as JSON.
+
+    Tools that only ``reset`` gives are known by its code.
 
     Args:
         environment: The definition, with the limits of the evaluation.
-        tools: Its tools, in OpenAI's format.
     """
+    tools = environment.episode(0).toolbox.schemas()
     follows = _follower(type(environment).__module__)
 
     def description() -> Description:

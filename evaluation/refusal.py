@@ -15,6 +15,30 @@ from vf.evaluation.eval_config import EvalConfig
 from vf.evaluation.fingerprint import FORMAT, without_rubrics
 from vf.evaluation.results import Cell, next_of
 
+MOST = 12  # lines about what differs
+
+
+def told_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a line for each difference that a person wants to know of, code last.
+
+    The code of what only one of the two uses is left out: it follows from what uses it.
+    """
+    found = list(differences(_known_to(now, before), _known_to(before, now)))
+    found = found or list(differences(before, now))
+    return sorted(found, key=lambda line: ".source." in line)
+
+
+def _known_to(other: Any, one: Any) -> Any:
+    """Return ``one`` without the sources that ``other`` does not have."""
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return one
+    return {
+        key: {name: code for name, code in value.items() if name in other.get(key, {})}
+        if key == "source"
+        else _known_to(other.get(key), value)
+        for key, value in one.items()
+    }
+
 
 def refusal(
     args: argparse.Namespace,
@@ -50,7 +74,10 @@ def _lines(
         )
     else:
         yield f"{path} holds another evaluation. What differs (there → now):"
-        yield from differences(before, now)
+        found = told_differences(before, now)
+        yield from found[:MOST]
+        if len(found) > MOST:
+            yield f"  and {len(found) - MOST} more"
     yield _way_out(args, path)
     if before.get("format") == FORMAT and without_rubrics(before) == without_rubrics(now):
         yield "Only the rubric differs. To score the rollouts that are there with the new one:"

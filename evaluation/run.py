@@ -105,9 +105,7 @@ def _with_limits(environment: Environment, limits: Limits) -> Environment:
 def measured(config: EvalConfig, places: Sequence[Place]) -> dict[str, Any]:
     """Return all that the results depend on: settings, environments, model files, the extent."""
     files = {model.name: fingerprint(model) for model in config.models}
-    environments = {
-        place.config.name: describe_environment(place.environment, place.tools) for place in places
-    }
+    environments = {place.config.name: describe_environment(place.environment) for place in places}
     found = {
         "format": FORMAT,
         "settings": config.measured(),

@@ -16,6 +16,7 @@ import vf
 from tests.evaluation.commands import call, environ, results
 from tests.evaluation.stand_in import MODEL, standing
 from vf.evaluation.fingerprint import describe_environment
+from vf.evaluation.refusal import told_differences
 
 ENVIRONMENT = '''
 import vf
@@ -197,9 +198,10 @@ BUNDLED = ("calculator", "guess-number", "reverse-text", "math-python", "code-co
 PROGRAM = f"""
 import json, vf
 from vf.evaluation.fingerprint import describe_environment
+from vf.evaluation.refusal import told_differences
 for name in {BUNDLED}:
     env = vf.make(name)
-    print(json.dumps(describe_environment(env, env.episode(0).toolbox.schemas())))
+    print(json.dumps(describe_environment(env)))
 """
 
 
@@ -219,7 +221,21 @@ def test_bundled_environments_are_described_alike_in_another_process(tmp_path: P
     assert said("2") == first
     for name, line in zip(BUNDLED, first, strict=True):
         env = vf.make(name)
-        here = describe_environment(env, env.episode(0).toolbox.schemas())
+        here = describe_environment(env)
         assert json.dumps(here) == line
         assert here["rubric"]["source"]
         assert str(tmp_path) not in line
+
+
+def test_code_that_only_one_side_uses_is_left_out() -> None:
+    code = {"a:scorer": "def scorer(): ..."}
+    before = {"rubric": {"outcome": "a:scorer", "source": code}, "system_prompt": None}
+    now = {
+        "rubric": {"outcome": "b:other", "source": {"b:other": "...", "b:helper": "..."}},
+        "system_prompt": "Be quick.",
+    }
+    lines = told_differences(before, now)
+    assert [line.partition(":")[0].strip() for line in lines] == ["rubric.outcome", "system_prompt"]
+    changed = {**before, "rubric": {"outcome": "a:scorer", "source": {"a:scorer": "return 1.0"}}}
+    assert len(told_differences(before, changed)) == 1
+    assert len(told_differences({"source": code}, {"source": {}})) == 1
