@@ -82,6 +82,8 @@ def fingerprint(config: ModelConfig) -> dict[str, str] | None:
         folder = Path(resolve_model(name)).expanduser()
         for file in sorted(path for pattern in MODEL_FILES for path in folder.glob(pattern)):
             found.setdefault(str(file.relative_to(folder)), _digest(file))
+    if config.chat_template and (file := Path(config.chat_template).expanduser()).is_file():
+        found["chat_template"] = _digest(file)
     return found or None
 
 

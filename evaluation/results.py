@@ -171,6 +171,11 @@ class ResultsFolder:
             )
         return None
 
+    def holds_results(self) -> bool:
+        """Return whether a rollout of any environment and model ended without an error."""
+        files = self.path.glob(f"*/*/{TRACES}")
+        return any(trace.error is None for file in files for trace in TraceStore(file))
+
     def begin(self, measured: Mapping[str, Any]) -> None:
         """Write down what is measured here, before the first rollout; earlier results are void."""
         (self.path / "results.json").unlink(missing_ok=True)

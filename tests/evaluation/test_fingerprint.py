@@ -239,3 +239,17 @@ def test_code_that_only_one_side_uses_is_left_out() -> None:
     changed = {**before, "rubric": {"outcome": "a:scorer", "source": {"a:scorer": "return 1.0"}}}
     assert len(told_differences(before, changed)) == 1
     assert len(told_differences({"source": code}, {"source": {}})) == 1
+
+
+def test_an_evaluation_in_which_all_failed_stands_in_nobodys_way(
+    capsys: Any, url: str, edit: Edit
+) -> None:
+    edit(
+        "    return float(trace.reply ==",
+        '    raise OSError("broken")\n    return float(trace.reply ==',
+    )
+    assert evaluate(capsys, url)[0] == 1
+    edit('    raise OSError("broken")\n', "")
+    code, _, err = evaluate(capsys, url)
+    assert code == 0
+    assert f"all rollouts in {FOLDER} failed: starting again" in err

@@ -8,7 +8,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from vf.inference.ports import choose_port
 from vf.runtime.command import CommandParser, quiet_transformers, run_command, show
 from vf.runtime.errors import ConfigError
+from vf.runtime.heartbeat import working
 from vf.runtime.signals import orderly_end
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ Exit codes: 1 failed, 2 bad usage or port in use, 130 ended by Ctrl-C.
 """
 CONTEXT = 4096  # tokens, unless --max-seq-len says otherwise
 CHECK_SECONDS = 1.0
-SAY_SECONDS = 10.0  # between two lines on what a starting server does
 # vLLM's names for the forms in which model families call tools.
 VLLM_PARSERS = {
     "deepseek": "deepseek_v3",
@@ -121,31 +121,29 @@ def _serve(args: argparse.Namespace) -> NoReturn:
 
     # Before anything is loaded.
     port = choose_port(args.host, args.port, "choose another with --port, or 0 for a free one")
-    say = _say()
-    say(f"loading {args.model} ...")
     quiet_transformers()
-    checkpoint, recorded = _find(args)
-    settings = _settings(args, port, recorded)
-    from vf.inference.models.local_model import build_local_engine, load_renderer
-
-    renderer = load_renderer(checkpoint, settings, tokenizer=args.tokenizer)
-    settings = _with_tools(settings, renderer)
-    context = checkpoint.context()
-    max_seq_len = min(args.max_seq_len, context or args.max_seq_len)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-serve-")))
-        engine = build_local_engine(
-            args.name or args.model,
-            checkpoint,
-            settings,
-            renderer,
-            max_seq_len=max_seq_len,
-            scratch=scratch / "adapter",
-            log_path=scratch / "server.log",
-        )
-        stack.callback(engine.stop)
-        engine.start(say)
-        engine.publish(0)
+        with working(Console(stderr=True), f"loading {args.model} ...") as say:
+            from vf.inference.models.local_model import build_local_engine, load_renderer
+
+            checkpoint, recorded = _find(args)
+            settings = _settings(args, port, recorded)
+            renderer = load_renderer(checkpoint, settings, tokenizer=args.tokenizer)
+            settings = _with_tools(settings, renderer)
+            max_seq_len = min(args.max_seq_len, checkpoint.context() or args.max_seq_len)
+            engine = build_local_engine(
+                args.name or args.model,
+                checkpoint,
+                settings,
+                renderer,
+                max_seq_len=max_seq_len,
+                scratch=scratch / "adapter",
+                log_path=scratch / "server.log",
+            )
+            stack.callback(engine.stop)
+            engine.start(say)
+            engine.publish(0)
         show(Console(highlight=False), _lines(engine, renderer, settings, max_seq_len))
         while True:
             engine.check()
@@ -213,19 +211,6 @@ def _with_tools(
     if name := settings.chat_template:
         ours["chat_template"] = str(FOLDER / f"{name}.jinja" if name in SHIPPED else name)
     return settings.model_copy(update={"args": ours | settings.args})
-
-
-def _say() -> Callable[[str], None]:
-    """Return what prints on standard error how a start comes along, but not all of it."""
-    said = -SAY_SECONDS
-
-    def say(text: str) -> None:
-        nonlocal said
-        if time.monotonic() - said >= SAY_SECONDS:
-            said = time.monotonic()
-            print(f"vf-rl serve: {text}", file=sys.stderr, flush=True)
-
-    return say
 
 
 def _lines(
