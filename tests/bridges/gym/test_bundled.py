@@ -112,9 +112,8 @@ def test_a_spec_survives_json_and_pickling(name: str, args: dict[str, Any]) -> N
 
 def test_a_time_limit_truncates(name: str, args: dict[str, Any]) -> None:
     env = make(name, args, max_episode_steps=1)
-    env.reset(seed=0)
-    tools = env.get_wrapper_attr("_tools")
-    action = as_action("") if name == "guess-number" or not tools else "no JSON"
+    _, info = env.reset(seed=0)
+    action = as_action("") if name == "guess-number" or not info["tools"] else "no JSON"
     _, reward, terminated, truncated, _ = env.step(action)
     assert reward == 0.0
     assert truncated
