@@ -12,6 +12,7 @@ import argparse
 import json
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -259,6 +260,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="of a clone that is there, to play on in it")
     parser.add_argument("--acts", nargs="+", choices=[act.__name__ for act in ACTS])
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no server is left behind
     with tempfile.TemporaryDirectory(prefix="first-night-") as new:
         folder = args.folder
         if folder is None:
