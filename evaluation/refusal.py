@@ -32,12 +32,14 @@ def _known_to(other: Any, one: Any) -> Any:
     """Return ``one`` without the sources that ``other`` does not have."""
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         return one
-    return {
-        key: {name: code for name, code in value.items() if name in other.get(key, {})}
-        if key == "source"
-        else _known_to(other.get(key), value)
-        for key, value in one.items()
-    }
+    known = {}
+    for key, value in one.items():
+        there = other.get(key)
+        if key == "source" and isinstance(value, Mapping) and isinstance(there, Mapping):
+            known[key] = {name: code for name, code in value.items() if name in there}
+        else:  # a setting may be called so, too
+            known[key] = _known_to(there, value)
+    return known
 
 
 def refusal(

@@ -239,6 +239,9 @@ def test_code_that_only_one_side_uses_is_left_out() -> None:
     changed = {**before, "rubric": {"outcome": "a:scorer", "source": {"a:scorer": "return 1.0"}}}
     assert len(told_differences(before, changed)) == 1
     assert len(told_differences({"source": code}, {"source": {}})) == 1
+    assert told_differences({"source": "docker"}, {"source": "local"}) == [
+        '  source: "docker" → "local"'
+    ]
 
 
 def test_an_evaluation_in_which_all_failed_stands_in_nobodys_way(
