@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from vf.environments.environment import Environment
@@ -42,15 +43,14 @@ async def offered_tools(environment: Environment, task: Task) -> list[dict[str, 
     except Exception:
         return []
     finally:
-        await _end(episode)
+        with suppress(Exception):  # a rollout will say so
+            async with asyncio.timeout(PATIENCE):
+                await end_episode(episode)
 
 
-async def _end(episode: Environment) -> None:
+async def end_episode(episode: Environment) -> None:
+    """Close an episode and, even if that fails, all that it holds."""
     try:
-        async with asyncio.timeout(PATIENCE):
-            try:
-                await call(episode.close)
-            finally:
-                await episode.release()
-    except Exception:  # a rollout will say so
-        return
+        await call(episode.close)
+    finally:
+        await episode.release()

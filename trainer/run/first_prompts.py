@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vf.environments.environment import Environment
+from vf.environments.offered import end_episode
 from vf.environments.runner import CLOSE_TIMEOUT
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.calling import call
@@ -135,9 +136,8 @@ async def _prompt(environment: Environment, renderer: Renderer, task: Task) -> l
         await episode.settle()
         return renderer.prompt(messages, episode.toolbox.schemas())
     except TimeoutError as error:
-        if not deadline.expired():
-            raise ConfigError(f"{what} raised TimeoutError: {error}") from error
-        raise ConfigError(f"{what} took longer than timeout = {environment.timeout:g} s") from error
+        limit = f"timeout = {environment.timeout:g} s"
+        raise _late(what, error, limit if deadline.expired() else None) from error
     except ConfigError as error:
         raise ConfigError(f"{what}: {error}") from error
     except Exception as error:
@@ -145,6 +145,12 @@ async def _prompt(environment: Environment, renderer: Renderer, task: Task) -> l
         raise ConfigError(f"{what} failed: {said}{_asked(error)}") from error
     finally:
         await _end(episode)
+
+
+def _late(what: str, error: TimeoutError, limit: str | None) -> ConfigError:
+    """Return what is said of a limit that was passed, or of a timeout of the code's own (None)."""
+    said = f"raised TimeoutError: {error}" if limit is None else f"took longer than {limit}"
+    return ConfigError(f"{what} {said}")
 
 
 def _asked(error: BaseException | None) -> str:
@@ -170,15 +176,11 @@ async def _end(episode: Environment) -> None:
     what = f"environment {episode.id!r}: close"
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT) as deadline:
-            try:
-                await call(episode.close)
-            finally:
-                await episode.release()
+            await end_episode(episode)
     except VfError:
         raise
     except TimeoutError as error:
-        if not deadline.expired():
-            raise ConfigError(f"{what} raised TimeoutError: {error}") from error
-        raise ConfigError(f"{what} took longer than {CLOSE_TIMEOUT:g} s") from error
+        limit = f"{CLOSE_TIMEOUT:g} s"
+        raise _late(what, error, limit if deadline.expired() else None) from error
     except Exception as error:
         raise ConfigError(f"{what} raised {type(error).__name__}: {error}") from error
