@@ -137,7 +137,7 @@ it sees the same messages and tool calls, the context grows as with any template
 no loss. A checkpoint is saved with the template that it was trained with; `tool_style` is not part
 of a model, so name it again where the checkpoint is evaluated or served.
 
-A model that was never trained to call tools will hardly do so because it is told how: with
+A model that was never trained to call tools will hardly do so because a prompt explains how: with
 SmolLM2-135M-Instruct, one of 12 rollouts of `calculator` made a call. Warm it up with `vf-rl sft`
 on traces of a model that can.
 

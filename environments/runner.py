@@ -195,7 +195,7 @@ class _Rollout:
                 raise EnvironmentFailure("step neither ended the episode nor returned messages")
 
     def _check_tools(self) -> None:
-        """See that the model is still told of the tools that there are.
+        """Make sure that the tools are still those that the model was shown.
 
         Raises:
             ConfigError: They were changed in mid-episode.
@@ -204,7 +204,7 @@ class _Rollout:
         if toolbox is not self.toolbox and toolbox.schemas() != self.conversation.tools:
             raise ConfigError(
                 f"environment {self.trace.environment!r}: self.tools was changed after reset; the "
-                "model has been told of an episode's tools by then. Set them in reset, and have a "
+                "model has seen an episode's tools by then. Set them in reset, and have a "
                 "tool that cannot be used yet raise vf.ToolError"
             )
 

@@ -75,7 +75,7 @@ def fingerprint(config: ModelConfig) -> dict[str, str] | None:
     if config.engine == "api":
         return None
     names = [config.model, config.tokenizer]
-    with suppress(ConfigError):  # what is wrong with the model is told where it is used
+    with suppress(ConfigError):  # a bad model is an error where it is loaded
         names.append(Checkpoint.find(config.model).base)
     found: dict[str, str] = {}
     for name in dict.fromkeys(name for name in names if name and looks_local(name)):

@@ -29,7 +29,7 @@ from typing import Any
 
 from vf.runtime.source_code import Source, code_of, module_text, source_of
 
-_MOST_TEXT = 4000  # characters of a constant; a longer one is told by its digest
+_MOST_TEXT = 4000  # characters of a constant; a longer one is given by its digest
 _MOST_DEPTH = 12
 _SECRET = re.compile(r"(^|[_-])(api_?key|key|token|secret|password|authorization)$", re.IGNORECASE)
 
@@ -40,10 +40,10 @@ class Description:
     Secrets (whatever is called a key, token, secret or password) are left out.
 
     Args:
-        follows: Whether the code of a module is looked at. Of other code only the name is told:
+        follows: Whether the code of a module is looked at. Of other code only the name is given:
             it is that of an installed package, which has a version.
-        opens: Whether the attributes of an instance are told, by the module of its class.
-        opaque: Types of which instances are told by their type alone.
+        opens: Whether the attributes of an instance are given, by the module of its class.
+        opaque: Types of which instances are given by their type alone.
         without: Attributes of classes of these types that are left out, with the statements
             that assign them: they are described elsewhere.
 

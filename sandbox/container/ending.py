@@ -48,7 +48,7 @@ async def ended_from_outside(engine: Engine, name: str, *, cut: bool) -> str | N
     Args:
         engine: Where it ran.
         name: The container's.
-        cut: Whether its stream ended; otherwise its supervisor fell silent or told nonsense.
+        cut: Whether its stream ended; otherwise its supervisor fell silent or sent nonsense.
     """
     try:
         async with asyncio.timeout(PATIENCE):

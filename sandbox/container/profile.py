@@ -16,7 +16,7 @@ from vf.sandbox.contract import Limits
 log = logging.getLogger("vf.sandbox")
 
 DEFAULT_IMAGE = "vf-sandbox:latest"
-USER = "sandbox"  # what the model's code is told its name is; its uid is the container's own
+USER = "sandbox"  # the name that the model's code finds in $USER; its uid is the container's own
 WORKSPACE = "/workspace"
 SHM = 16 * 2**20
 OVERHEAD = 48 * 2**20  # bytes for the supervisor, an interpreter and the kernel's bookkeeping

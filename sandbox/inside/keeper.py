@@ -50,7 +50,7 @@ LONGEST_ARGUMENT = 2**17  # the kernel refuses a longer one (MAX_ARG_STRLEN)
 class Stage(NamedTuple):
     """Where a program will run.
 
-    ``fds`` maps a descriptor of the program to one of ours; ``walls`` is a ruleset of Landlock's.
+    ``fds`` maps descriptors of the program to ones of this process; ``walls``: a Landlock ruleset.
     """
 
     who: kernel.Identity

@@ -1,4 +1,4 @@
-"""A benchmark goes on without a peer that is not installed, and says how to install it."""
+"""A benchmark runs without a peer that is not installed, and says how to install it."""
 
 from __future__ import annotations
 

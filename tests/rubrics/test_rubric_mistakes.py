@@ -1,4 +1,4 @@
-"""What authors get wrong in a rubric, and the line that each is told to write."""
+"""What authors get wrong in a rubric, and the line that each error says to write."""
 
 from __future__ import annotations
 

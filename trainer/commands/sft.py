@@ -85,7 +85,7 @@ def _run(args: argparse.Namespace) -> int:
             )
     else:
         config = load_sft_config(args.config, args.set)
-        choose_folder(config, args.config.stem)  # a name that is taken is told at once
+        choose_folder(config, args.config.stem)  # a name that is taken is an error at once
     _check_packages(config)
     _one_device()
     with working(console, "loading the tokenizer ..."):

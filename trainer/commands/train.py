@@ -65,7 +65,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     if world().rank > 0:
         return _follow(config)
     if args.resume is None:
-        choose_folder(config, args.config.stem)  # a name that is taken is told at once
+        choose_folder(config, args.config.stem)  # a name that is taken is an error at once
     if args.tmux:
         check_installed()
     narrow_devices(config)
