@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -18,8 +19,9 @@ def serve(fd: int, parent: int) -> None:
     """Call what comes through the pipe, one after the other, until its other end closes.
 
     Args:
-        fd: The pipe: pickled ``(fn, args)`` come in; ``(STARTED, None)`` and then
-            ``(DONE, value)`` or ``(RAISED, (type, message, traceback))`` go out.
+        fd: The pipe. What comes in is ``(import path, pickled (fn, args))``, pickled;
+            ``(STARTED, None)`` and then ``(DONE, value)`` or ``(RAISED, (type, message,
+            traceback))`` go out.
         parent: Who started this process; without it, this process ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
@@ -31,7 +33,8 @@ def serve(fd: int, parent: int) -> None:
         except EOFError:
             return
         try:
-            fn, args = pickle.loads(request)  # imports the function's module: not on its clock
+            sys.path[:], call = pickle.loads(request)
+            fn, args = pickle.loads(call)  # imports the function's module: not on its clock
             pipe.send((STARTED, None))
             answer = pickle.dumps((DONE, fn(*args)))
         except BaseException as error:

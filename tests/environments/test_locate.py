@@ -15,6 +15,7 @@ import vf
 from vf.environments import registry
 from vf.environments.locate import absolute
 from vf.environments.registry import label
+from vf.runtime.process_pool import run_in_process
 
 ONE = """
 import vf
@@ -26,6 +27,7 @@ class Shop(vf.Environment):
 """
 SEVERAL = """
 import vf
+from vf.runtime.process_pool import run_in_process
 
 
 class Base(vf.Environment):
@@ -191,6 +193,7 @@ def test_a_scorer_in_a_file_runs_in_a_process_of_its_own(tmp_path: Path) -> None
         "    return float(os.getpid() != int(trace.task.answer))\n\n\n"
         "class Bound(vf.Environment):\n    rubric = vf.Rubric(apart)\n"
     )
+    asyncio.run(run_in_process(os.getpid))  # that process is there before the file is
     task = vf.Task("t", "p", answer=os.getpid())
     environment = vf.make("elsewhere/bound_of_test.py")
     trace = asyncio.run(vf.rollout(environment, task, vf.ScriptedModel(["x"])))

@@ -119,8 +119,8 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(args: argparse.Namespace) -> NoReturn:
     from rich.console import Console
 
-    # Before anything is loaded.
-    port = choose_port(args.host, args.port, "choose another with --port, or 0 for a free one")
+    # Before anything is loaded. A free port is chosen when the server listens, and not before.
+    choose_port(args.host, args.port, "choose another with --port, or 0 for a free one")
     quiet_transformers()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-serve-")))
@@ -128,7 +128,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
             from vf.inference.models.local_model import build_local_engine, load_renderer
 
             checkpoint, recorded = _find(args)
-            settings = _settings(args, port, recorded)
+            settings = _settings(args, recorded)
             renderer = load_renderer(checkpoint, settings, tokenizer=args.tokenizer)
             settings = _with_tools(settings, renderer)
             max_seq_len = min(args.max_seq_len, checkpoint.context() or args.max_seq_len)
@@ -169,14 +169,16 @@ def _find(args: argparse.Namespace) -> tuple[Checkpoint, dict[str, Any]]:
 
 
 def _settings(
-    args: argparse.Namespace, port: int, recorded: dict[str, Any]
+    args: argparse.Namespace, recorded: dict[str, Any]
 ) -> EmbeddedSettings | VllmSettings:
     """Return ``[inference]`` as the arguments and the run say."""
     from vf.inference.settings import EmbeddedSettings, VllmSettings
     from vf.runtime.toml import checked, override
 
     vllm = args.engine == "vllm"
-    raw: dict[str, Any] = {**recorded, "engine": args.engine, "host": args.host, "port": port}
+    raw: dict[str, Any] = recorded | {
+        name: getattr(args, name) for name in ("engine", "host", "port")
+    }
     for name in ("chat_template", "tool_style"):
         if getattr(args, name) is not None:
             raw[name] = getattr(args, name)
