@@ -47,11 +47,11 @@ GROUPS = {
     ],
     "Optimizer": [
         *("learning_rate", "lr_scheduler_type", "warmup_steps", "max_grad_norm"),
-        *("betas", "eps", "weight_decay", "bf16", "gradient_checkpointing"),
+        *("betas", "eps", "weight_decay", "optim", "bf16", "gradient_checkpointing"),
     ],
     "Adapter": [
         *("use_lora", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules"),
-        *("train_attn", "train_mlp", "train_unembed"),
+        *("train_attn", "train_mlp", "train_unembed", "load_in_4bit"),
     ],
     "Loss": [
         *("loss_fn", "loss_normalisation", "fixed_length", "clip_low", "clip_high", "dual_clip"),

@@ -86,8 +86,8 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     generation_timeout: Seconds = 120.0
     """Seconds for one answer of the model."""
     bf16: bool | Literal["auto"] = "auto"
-    """Keep the frozen weights in bfloat16 (with LoRA). `auto` does where LoRA is trained on a CUDA
-    device that computes in it."""
+    """Compute in bfloat16. What is trained is kept and stepped in float32, and log-probabilities
+    are float32. `auto` does so on a CUDA device that has it; without, float32 products use TF32."""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     """Recompute activations in the backward pass: less memory, more time. `auto` does if the
     predicted peak without it is more than the free memory."""
@@ -126,10 +126,6 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     def _check_adapter(self, changed: set[str]) -> None:
         parts = {"train_attn", "train_mlp", "train_unembed"}
         self.check_lora({name for name in changed if name.startswith("lora_") or name in parts})
-        if self.bf16 is True and not self.use_lora:
-            raise ValueError(
-                "bf16 = true needs use_lora = true: weights trained in bfloat16 lose small updates"
-            )
         if self.lora_target_modules is not None and (named := sorted(changed & parts)):
             raise ValueError(
                 f"lora_target_modules and {', '.join(named)} both say what is adapted; remove one"
@@ -259,6 +255,17 @@ class Config(Strict):
     def args(self) -> TrainerArgs:
         """``[trainer.args]``, for short."""
         return self.trainer.args
+
+    @model_validator(mode="after")
+    def _serves_what_is_trained(self) -> Self:
+        """Refuse a server whose weights are not those that are trained."""
+        if self.args.load_in_4bit and not isinstance(self.inference, EmbeddedSettings):
+            raise ValueError(
+                "trainer.args.load_in_4bit = true trains an adapter on rounded weights, and a vLLM "
+                'server would sample from exact ones: set inference.engine = "embedded", or '
+                "load_in_4bit = false"
+            )
+        return self
 
     @model_validator(mode="after")
     def _sleeps_alone(self) -> Self:

@@ -43,6 +43,10 @@ class SharedArgs(BaseModel):
     """AdamW's decay rates of the two moments."""
     weight_decay: NotNegative = 0.0
     """AdamW's decoupled decay."""
+    optim: Literal["adamw", "adamw_8bit", "adamw_offload"] = "adamw"
+    """`adamw_8bit` keeps AdamW's moments in 8 bits (bitsandbytes). `adamw_offload` keeps moments,
+    gradients and float32 weights in the host's memory and steps there: slower, with less on the
+    device."""
 
     use_lora: bool = True
     """Train a LoRA adapter rather than all weights."""
@@ -52,6 +56,8 @@ class SharedArgs(BaseModel):
     """Scale of the adapter, divided by its rank."""
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout before the adapter."""
+    load_in_4bit: bool = False
+    """Hold the frozen weights in 4 bits beneath the adapter: QLoRA (bitsandbytes)."""
 
     save_steps: Positive = 50
     """Steps between checkpoints; the last is always saved."""
@@ -74,3 +80,8 @@ class SharedArgs(BaseModel):
         """
         if names and not self.use_lora:
             raise ValueError(f"{', '.join(sorted(names))} is set, but use_lora = false; remove one")
+        if self.load_in_4bit and not self.use_lora:
+            raise ValueError(
+                "load_in_4bit = true needs use_lora = true: weights of 4 bits cannot be trained, "
+                "only an adapter beside them"
+            )

@@ -62,8 +62,11 @@ class SftArgs(SharedArgs):
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     """Peak learning rate."""
     lr_scheduler_type: Schedule = Field(default="linear", description=SCHEDULE)
+    optim: Literal["adamw", "adamw_8bit"] = "adamw"
+    """`adamw_8bit` keeps AdamW's moments in 8 bits (bitsandbytes)."""
     bf16: bool = False
-    """Compute in bfloat16. With LoRA, the frozen weights are kept in it too."""
+    """Compute in bfloat16; what is trained is kept in float32. With LoRA, the frozen weights are
+    kept in bfloat16."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     lora_target_modules: list[str] | None = None

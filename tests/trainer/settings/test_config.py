@@ -89,7 +89,8 @@ def test_a_wrong_table_is_named(raw: dict[str, Any], said: str) -> None:
         ({"micro_batch_tokens": "all"}, "'all' is neither a number of tokens nor 'auto'"),
         ({"micro_batch_tokens": 100}, "micro_batch_tokens = 100 is below max_seq_len"),
         ({"use_lora": False, "lora_rank": 4}, "lora_rank is set, but use_lora = false"),
-        ({"use_lora": False, "bf16": True}, "bf16 = true needs use_lora"),
+        ({"use_lora": False, "load_in_4bit": True}, "load_in_4bit = true needs use_lora = true"),
+        ({"optim": "adamw_4bit"}, "trainer.args.optim = 'adamw_4bit'"),
         ({"clip_high": 0.3}, "clip_high is set, but only loss_fn = 'ppo' or 'cispo' reads it"),
         ({"rollouts_per_example": 1}, "trainer.args.rollouts_per_example = 1"),
         (
