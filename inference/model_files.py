@@ -130,13 +130,14 @@ class Checkpoint:
         return module.to("cuda" if cuda else "cpu").eval()
 
 
-def load_module(name: str, dtype: Any, key: str = "model") -> Any:
+def load_module(name: str, dtype: Any, key: str = "model", **options: Any) -> Any:
     """Return a causal language model, on the CPU.
 
     Args:
         name: A folder, ``tiny``, or a hub name.
         dtype: Torch's, of the weights.
         key: The setting that names it, for the error.
+        **options: For ``from_pretrained``, such as ``quantization_config``.
 
     Raises:
         ConfigError: It cannot be loaded.
@@ -145,7 +146,7 @@ def load_module(name: str, dtype: Any, key: str = "model") -> Any:
 
     try:
         return AutoModelForCausalLM.from_pretrained(
-            resolve_model(name), dtype=dtype, attn_implementation="sdpa"
+            resolve_model(name), dtype=dtype, attn_implementation="sdpa", **options
         )
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key} = {name!r}: cannot load it: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,40 +11,78 @@ from vf.inference.model_files import load_module
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.learning_rate import peak_learning_rate
 from vf.trainer.learning.lora_targets import lora_targets
+from vf.trainer.learning.precision import compute_dtype, exact_ends
+from vf.trainer.learning.quantized import bitsandbytes, four_bits
 from vf.trainer.settings.config import TrainerArgs
 
 
-def build_model(name: str, args: TrainerArgs) -> Any:
+def build_model(
+    name: str, args: TrainerArgs, *, device: torch.device | None = None, sharded: bool = False
+) -> Any:
     """Load the model that learns, with an adapter if one is trained, on the CPU.
+
+    With ``bf16`` it is in bfloat16, for what is trained has float32 copies elsewhere
+    (:mod:`vf.trainer.learning.masters`). Where it will be sharded, what is trained is float32, and
+    is rounded while it computes.
 
     Args:
         name: A local folder or a hub name.
         args: ``[trainer.args]``.
+        device: Where a base of 4 bits is made.
+        sharded: Whether FSDP or DeepSpeed will hold it.
 
     Raises:
         ConfigError: It cannot be loaded, or a LoRA target module does not exist.
     """
-    model = load_module(name, weights_dtype(args))
+    dtype = compute_dtype(args)
+    options: dict[str, Any] = {}
+    if args.load_in_4bit:
+        options["quantization_config"] = four_bits(dtype)
+        options["device_map"] = {"": device or torch.device("cpu")}
+    whole = sharded and not args.use_lora
+    model = load_module(name, torch.float32 if whole else dtype, **options)
+    if dtype != torch.float32:
+        exact_ends(model)
     if args.use_lora:
         model = _with_lora(model, args)
+        if not sharded:
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.data = parameter.data.to(dtype)
     if args.gradient_checkpointing is True:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
     return model
 
 
-def build_optimizer(model: Any, args: TrainerArgs) -> tuple[torch.optim.Optimizer, Any]:
-    """Return AdamW over the trained parameters (Loshchilov & Hutter 2019), and its schedule."""
+def build_optimizer(
+    trained: Iterable[torch.nn.Parameter], hidden_size: int, args: TrainerArgs
+) -> tuple[torch.optim.Optimizer, Any]:
+    """Return AdamW over the trained parameters (Loshchilov & Hutter 2019), and its schedule.
+
+    Args:
+        trained: What is stepped, in float32.
+        hidden_size: Width of the model.
+        args: ``[trainer.args]``.
+
+    Raises:
+        ConfigError: bitsandbytes is missing.
+    """
     from transformers import get_scheduler
 
-    config = model.config.get_text_config()
-    optimizer = torch.optim.AdamW(
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
-        lr=peak_learning_rate(args, config.hidden_size),
-        betas=(args.betas[0], args.betas[1]),
-        eps=args.eps,
-        weight_decay=args.weight_decay,
-    )
+    settings: dict[str, Any] = {
+        "lr": peak_learning_rate(args, hidden_size),
+        "betas": (args.betas[0], args.betas[1]),
+        "eps": args.eps,
+        "weight_decay": args.weight_decay,
+    }
+    optimizer: torch.optim.Optimizer
+    if args.optim == "adamw_8bit":
+        package = bitsandbytes('trainer.args.optim = "adamw_8bit"')
+        optimizer = package.optim.AdamW8bit(trained, **settings)
+    else:  # in the host's memory, one pass over it is what counts
+        fused = True if args.optim == "adamw_offload" else None
+        optimizer = torch.optim.AdamW(trained, fused=fused, **settings)
     constant = args.lr_scheduler_type == "constant"
     scheduler = get_scheduler(
         "constant_with_warmup" if constant else args.lr_scheduler_type,
@@ -52,11 +91,6 @@ def build_optimizer(model: Any, args: TrainerArgs) -> tuple[torch.optim.Optimize
         num_training_steps=args.max_steps * args.updates_per_step,
     )
     return optimizer, scheduler
-
-
-def weights_dtype(args: TrainerArgs) -> torch.dtype:
-    """Return in what the weights are held that no adapter adds."""
-    return torch.bfloat16 if args.bf16 is True else torch.float32
 
 
 def _with_lora(model: Any, args: TrainerArgs) -> Any:

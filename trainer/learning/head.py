@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from vf.trainer.learning.precision import ExactHead, logits_of
+
 CHUNK_LOGITS = 2**25  # in one chunk, over all its rows: 128 MiB in float32
 
 
@@ -44,7 +46,7 @@ def head_logprobs(
     sorted_rows, sorted_targets = rows[order], targets[order]
     width = getattr(head, "out_features", None)  # the weight may be spread over processes
     step = max(1, chunk_logits // (width if isinstance(width, int) else 2**17))
-    plain = type(head) is torch.nn.Linear and head.bias is None
+    plain = type(head) in (torch.nn.Linear, ExactHead) and head.bias is None
     if plain and not (head._forward_hooks or head._forward_pre_hooks):
         apply: Any = _LinearHead.apply
         logprobs, entropy = apply(
@@ -154,7 +156,10 @@ class _LinearHead(torch.autograd.Function):
             return d_hidden, None, None, None, None, None, None
         e = grads[1] / ctx.temperature if ctx.entropy_gradient else None
         d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        d_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        # In float32, for the parts of many chunks are added up in it.
+        precision = torch.promote_types(weight.dtype, torch.float32)
+        wanted = ctx.needs_input_grad[1]
+        d_weight = torch.zeros_like(weight, dtype=precision) if wanted else None
         for run, tokens, own in _chunks(len(hidden), ctx.step, rows):
             z = _log_softmax(hidden[run], weight, ctx.temperature)
             count = len(z)
@@ -171,12 +176,17 @@ class _LinearHead(torch.autograd.Function):
             if d_hidden is not None:
                 d_hidden[run] = dz @ weight
             if d_weight is not None:
-                d_weight.addmm_(dz.T, hidden[run])
+                if d_weight.dtype == dz.dtype:
+                    d_weight.addmm_(dz.T, hidden[run])
+                else:
+                    d_weight.add_(dz.T @ hidden[run])
+        if d_weight is not None:
+            d_weight = d_weight.to(weight.dtype)
         return d_hidden, d_weight, None, None, None, None, None
 
 
 def _log_softmax(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
-    z = (hidden @ weight.T).float()
+    z = logits_of(hidden, weight)
     if temperature != 1.0:
         z.div_(temperature)
     return z.sub_(z.logsumexp(-1, keepdim=True))

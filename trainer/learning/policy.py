@@ -13,12 +13,14 @@ from vf.inference.model_files import load_module
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
-from vf.trainer.learning.building import build_model, build_optimizer, weights_dtype
+from vf.trainer.learning.building import build_model, build_optimizer
 from vf.trainer.learning.forward import Forward, token_logprobs
 from vf.trainer.learning.memory import CEILING
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
 from vf.trainer.learning.out_of_memory import KNOBS, Budget, Shortage, Work, attempt
 from vf.trainer.learning.packing import share_out
+from vf.trainer.learning.precision import allow_tf32, compute_dtype, exact_ends
+from vf.trainer.learning.quantized import check_quantized
 from vf.trainer.learning.ranks import Accumulate, Finish, Ranks, together
 from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference, State
 from vf.trainer.learning.self_test import choose_forward, has_dropout
@@ -61,11 +63,15 @@ class Policy:
         self._work: list[Work] = []  # of the optimizer step under way
         tokens = CEILING if args.micro_batch_tokens == "auto" else args.micro_batch_tokens
         self.budget = Budget(tokens, args.micro_batch_size)
-        model = build_model(model_name, args)
-        self.weights = Weights(model, self.ranks, adapter=args.use_lora)
-        self.model: Any = model
-        self.optimizer, self.scheduler = build_optimizer(self.model, args)
+        check_quantized(args)
         self.sharding = self.ranks.sharding
+        device, sharded = self.accelerator.device, self.sharding.together
+        model = build_model(model_name, args, device=device, sharded=sharded)
+        offload = args.optim == "adamw_offload"
+        self.weights = Weights(model, self.ranks, adapter=args.use_lora, offload=offload)
+        self.model: Any = model
+        hidden = model.config.get_text_config().hidden_size
+        self.optimizer, self.scheduler = build_optimizer(self.weights.trained, hidden, args)
         self.sharding.prepare(self.accelerator, model, self.optimizer, args.max_grad_norm)
         self.model.eval()
         self.forward = self._choose_forward(self.weights.module)
@@ -73,13 +79,17 @@ class Policy:
         self._share = args.share_prefixes and not has_dropout(model)
         self._reference_forward = self.forward
         self.reference = self._build_reference() if args.kl_penalty_coef else None
+        # Last, for the ways to log-probabilities were compared in full precision.
+        allow_tf32(device, args, model, self._reference_forward.model)
 
     def _build_reference(self) -> Reference:
         args, mine = self.args, self.model
         if args.reference_model is None:
             return AdapterReference(mine, self.sharding)
-        dtype = weights_dtype(args)
+        dtype = compute_dtype(args)
         model = load_module(args.reference_model, dtype, "trainer.args.reference_model")
+        if dtype != torch.float32:
+            exact_ends(model)
         self.sharding.spread(model, self.accelerator.device, trained=False)
         follows = args.reference_update_steps is not None
         reference = FrozenReference(model, mine, self.sharding, follows=follows)
@@ -165,7 +175,7 @@ class Policy:
         with self._training():
             while shortage := attempt(todo, self._backward):
                 self._give_up_if_sharded(shortage)
-                self.optimizer.zero_grad()
+                self.weights.masters.forget_gradients()
                 self._sums = self.objective.empty_sums()
                 todo = self._work = self.budget.halve(self._work, shortage, share=self._share)
             for _ in range(part.rounds - len(todo)):
@@ -228,6 +238,7 @@ class Policy:
         norm = self.sharding.step(
             self.optimizer, self.weights.trained, factor, self.args.max_grad_norm
         )
+        self.weights.masters.write()
         stats = replace(self.objective.stats(sums, factor, norm, totals), oom_retries=retries)
         if not (is_finite(sums) and norm < float("inf")):
             raise TrainingError(

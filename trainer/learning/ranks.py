@@ -292,11 +292,12 @@ class Ranks:
         used = [parameter for parameter, flag in zip(parameters, flags, strict=True) if flag]
         for bucket in _buckets(used):
             flat = torch.cat([_gradient(parameter).reshape(-1) for parameter in bucket])
+            flat = flat.to(self.accelerator.device)
             with _all_there():
                 dist.all_reduce(flat)
             parts = torch.split(flat, [parameter.numel() for parameter in bucket])
             for parameter, part in zip(bucket, parts, strict=True):
-                parameter.grad = part.view_as(parameter)
+                parameter.grad = part.view_as(parameter).to(parameter.device)
         self.joined()
 
     def joined(self) -> None:

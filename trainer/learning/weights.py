@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from vf.runtime.errors import ConfigError
+from vf.trainer.learning.masters import Masters
 from vf.trainer.learning.ranks import Ranks, together
 
 
@@ -25,8 +26,10 @@ class Weights:
             Its parameters become rank 0's, and it is moved to the device of this process.
         ranks: The trainer processes.
         adapter: Whether an adapter is what is trained.
+        offload: Keep what the optimizer steps in the host's memory.
 
     Attributes:
+        masters: What the optimizer steps, where that is not the module's own.
         fingerprint: A short hash of what is not trained: another base model has another.
 
     Raises:
@@ -34,7 +37,7 @@ class Weights:
         TrainingError: Another trainer process is gone.
     """
 
-    def __init__(self, model: Any, ranks: Ranks, *, adapter: bool) -> None:
+    def __init__(self, model: Any, ranks: Ranks, *, adapter: bool, offload: bool = False) -> None:
         self.model = model
         self.ranks = ranks
         self._adapter = adapter
@@ -42,8 +45,9 @@ class Weights:
         ranks.agree(self.fingerprint, model)
         if not ranks.sharding.together:
             model.to(ranks.accelerator.device)
-        ranks.align(self.trained)
+        ranks.align([each for each in model.parameters() if each.requires_grad])
         ranks.sharding.spread(self.module, ranks.accelerator.device)
+        self.masters = Masters(model, offload=offload)
 
     @property
     def module(self) -> Any:
@@ -52,8 +56,8 @@ class Weights:
 
     @property
     def trained(self) -> list[torch.nn.Parameter]:
-        """The parameters that learn, as this process holds them."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        """What the optimizer steps, as this process holds it."""
+        return [master for _, master in self.masters.named()]
 
     def save(self, folder: Path, *, untied: bool = False) -> None:
         """Save the adapter or the model in Hugging Face's format.
@@ -95,11 +99,10 @@ class Weights:
 
     @together("weights.trainable_state")
     def trainable_state(self) -> dict[str, torch.Tensor]:
-        """Return the trained parameters by name, on the CPU."""
+        """Return what the optimizer steps by the parameters' names, float32, on the CPU."""
         return {
-            name: self.ranks.sharding.whole(parameter).cpu().clone()
-            for name, parameter in self.model.named_parameters()
-            if parameter.requires_grad
+            name: self.ranks.sharding.whole(master).cpu().clone()
+            for name, master in self.masters.named()
         }
 
     def load_trainable_state(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -110,7 +113,7 @@ class Weights:
         Raises:
             ConfigError: The names or shapes are those of another model.
         """
-        mine = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        mine = dict(self.masters.named())
         shapes = {name: self.ranks.sharding.shape(p) for name, p in mine.items()}
         if shapes != {name: tensor.shape for name, tensor in state.items()}:
             raise ConfigError(
@@ -118,6 +121,7 @@ class Weights:
             )
         for name, parameter in mine.items():
             self.ranks.sharding.put(parameter, state[name])
+        self.masters.write()
 
 
 def _fingerprint(model: Any) -> str:

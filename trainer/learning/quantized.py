@@ -1,0 +1,81 @@
+"""What bitsandbytes does: AdamW with moments of 8 bits, and frozen weights of 4.
+
+Dettmers et al. 2022, arXiv:2110.02861 (the optimizer), and 2023, arXiv:2305.14314 (QLoRA).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+
+from vf.runtime.errors import ConfigError
+from vf.trainer.processes.launch import is_fsdp, zero_stage
+from vf.trainer.settings.config import TrainerArgs
+
+
+def check_quantized(args: TrainerArgs) -> None:
+    """See that what the settings ask for is possible here.
+
+    Raises:
+        ConfigError: bitsandbytes is missing, or the launcher's settings leave no room for it.
+    """
+    if args.optim == "adamw_8bit":
+        bitsandbytes('trainer.args.optim = "adamw_8bit"')
+    if args.load_in_4bit:
+        bitsandbytes("trainer.args.load_in_4bit = true")
+    fsdp, zero = is_fsdp(), zero_stage() is not None
+    if not (fsdp or zero):
+        return
+    how = "FSDP" if fsdp else "DeepSpeed"
+    if args.load_in_4bit:
+        raise ConfigError(
+            f"trainer.args.load_in_4bit = true: {how} cannot share weights of 4 bits among "
+            "processes; leave trainer.accelerate_config out, so that each holds them whole"
+        )
+    if args.optim == "adamw_offload":
+        instead = "fsdp_offload_params: true" if fsdp else "offload_optimizer_device: cpu"
+        raise ConfigError(
+            f'trainer.args.optim = "adamw_offload": {how} offloads by itself; set optim = "adamw", '
+            f"and {instead} in the Accelerate config"
+        )
+    if args.optim == "adamw_8bit":
+        raise ConfigError(
+            f'trainer.args.optim = "adamw_8bit": {how} shares the moments among processes, which '
+            'needs them in float32; set optim = "adamw"'
+        )
+
+
+def bitsandbytes(setting: str) -> Any:
+    """Return the package.
+
+    Args:
+        setting: What needs it, for the error.
+
+    Raises:
+        ConfigError: It is not installed, or has nothing for this machine.
+    """
+    try:
+        return importlib.import_module("bitsandbytes")
+    except (ImportError, OSError, RuntimeError) as error:
+        raise ConfigError(
+            f"{setting} needs bitsandbytes, which cannot be imported ({error}): "
+            "`pip install 'vf-rl[quantized]'`"
+        ) from error
+
+
+def four_bits(dtype: torch.dtype) -> Any:
+    """Return transformers' settings for a base of 4 bits: NF4, with quantised constants.
+
+    Args:
+        dtype: In which it computes.
+    """
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
