@@ -13,7 +13,6 @@ the whole model's.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
@@ -30,14 +29,19 @@ METHOD = "vf_tree_logprobs"  # of a model that is spread: FSDP gathers around it
 class Fsdp(Copies):
     """Every process holds a part of each parameter; see :class:`Copies` for the methods.
 
+    Trained parameters, their gradients and the optimizer's state are float32. Where the model
+    computes in bfloat16, parameters are rounded before they are gathered, and gradients are summed
+    over the processes in float32.
+
     Raises:
-        ConfigError: The launcher asked for FSDP's first version, or for what Accelerate does not
-            take.
+        ConfigError: The launcher asked for FSDP's first version, for a precision that is not the
+            trainer's, or for what Accelerate does not take.
     """
 
     together = True
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(dtype)
         from accelerate import FullyShardedDataParallelPlugin
 
         try:
@@ -48,14 +52,6 @@ class Fsdp(Copies):
             raise ConfigError(
                 "the FSDP settings of Accelerate are for its first version; set fsdp_version: 2"
             )
-        precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-        if precision == "fp16":
-            raise ConfigError(
-                "the FSDP settings of Accelerate ask for fp16, for which the trainer scales no "
-                'loss; use bf16, or mixed_precision: "no"'
-            )
-        if precision != "no":
-            self.plugin.set_mixed_precision(precision)
 
     def spread(self, model: Any, device: torch.device, *, trained: bool = True) -> None:
         """Spread a model over the processes: only this one's part moves to its device."""
@@ -71,7 +67,7 @@ class Fsdp(Copies):
         plugin = self.plugin
         settings: dict[str, Any] = {
             "offload_policy": plugin.cpu_offload or OffloadPolicy(),
-            "mp_policy": plugin.mixed_precision_policy or MixedPrecisionPolicy(),
+            "mp_policy": MixedPrecisionPolicy(self.dtype, torch.float32),
             "reshard_after_forward": plugin.reshard_after_forward,
         }
         try:
@@ -101,6 +97,11 @@ class Fsdp(Copies):
     def whole(self, tensor: torch.Tensor) -> torch.Tensor:
         """Put a tensor together from all processes' parts; one that is not spread is as it is."""
         whole: torch.Tensor = _whole(tensor.detach())
+        return whole
+
+    def served(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Put a parameter together, rounded before: less has to be sent."""
+        whole: torch.Tensor = _whole(parameter.detach().to(self.dtype))
         return whole
 
     def put(self, parameter: torch.Tensor, value: torch.Tensor) -> None:

@@ -54,7 +54,7 @@ class Policy:
     """
 
     def __init__(self, model_name: str, args: TrainerArgs) -> None:
-        self.ranks = Ranks()
+        self.ranks = Ranks(compute_dtype(args))
         self.args = args = self.ranks.led(args)  # what "auto" means is found by rank 0
         self.accelerator = self.ranks.accelerator
         self.objective = Objective(args)

@@ -118,19 +118,25 @@ def balance(pieces: Sequence[T], ranks: int, cost: Callable[[T], int] = len) -> 
     return shares
 
 
-def choose_sharding() -> Copies:
+def choose_sharding(dtype: torch.dtype = torch.float32) -> Copies:
     """Return how the launcher's settings want the model to be held.
+
+    Args:
+        dtype: In what it computes.
 
     Raises:
         ConfigError: They are not possible.
     """
     if is_fsdp():
-        return Fsdp()
-    return Zero() if zero_stage() is not None else Copies()
+        return Fsdp(dtype)
+    return Zero(dtype) if zero_stage() is not None else Copies(dtype)
 
 
 class Ranks:
     """All trainer processes, as one of them sees them. With one process, this costs nothing.
+
+    Args:
+        dtype: In what the trained model computes.
 
     Attributes:
         accelerator: Accelerate's handle on this process and its device.
@@ -142,8 +148,8 @@ class Ranks:
         ConfigError: The launcher's settings are not possible.
     """
 
-    def __init__(self) -> None:
-        self.sharding = choose_sharding()
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self.sharding = choose_sharding(dtype)
         self.accelerator = self.sharding.accelerator(LATE)
         self.count: int = self.accelerator.num_processes
         self.rank: int = self.accelerator.process_index

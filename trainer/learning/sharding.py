@@ -12,7 +12,28 @@ from typing import Any
 
 import torch
 
-from vf.trainer.processes.launch import world
+from vf.runtime.errors import ConfigError
+from vf.trainer.processes.launch import precision, world
+
+_NAMES = {"bf16": torch.bfloat16, "no": torch.float32}
+
+
+def check_precision(asked: str, dtype: torch.dtype) -> None:
+    """Compare the precision that a launcher's settings ask for with the trainer's.
+
+    Args:
+        asked: Accelerate's ``mixed_precision``; ``no`` leaves it to the trainer.
+        dtype: In what the trained model computes.
+
+    Raises:
+        ConfigError: They differ.
+    """
+    if asked != "no" and _NAMES.get(asked) != dtype:
+        raise ConfigError(
+            f'the Accelerate config asks for mixed_precision: "{asked}", but trainer.args.bf16 '
+            f"has the model compute in {str(dtype).removeprefix('torch.')}; leave mixed_precision "
+            "out, for trainer.args.bf16 decides"
+        )
 
 
 class Copies:
@@ -21,12 +42,24 @@ class Copies:
     Subclasses shard the model. Everything that runs the model, takes a step, or reads or writes
     parameters goes through this class.
 
+    Args:
+        dtype: In what the trained model computes.
+
     Attributes:
         together: Whether all processes must make every pass, and every access to parameters,
-            together; gradients are then summed on the way.
+            together; gradients are then summed on the way, and what is trained is float32, which
+            is rounded while it computes.
+        dtype: In what the trained model computes.
+
+    Raises:
+        ConfigError: The launcher's settings ask for another precision.
     """
 
     together = False
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self.dtype = dtype
+        check_precision(precision(), dtype)
 
     def accelerator(self, timeout: timedelta) -> Any:
         """Join the other processes.
@@ -118,6 +151,10 @@ class Copies:
         With :attr:`together`, all processes must call it for the same tensors in the same order.
         """
         return tensor.detach()
+
+    def served(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Return a whole parameter as the model computes with it; see :meth:`whole`."""
+        return self.whole(parameter)
 
     def shape(self, tensor: torch.Tensor) -> torch.Size:
         """Return the shape of what :meth:`whole` returns."""

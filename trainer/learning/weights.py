@@ -67,35 +67,57 @@ class Weights:
             untied: Write tied tensors of a whole model as if they were several.
         """
         if untied:
-            config = copy.deepcopy(self.module.config)
+            config = self._config()
             config.tie_word_embeddings = False
             config.save_pretrained(folder)
             save_file(self.state(), folder / "model.safetensors", metadata={"format": "pt"})
             return
         state = None
         if self.ranks.sharding.together:
-            state = self.trainable_state() if self._adapter else self.state()
+            state = self.served_state() if self._adapter else self.state()
         self.model.save_pretrained(folder, state_dict=state)
+        if not self._adapter:
+            self._config().save_pretrained(folder)
+
+    def _config(self) -> Any:
+        """Return the module's config, with the precision in which its weights are saved."""
+        config = copy.deepcopy(self.module.config)
+        config.dtype = self.ranks.sharding.dtype
+        return config
 
     @together("weights.state")
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the module's tensors by name, on the CPU; tied ones are there twice."""
-        return {
-            name: self.ranks.sharding.whole(tensor).cpu().clone()
-            for name, tensor in self.module.state_dict(keep_vars=True).items()
-        }
+        """Return the module's tensors by name, on the CPU, as it computes with them.
+
+        Tied ones are there twice.
+        """
+        found = {}
+        for name, tensor in self.module.state_dict(keep_vars=True).items():
+            sharding = self.ranks.sharding
+            read = sharding.served if tensor.requires_grad else sharding.whole
+            found[name] = read(tensor).cpu().clone()
+        return found
 
     def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the module's parameters by name, on this process's device."""
-        whole = self.ranks.sharding.whole
+        """Yield the module's parameters by name, on this process's device, as it computes."""
+        served = self.ranks.sharding.served
         with self.ranks.together("weights.named_tensors"):
             left = self.module.named_parameters()
             try:
                 for name, parameter in left:
-                    yield name, whole(parameter)
+                    yield name, served(parameter)
             finally:  # were the reader to stop early, the other ranks go on
                 for _, parameter in left:
-                    whole(parameter)
+                    served(parameter)
+
+    @together("weights.served_state")
+    def served_state(self) -> dict[str, torch.Tensor]:
+        """Return the trained parameters by name, on the CPU, as the model computes with them."""
+        return {
+            name: self.ranks.sharding.served(parameter).cpu().clone()
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
+        }
 
     @together("weights.trainable_state")
     def trainable_state(self) -> dict[str, torch.Tensor]:

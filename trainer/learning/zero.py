@@ -22,14 +22,14 @@ import torch
 import torch.distributed as dist
 
 from vf.runtime.errors import ConfigError
-from vf.trainer.learning.sharding import Copies
+from vf.trainer.learning.sharding import Copies, check_precision
 from vf.trainer.processes.launch import check_deepspeed
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's AdamW calls them
 SETTINGS = "the DeepSpeed settings of Accelerate"
 NO_FP16 = (
-    f"{SETTINGS} ask for fp16, whose loss scale would skip steps; "
-    'use bf16, or mixed_precision: "no"'
+    f"{SETTINGS} ask for fp16, whose loss scale would skip steps; leave it out, for "
+    "trainer.args.bf16 decides"
 )
 
 
@@ -44,7 +44,8 @@ class Zero(Copies):
 
     together = True
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(dtype)
         check_deepspeed()
         self._engine: Any = None
         self._modules: set[int] = set()  # ids of the modules that the engine holds
@@ -66,16 +67,15 @@ class Zero(Copies):
             plugin = DeepSpeedPlugin(zero3_init_flag=False)
         except (ValueError, TypeError, AssertionError, OSError) as error:
             raise ConfigError(f"{SETTINGS}: {error}") from error
-        _settle(plugin.deepspeed_config)
+        _settle(plugin.deepspeed_config, self.dtype)
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         accelerator = Accelerator(
             deepspeed_plugin=plugin,
+            mixed_precision="bf16" if self.dtype == torch.bfloat16 else "no",
             step_scheduler_with_optimizer=False,
             kwargs_handlers=[InitProcessGroupKwargs(backend=backend, timeout=timeout)],
         )
         _load_models_whole()
-        if accelerator.mixed_precision == "fp16":
-            raise ConfigError(NO_FP16)
         return accelerator
 
     def spread(self, model: Any, device: torch.device, *, trained: bool = True) -> None:
@@ -152,6 +152,10 @@ class Zero(Copies):
             return tensor.detach()
         with zero.GatheredParameters([tensor]):
             return tensor.detach().clone()
+
+    def served(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Gather a parameter, rounded as the engine computes with it."""
+        return self.whole(parameter).to(parameter.dtype)
 
     def shape(self, tensor: Any) -> torch.Size:
         """Return the shape of a parameter once gathered."""
@@ -231,8 +235,12 @@ class _Root(torch.nn.Module):
         return function()
 
 
-def _settle(settings: dict[str, Any]) -> None:
+def _settle(settings: dict[str, Any], dtype: torch.dtype = torch.float32) -> None:
     """Change DeepSpeed's settings to those that the trainer needs.
+
+    Args:
+        settings: Its own.
+        dtype: In what the model computes.
 
     Raises:
         ConfigError: They are not possible here.
@@ -242,6 +250,14 @@ def _settle(settings: dict[str, Any]) -> None:
         raise ConfigError(f"{SETTINGS}: zero_stage must be 1, 2 or 3")
     if settings.get("fp16", {}).get("enabled") is True:
         raise ConfigError(NO_FP16)
+    check_precision("bf16" if settings.get("bf16", {}).get("enabled") is True else "no", dtype)
+    if dtype == torch.bfloat16:
+        if zero["stage"] == 1:
+            raise ConfigError(
+                f"{SETTINGS}: zero_stage 1 has no sums of gradients in float32 for "
+                "trainer.args.bf16 = true; take stage 2 or 3"
+            )
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
     for what in ("offload_optimizer", "offload_param"):
         if zero.get(what, {}).get("device") == "nvme":
             raise ConfigError(

@@ -76,6 +76,11 @@ def zero_stage() -> int | None:
         ) from error
 
 
+def precision() -> str:
+    """Return the ``mixed_precision`` of the launcher's settings: ``no`` where they do not say."""
+    return os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+
+
 def is_sharded() -> bool:
     """Return whether each process holds a part of the parameters only (FSDP, or ZeRO's stage 3)."""
     return is_fsdp() or zero_stage() == 3

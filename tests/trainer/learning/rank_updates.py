@@ -28,7 +28,7 @@ from vf.trainer.settings.config import Config
 from vf.trainer.settings.load_config import parse_config
 
 
-def settings(use_lora: bool, seed: int = 0) -> Config:
+def settings(use_lora: bool, seed: int = 0, bf16: bool = False) -> Config:
     reference = {
         "loss_normalisation": "sequence",
         "kl_penalty_coef": 0.1,
@@ -39,6 +39,7 @@ def settings(use_lora: bool, seed: int = 0) -> Config:
         "use_lora": use_lora,
         **(reference if use_lora else {}),
         "seed": seed,
+        "bf16": bf16,
         "learning_rate": 1e-3,
         "weight_decay": 0.1,
         "eps": 1e-5,  # at 1e-8 the rounding of a gradient near 0 would show as a step of its own
@@ -108,15 +109,16 @@ def _held(parameter: torch.nn.Parameter) -> str:
 
 def main() -> None:
     """Do it under a launcher; rank 0 writes to the file that is named."""
-    lora, path = sys.argv[1] == "lora", Path(sys.argv[2])
+    how, path = sys.argv[1], Path(sys.argv[2])
+    lora, bf16 = how.startswith("lora"), how.endswith("bf16")
     if zero_stage() is not None and not torch.cuda.is_available():
         # DeepSpeed would compile an extension for sums in shared memory; gloo works without it.
         ops = importlib.import_module("deepspeed.ops")
         ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if rank := world().rank:
-        follow(settings(lora, seed=rank))  # starts from other weights, and must get rank 0's
+        follow(settings(lora, rank, bf16))  # starts from other weights, and must get rank 0's
     else:
-        torch.save(updates(settings(lora), path.parent), path)
+        torch.save(updates(settings(lora, 0, bf16), path.parent), path)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,11 @@ from vf.trainer.learning.fsdp import Fsdp
 
 @pytest.mark.parametrize(
     ("version", "precision", "said"),
-    [("1", "no", "set fsdp_version: 2"), ("2", "fp16", "use bf16")],
+    [
+        ("1", "no", "set fsdp_version: 2"),
+        ("2", "fp16", "trainer.args.bf16 decides"),
+        ("2", "bf16", "compute in float32"),
+    ],
 )
 def test_what_cannot_be_is_said_with_the_way_out(
     monkeypatch: pytest.MonkeyPatch, version: str, precision: str, said: str
