@@ -33,11 +33,13 @@ from vf.trainer.learning.memory import (
     largest_budget,
     predict,
 )
+from vf.trainer.learning.quantized import check_quantized
 from vf.trainer.processes.launch import (
     check_devices,
     check_server_devices,
     is_sharded,
     outer_environ,
+    precision,
     processes_to_launch,
     world,
 )
@@ -71,6 +73,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     args = config.args
     check_devices(config)
     check_trackers(args.report_to)
+    check_quantized(args)
     if args.import_path is not None:
         load_loss(args.import_path)
     settings = config.inference
@@ -191,8 +194,8 @@ def _settled(config: Config, shape: Shape) -> tuple[Config, str]:
     settings, cuda = config.inference, torch.cuda.is_available()
     said = ""
     if config.args.bf16 == "auto":
-        bf16 = config.args.use_lora and cuda and torch.cuda.is_bf16_supported()
-        config = _with(config, bf16=bf16)
+        bf16 = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+        config = _with(config, bf16=bf16 or precision() == "bf16")
     served = isinstance(settings, VllmSettings) and settings.base_url is None
     share = SHARE_BESIDE_SERVER if served and cuda else SHARE
     free = free_memory()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -65,8 +66,9 @@ def export(
         source: What to export.
         target: Folder to write; by default in ``exports/`` of the run's folder.
         adapter: Write the adapter alone, in PEFT's format, rather than merging it.
-        dtype: ``float32`` or ``bfloat16``; by default what the run trained in: bfloat16 for a
-            base that was held in it (``bf16``), and else float32.
+        dtype: ``float32`` or ``bfloat16``; by default what the run sampled from: bfloat16 with
+            ``bf16``, and else float32. Where all weights were trained with ``bf16``, ``float32``
+            gives them as the optimizer held them.
         say: Called with what is being done.
 
     Raises:
@@ -97,6 +99,8 @@ def export(
     else:
         say(f"loading {source.model}")
         model = load_model(str(source.model), wanted or "auto")
+        if wanted == torch.float32 and source.bf16:
+            _take_masters(model, source.checkpoint)
         written = model.dtype
     say(f"writing {target}")
     with _whole(target) as folder:
@@ -110,6 +114,22 @@ def export(
         _write_json(folder / "generation_config.json", generation)
         size = sum(file.stat().st_size for file in folder.rglob("*"))
     return Exported(target, form, str(written).removeprefix("torch."), size, untied)
+
+
+def _take_masters(model: Any, checkpoint: Path) -> None:
+    """Give a model the float32 values of its weights, which its own files hold rounded."""
+    path = checkpoint / "state.pt"
+    try:
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
+        masters = state["parameters"]
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(masters[name])
+    except (OSError, RuntimeError, KeyError, EOFError, pickle.UnpicklingError) as error:
+        raise ConfigError(
+            f"the float32 weights in {path} cannot be read: {error!r}. Leave --dtype out to export "
+            "them in bfloat16"
+        ) from error
 
 
 def _default_target(checkpoint: Path, form: str) -> Path:

@@ -6,6 +6,7 @@ import copy
 import math
 import os
 import shutil
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -19,12 +20,14 @@ from trl import SFTConfig as TrlConfig
 from trl import SFTTrainer as TrlTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from vf.inference.model_files import load_module
+from vf.inference.model_files import find_model, load_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.learning.lora_targets import lora_targets
+from vf.trainer.learning.quantized import bitsandbytes, four_bits
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.run_folder import RunFolder
+from vf.trainer.saving.merging import merge
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.sft.dataset import load_dataset
 from vf.trainer.sft.settings import SftArgs, SftConfig
@@ -43,6 +46,9 @@ _NAMES = {
     "eval_loss": "eval/loss",
     "eval_mean_token_accuracy": "eval/token_accuracy",
 }
+
+# What transformers calls the optimizers.
+_OPTIMIZERS = {"adamw": "adamw_torch", "adamw_8bit": "adamw_8bit"}
 
 Watch = Callable[[Metrics], None]
 
@@ -109,10 +115,14 @@ def load_trainable(config: SftConfig) -> Any:
     """Return the model that learns.
 
     Raises:
-        ConfigError: It cannot be loaded.
+        ConfigError: It cannot be loaded, or bitsandbytes is missing.
     """
-    frozen_in_bf16 = config.args.bf16 and config.args.use_lora
-    return load_module(config.model, torch.bfloat16 if frozen_in_bf16 else torch.float32)
+    args, options = config.args, {}
+    dtype = torch.bfloat16 if args.bf16 and args.use_lora else torch.float32
+    if args.load_in_4bit:
+        bitsandbytes("trainer.args.load_in_4bit = true")
+        options["quantization_config"] = four_bits(dtype)
+    return load_module(config.model, dtype, **options)
 
 
 def build_trainer(config: SftConfig, model: Any, folder: RunFolder, tokenizer: Any) -> SftTrainer:
@@ -122,6 +132,8 @@ def build_trainer(config: SftConfig, model: Any, folder: RunFolder, tokenizer: A
         ConfigError: The sequences cannot be read, or there is no such layer to adapt.
     """
     args, held_out = config.args, held_out_file(folder)
+    if args.optim == "adamw_8bit":
+        bitsandbytes('trainer.args.optim = "adamw_8bit"')
     torch.manual_seed(args.seed)  # of the adapter
     try:
         trainer = SftTrainer(
@@ -189,7 +201,7 @@ def warm_start(
         failed = False
     finally:
         tracker.close(failed=failed)
-    _save_model(trainer, renderer, folder.path / "model", original)
+    _save_model(trainer, config, renderer, folder.path / "model", original)
     losses = [line["eval/loss"] for line in folder.read_metrics() if "eval/loss" in line]
     return Warmed(
         trainer.state.global_step,
@@ -242,7 +254,7 @@ def _trl_config(args: SftArgs, folder: RunFolder, *, held_out: bool) -> TrlConfi
             adam_beta1=args.betas[0],
             adam_beta2=args.betas[1],
             weight_decay=args.weight_decay,
-            optim="adamw_torch",
+            optim=_OPTIMIZERS[args.optim],
             bf16=args.bf16,
             gradient_checkpointing=args.gradient_checkpointing,
             gradient_checkpointing_kwargs={"use_reentrant": False},
@@ -291,17 +303,21 @@ def _own_settings(model: Any) -> list[tuple[Any, dict[str, Any]]]:
 
 def _save_model(
     trainer: SftTrainer,
+    config: SftConfig,
     renderer: Renderer,
     target: Path,
     original: list[tuple[Any, dict[str, Any]]],
 ) -> None:
     """Write the model in Hugging Face's format, an adapter merged in; whole or not at all."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    if hasattr(model, "merge_and_unload"):
-        model = model.merge_and_unload()
-    for config, values in original:
-        for name, value in values.items():
-            setattr(config, name, value)
+    if config.args.load_in_4bit:
+        model = _merged_whole(model, config)
+    else:
+        if hasattr(model, "merge_and_unload"):
+            model = model.merge_and_unload()
+        for own, values in original:
+            for name, value in values.items():
+                setattr(own, name, value)
     stops = renderer.stop_token_ids
     model.generation_config.eos_token_id = stops[0] if len(stops) == 1 else stops
     writing = target.with_name(f".writing-{target.name}-{os.getpid()}")
@@ -318,6 +334,15 @@ def _save_model(
         ) from error
     finally:
         shutil.rmtree(writing, ignore_errors=True)
+
+
+def _merged_whole(model: Any, config: SftConfig) -> Any:
+    """Return the base as it is stored, not in 4 bits, with the adapter merged in."""
+    dtype = torch.bfloat16 if config.args.bf16 else torch.float32
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        merged, _ = merge(Path(folder), find_model(config.model), dtype)
+    return merged
 
 
 def _step_of(checkpoint: Path) -> int:

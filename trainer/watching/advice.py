@@ -135,8 +135,13 @@ def _train(case: _Case) -> Iterator[str]:
         )
     if not args.use_lora:
         yield "trainer.args.use_lora = true trains far fewer weights"
-    elif args.bf16 is not True:
-        yield "trainer.args.bf16 = true makes the frozen weights' part faster on a GPU"
+    if args.bf16 is not True:
+        yield "trainer.args.bf16 = true computes in bfloat16, which is faster on a GPU"
+    if args.optim == "adamw_offload":
+        yield (
+            'trainer.args.optim = "adamw_offload" moves every gradient to the host and steps there: '
+            '"adamw_8bit", or "adamw" on more devices, stays on the GPU if memory allows'
+        )
     yield "trainer.gpus shares the work among devices"
     yield from _overlap(case)
 

@@ -10,6 +10,10 @@ from vf.trainer.run.plan import Plan
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.overlap import steps_ahead, streams
 
+OPTIMIZERS = {
+    "adamw_8bit": "moments in 8 bits",
+    "adamw_offload": "stepped in the host's memory",
+}
 SHARED = {1: "Adam's moments", 2: "gradients and moments", 3: "the weights"}
 
 
@@ -20,8 +24,12 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     tools = len(plan.environment.episode(0).toolbox.tools)
     total = sum(plan.memory.values())
     weights = f"LoRA rank {args.lora_rank}" if args.use_lora else "all weights"
+    if args.load_in_4bit:
+        weights += " on a base of 4 bits"
     if args.bf16 is True:
-        weights += " on bfloat16"
+        weights += " in bfloat16"
+    if args.optim != "adamw":
+        weights += f", {OPTIMIZERS[args.optim]}"
     if args.gradient_checkpointing is True:
         weights += " with gradient checkpointing"
     how = (
