@@ -12,7 +12,7 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.learning.learning_rate import peak_learning_rate
 from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.learning.precision import compute_dtype, exact_ends
-from vf.trainer.learning.quantized import bitsandbytes, four_bits
+from vf.trainer.learning.quantized import bitsandbytes, four_bits, keep_packing
 from vf.trainer.settings.config import TrainerArgs
 
 
@@ -41,6 +41,8 @@ def build_model(
         options["device_map"] = {"": device or torch.device("cpu")}
     whole = sharded and not args.use_lora
     model = load_module(name, torch.float32 if whole else dtype, **options)
+    if args.load_in_4bit:
+        keep_packing(model)
     if dtype != torch.float32:
         exact_ends(model)
     if args.use_lora:

@@ -65,6 +65,20 @@ def bitsandbytes(setting: str) -> Any:
         ) from error
 
 
+def keep_packing(model: Any) -> None:
+    """Have a base of 4 bits compute the same in training and in evaluation.
+
+    On CPUs with AVX512-BF16, bitsandbytes packs weights anew at the first evaluation, rounds their
+    constants on the way, and fails where a layer's width is no multiple of its blocks.
+
+    Args:
+        model: With layers of bitsandbytes'.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
 def four_bits(dtype: torch.dtype) -> Any:
     """Return transformers' settings for a base of 4 bits: NF4, with quantised constants.
 

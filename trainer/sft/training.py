@@ -24,7 +24,7 @@ from vf.inference.model_files import find_model, load_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.learning.lora_targets import lora_targets
-from vf.trainer.learning.quantized import bitsandbytes, four_bits
+from vf.trainer.learning.quantized import bitsandbytes, four_bits, keep_packing
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.saving.merging import merge
@@ -122,7 +122,10 @@ def load_trainable(config: SftConfig) -> Any:
     if args.load_in_4bit:
         bitsandbytes("trainer.args.load_in_4bit = true")
         options["quantization_config"] = four_bits(dtype)
-    return load_module(config.model, dtype, **options)
+    model = load_module(config.model, dtype, **options)
+    if args.load_in_4bit:
+        keep_packing(model)
+    return model
 
 
 def build_trainer(config: SftConfig, model: Any, folder: RunFolder, tokenizer: Any) -> SftTrainer:

@@ -139,8 +139,8 @@ def _train(case: _Case) -> Iterator[str]:
         yield "trainer.args.bf16 = true computes in bfloat16, which is faster on a GPU"
     if args.optim == "adamw_offload":
         yield (
-            'trainer.args.optim = "adamw_offload" moves every gradient to the host and steps there: '
-            '"adamw_8bit", or "adamw" on more devices, stays on the GPU if memory allows'
+            'trainer.args.optim = "adamw_offload" moves all gradients to the host and steps there: '
+            'take "adamw_8bit", or "adamw" on more devices, if memory allows'
         )
     yield "trainer.gpus shares the work among devices"
     yield from _overlap(case)
