@@ -81,8 +81,8 @@ class Weights:
 
     def _config(self) -> Any:
         """Return the module's config, with the precision in which its weights are saved."""
-        config = copy.deepcopy(self.module.config)
-        config.dtype = self.ranks.sharding.dtype
+        config, sharding = copy.deepcopy(self.module.config), self.ranks.sharding
+        config.dtype = sharding.dtype if sharding.together else self.module.dtype
         return config
 
     @together("weights.state")

@@ -145,13 +145,6 @@ def test_gradient_checkpointing_changes_memory_and_not_the_gradient() -> None:
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
-def test_bf16_keeps_the_base_in_bfloat16_and_the_adapter_in_float32() -> None:
-    policy = Policy("tiny", TrainerArgs(bf16=True))
-    kinds = {("lora_" in n, p.dtype) for n, p in policy.model.named_parameters()}
-    assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
-    assert policy.update(samples()).grad_norm > 0
-
-
 def test_an_unknown_lora_target_is_named() -> None:
     with pytest.raises(ConfigError, match=r"lora_target_modules.*no_such_layer"):
         Policy("tiny", TrainerArgs(lora_target_modules=["no_such_layer"]))
