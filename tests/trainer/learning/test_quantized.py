@@ -61,7 +61,7 @@ def test_a_server_that_would_sample_from_other_weights_is_refused() -> None:
         "inference": {"engine": "vllm"},
         "trainer": {"args": {"load_in_4bit": True}},
     }
-    with pytest.raises(ConfigError, match='set inference.engine = "embedded"'):
+    with pytest.raises(ConfigError, match=r'set inference\.engine = "embedded"'):
         parse_config(raw)
 
 

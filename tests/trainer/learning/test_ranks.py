@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from tests.trainer.learning.rank_updates import samples, settings, updates
 from vf.trainer.learning.policy import Policy
@@ -112,6 +113,33 @@ def test_two_processes_take_the_same_steps_as_one(
     assert again == pytest.approx(got["stats"][-1], rel=1e-3, abs=1e-6)
     for name, parameter in policy.weights.trainable_state().items():
         torch.testing.assert_close(parameter, got["parameters"][name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["all weights bf16", "lora bf16"])
+def test_sharded_bf16_takes_the_steps_of_one_process(how: str, tmp_path: Path) -> None:
+    """The shards are float32, as the masters are; only the order of additions differs."""
+    (tmp_path / "one").mkdir()
+    expected = updates(settings(how.startswith("lora"), bf16=True), tmp_path / "one")
+    got = run_in_two_processes("fsdp2", how, tmp_path / "two.pt")
+    assert got["held"] == ["fsdp2"]
+    for theirs, ours in zip(expected["stats"], got["stats"], strict=True):
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=0.02)
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.02, abs=1e-4)
+    for read, dtype in (("parameters", torch.float32), ("published", torch.bfloat16)):
+        trained = [name for name, each in expected[read].items() if each.dtype == dtype]
+        assert trained
+        assert {got[read][name].dtype for name in trained} == {dtype}
+        flat = [
+            torch.cat([run[read][n].float().flatten() for n in trained]) for run in (expected, got)
+        ]
+        # A step of Adam is 1e-3, and the sign of a gradient near 0 is a matter of rounding.
+        assert float((flat[0] - flat[1]).abs().mean()) < 1e-5
+    saved = AutoConfig.from_pretrained(tmp_path / "step-5" / "model") if "all" in how else None
+    assert saved is None or saved.dtype == torch.bfloat16
+    policy = Policy("tiny", settings(how.startswith("lora"), 7, bf16=True).args)
+    load_checkpoint(tmp_path / "step-5", policy)
+    again = policy.update(samples(5, 7))
+    assert again.grad_norm == pytest.approx(got["stats"][-1]["grad_norm"], rel=0.02)
 
 
 LEADER = """
