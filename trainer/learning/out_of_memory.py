@@ -26,8 +26,9 @@ log = logging.getLogger(__name__)
 _ON_CPU = "can't allocate memory"  # PyTorch's allocator raises a bare RuntimeError there
 KNOBS = (
     "lower trainer.args.micro_batch_tokens or max_seq_len, set "
-    "gradient_checkpointing = true, or keep less beside it: bf16 = true or use_lora = true, and "
-    "fewer requests or a smaller share of the device for the engine"
+    "gradient_checkpointing = true, or keep less beside it: bf16 = true, use_lora = true, "
+    "load_in_4bit = true or another optim, and fewer requests or a smaller share of the device for "
+    "the engine"
 )
 
 

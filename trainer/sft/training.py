@@ -117,11 +117,13 @@ def load_trainable(config: SftConfig) -> Any:
     Raises:
         ConfigError: It cannot be loaded, or bitsandbytes is missing.
     """
-    args, options = config.args, {}
+    args, options = config.args, dict[str, Any]()
     dtype = torch.bfloat16 if args.bf16 and args.use_lora else torch.float32
     if args.load_in_4bit:
         bitsandbytes("trainer.args.load_in_4bit = true")
         options["quantization_config"] = four_bits(dtype)
+        # Where it will be trained: transformers' trainer does not move it.
+        options["device_map"] = {"": 0 if torch.cuda.is_available() else "cpu"}
     model = load_module(config.model, dtype, **options)
     if args.load_in_4bit:
         keep_packing(model)

@@ -228,6 +228,28 @@ def test_an_adapter_learns_and_is_merged(
     assert (latest_checkpoint(run) or run.path).joinpath("adapter_config.json").exists()
 
 
+def test_an_adapter_from_4_bits_is_merged_into_the_stored_base(
+    make_config: MakeConfig, renderer: Renderer, tmp_path: Path
+) -> None:
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    lora = {**QUICK, "use_lora": True, "lora_rank": 8, "max_steps": 4}
+    config = make_config(model="tiny", **lora, load_in_4bit=True, optim="adamw_8bit")
+    run = prepare(config, renderer, tmp_path / "run")
+    trainer = build_trainer(config, load_trainable(config), run, renderer.tokenizer)
+    assert isinstance(trainer.create_optimizer(), bitsandbytes.optim.AdamW)
+    done = warm_start(config, run, renderer)
+    assert done.eval_before is not None
+    assert done.eval_after is not None
+    assert done.eval_after < done.eval_before
+    merged = load_module(str(done.model), torch.float32).state_dict()
+    base = load_module("tiny", torch.float32).state_dict()
+    assert merged.keys() == base.keys()
+    assert torch.equal(merged["model.norm.weight"], base["model.norm.weight"])
+    name = "model.layers.0.mlp.up_proj.weight"
+    moved = (merged[name] - base[name]).norm() / base[name].norm()
+    assert 0 < moved < 0.05, "by the adapter, and not by the rounding to 4 bits"
+
+
 def test_a_loss_that_is_no_number_ends_the_run(
     make_config: MakeConfig, renderer: Renderer, tmp_path: Path
 ) -> None:
