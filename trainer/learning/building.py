@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -93,6 +93,25 @@ def build_optimizer(
         num_training_steps=args.max_steps * args.updates_per_step,
     )
     return optimizer, scheduler
+
+
+def check_moments(state: Mapping[str, Any], args: TrainerArgs) -> None:
+    """See that an optimizer's state can be loaded into the one that the settings ask for.
+
+    Args:
+        state: What its ``state_dict`` returned.
+        args: ``[trainer.args]``.
+
+    Raises:
+        ConfigError: One has moments in 8 bits, and the other not.
+    """
+    eight = args.optim == "adamw_8bit"
+    if any(("exp_avg" in entry) == eight for entry in state["state"].values()):
+        kept = "float32" if eight else "8 bits"
+        raise ConfigError(
+            f"trainer.args.optim = {args.optim!r}, but the checkpoint's moments are in {kept}; set "
+            "it as the run began"
+        )
 
 
 def _with_lora(model: Any, args: TrainerArgs) -> Any:

@@ -13,7 +13,7 @@ from vf.inference.model_files import load_module
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
-from vf.trainer.learning.building import build_model, build_optimizer
+from vf.trainer.learning.building import build_model, build_optimizer, check_moments
 from vf.trainer.learning.forward import Forward, token_logprobs
 from vf.trainer.learning.memory import CEILING
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
@@ -305,7 +305,12 @@ class Policy:
         return self.sharding.optimizer_state(self.optimizer, self.weights.trained)
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`optimizer_state` returned."""
+        """Take back what :meth:`optimizer_state` returned.
+
+        Raises:
+            ConfigError: It is of an optimizer that keeps other moments.
+        """
+        check_moments(state, self.args)
         self.sharding.load_optimizer_state(self.optimizer, self.weights.trained, state)
 
     @together("reference_state")

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from tests.trainer.learning.test_policy import samples
 from vf.inference.model_files import resolve_model
+from vf.runtime.errors import ConfigError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.saving.checkpoint import Progress, load_checkpoint, save_checkpoint
 from vf.trainer.settings.config import TrainerArgs
@@ -83,6 +84,15 @@ def test_a_resumed_policy_continues_to_the_last_bit(args: dict[str, Any], tmp_pa
         assert torch.equal(mine, theirs)
     mine, theirs = resumed.weights.trainable_state(), unbroken.weights.trainable_state()
     assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_moments_of_another_kind_are_refused() -> None:
+    pytest.importorskip("bitsandbytes")
+    eight, plain = policy(optim="adamw_8bit"), policy()
+    for made, other in ((eight, plain), (plain, eight)):
+        made.update(samples())
+        with pytest.raises(ConfigError, match="set it as the run began"):
+            other.load_optimizer_state(made.optimizer_state())
 
 
 def test_offloading_steps_as_without() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.trainer.learning.rank_updates import settings
 from vf.runtime.errors import ConfigError
@@ -90,3 +91,13 @@ def test_a_missing_or_old_deepspeed_is_refused_before_anything_is_launched(
 def test_settings_that_cannot_be_are_refused(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         _settle(asked)
+
+
+def test_the_trainers_precision_is_deepspeeds() -> None:
+    low = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+    with pytest.raises(ConfigError, match="trainer.args.bf16 decides"):
+        _settle(low)
+    _settle(low, torch.bfloat16)
+    assert low["data_types"] == {"grad_accum_dtype": "fp32"}
+    with pytest.raises(ConfigError, match="take stage 2 or 3"):
+        _settle({"zero_optimization": {"stage": 1}}, torch.bfloat16)

@@ -161,7 +161,7 @@ def known(name: str) -> bool:
 CONFIGS = [
     make(),
     make(max_concurrent=4, gradient_checkpointing=True),
-    make(use_lora=False),
+    make(use_lora=False, optim="adamw_offload"),
     make(bf16=True, kl_penalty_coef=0.1),
     make({**VLLM, "sleep": True}, use_lora=False),
     make({**VLLM, "publish": "disk"}, max_concurrent=4),
