@@ -14,6 +14,7 @@ from vf.trainer.preflight import preflight
 from vf.trainer.run import first_prompts
 from vf.trainer.run.first_prompts import AT_ONCE, MOST, FirstPrompts
 from vf.trainer.settings.load_config import parse_config
+from vf.trainer.watching.plan_text import describe
 
 TASKS = 5
 
@@ -180,3 +181,14 @@ def test_a_close_that_hangs_is_told_with_its_limit(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(first_prompts, "CLOSE_TIMEOUT", 0.05)
     with pytest.raises(vf.ConfigError, match=r"close took longer than 0\.05 s"):
         first_prompts_of()
+
+
+def test_auto_takes_the_precision_of_the_launchers_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed, _ = parse_config(config())
+    assert preflight(parsed).config.args.bf16 is False
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    plan = preflight(parsed)
+    assert plan.config.args.bf16 is True
+    assert "LoRA rank 16 in bfloat16" in dict(describe(plan))["training"]

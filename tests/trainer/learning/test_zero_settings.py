@@ -95,7 +95,7 @@ def test_settings_that_cannot_be_are_refused(asked: dict[str, Any], said: str) -
 
 def test_the_trainers_precision_is_deepspeeds() -> None:
     low = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
-    with pytest.raises(ConfigError, match="trainer.args.bf16 decides"):
+    with pytest.raises(ConfigError, match=r"trainer\.args\.bf16 decides"):
         _settle(low)
     _settle(low, torch.bfloat16)
     assert low["data_types"] == {"grad_accum_dtype": "fp32"}
