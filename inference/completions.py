@@ -105,7 +105,7 @@ class TokenClient:
             ModelError: The server failed, or its answer is incomplete.
             ServerDown: It went down, and may be started again.
         """
-        with self._serving.lease() as served:
+        async with self._serving.request() as served:
             try:
                 completion = await self._wire(
                     self._client, served, prompt_ids, sampling, stop_token_ids

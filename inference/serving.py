@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
 from vf.runtime.errors import ServerDown
@@ -37,7 +38,18 @@ class Serving:
         self._in_use: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._up = True
+        self._held = False
         self._failure: str | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a server to ask."""
+        return self._up
+
+    @property
+    def held(self) -> bool:
+        """Whether new requests wait at present, and those under way may stand still."""
+        return self._held
 
     @property
     def served(self) -> Served:
@@ -67,6 +79,37 @@ class Serving:
             with self._lock:
                 self._in_use[served.model] -= 1
 
+    @asynccontextmanager
+    async def request(self) -> AsyncIterator[Served]:
+        """Lease what is served, once nothing holds requests back; see :meth:`lease`.
+
+        Raises:
+            ServerDown: There is no server at the moment.
+        """
+        while True:
+            with self.lease() as served:
+                # Whoever holds from now on waits for this lease: it is already counted.
+                if not self._held:
+                    yield served
+                    return
+            await asyncio.sleep(POLL_SECONDS)
+
+    @contextmanager
+    def hold(self, *, drain: bool) -> Iterator[None]:
+        """Let new requests wait until the block ends, as new weights are on their way.
+
+        Args:
+            drain: Whether to wait first until those under way have ended, of which each has a
+                deadline of its own.
+        """
+        self._held = True
+        try:
+            while drain and self._in_use.total():
+                time.sleep(POLL_SECONDS)
+            yield
+        finally:
+            self._held = False
+
     def in_use(self, model: str) -> bool:
         """Return whether any request under way asks for this model."""
         with self._lock:
@@ -79,8 +122,9 @@ class Serving:
     def down(self) -> None:
         """Refuse requests: the server has gone, and is to be started again."""
         with self._lock:
-            self._up = False
-            self._served = self._served._replace(life=self._served.life + 1)
+            if self._up:
+                self._up = False
+                self._served = self._served._replace(life=self._served.life + 1)
 
     def up(self) -> None:
         """Let requests through again."""

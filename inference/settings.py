@@ -97,8 +97,13 @@ class VllmSettings(EngineSettings):
     """Environment variable that holds the API key for base_url."""
     startup_timeout: Seconds = 900.0
     """Seconds until the server must be healthy."""
+    restarts_per_hour: Annotated[int, Field(ge=0)] = 3
+    """How often within an hour a server that died is started again, before the run stops."""
+    away_timeout: Seconds = 600.0
+    """Seconds that the server at base_url may be away, before the run stops."""
     gpus: list[Annotated[int, Field(ge=0)]] | None = None
-    """GPUs that the server sees; by default all."""
+    """GPUs that the server sees; by default all. More than tensor_parallel_size times
+    pipeline_parallel_size in `args` serve further replicas of the model."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the server."""
     sleep: bool = False
@@ -118,8 +123,13 @@ class VllmSettings(EngineSettings):
         if self.base_url is None:
             if self.api_key_env:
                 raise ValueError("api_key_env is for base_url; our own server needs no key")
+            if self.away_timeout != type(self).model_fields["away_timeout"].default:
+                raise ValueError(
+                    "away_timeout is for base_url; a server of our own is started again"
+                )
             return self
-        ours = {"base_url", "api_key_env", "engine", "publish", *EngineSettings.model_fields}
+        ours = {"base_url", "api_key_env", "away_timeout", "engine", "publish"}
+        ours |= EngineSettings.model_fields.keys()
         ours -= {"host", "port"}
         changed = sorted(
             name

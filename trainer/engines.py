@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from statistics import fmean
 
 import torch
@@ -12,11 +13,14 @@ from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
 from vf.inference.model import Sampling
 from vf.inference.settings import EmbeddedSettings
-from vf.inference.vllm.vllm_engine import VllmEngine, choose_rung
+from vf.inference.vllm.rungs import choose_rung
+from vf.inference.vllm.server_args import Adapters
+from vf.inference.vllm.vllm_engine import VllmEngine
 from vf.runtime.errors import ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
+from vf.trainer.settings.overlap import steps_ahead
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +28,16 @@ PROBE_TOKENS = 16
 TOKENIZER_TEXT = "\n\tfor i in range(1024): x += 3.14  # naïve — Straße 東京 🙂"
 
 
-def build_engine(plan: Plan, policy: Policy, folder: RunFolder) -> Engine:
+def build_engine(
+    plan: Plan, policy: Policy, folder: RunFolder, note: Callable[[str], None] = log.warning
+) -> Engine:
     """Return the engine that the config asks for, not started.
+
+    Args:
+        plan: A checked config.
+        policy: The model that learns.
+        folder: The run's.
+        note: Told what the user should be able to find again after the run.
 
     Raises:
         ConfigError: It is not installed here, or its settings do not fit the rest.
@@ -42,19 +54,23 @@ def build_engine(plan: Plan, policy: Policy, folder: RunFolder) -> Engine:
         )
     cpu = not torch.cuda.is_available()
     trainers = config.trainer.devices or [0]
+    # A rollout may begin as many versions ahead of the training as generation may run ahead, and
+    # its requests keep the adapter that they began with.
+    adapters = Adapters(args.lora_rank, steps_ahead(config) + 1) if args.use_lora else None
     text = plan.renderer.decode(plan.probe_ids) + TOKENIZER_TEXT
     return VllmEngine(
         settings,
         config.model,
         policy.weights,
-        rung=choose_rung(settings, use_lora=args.use_lora, cpu=cpu),
+        rung=choose_rung(settings, use_lora=args.use_lora, cpu=cpu, trainer_gpus=trainers),
         folder=folder.path / "published",
         log_path=folder.inference_log,
         max_seq_len=args.max_seq_len,
-        lora_rank=args.lora_rank if args.use_lora else None,
+        adapters=adapters,
         cpu=cpu,
         shared_gpu=not cpu and (settings.gpus is None or bool({*settings.gpus} & {*trainers})),
         encoded=(text, plan.renderer.tokenizer.encode(text, add_special_tokens=False)),
+        note=note,
     )
 
 

@@ -104,7 +104,7 @@ class RLTrainer:
         self._keeper = Keeper(
             folder.checkpoints, policy=self.policy, plan=plan, note=self._records.note
         )
-        self.engine = build_engine(plan, self.policy, folder)
+        self.engine = build_engine(plan, self.policy, folder, self._records.note)
         self._on_close(self.engine.stop)
         self.engine.start(self.display.waiting)
         log.info("engine %s at %s", plan.config.inference.engine, self.engine.base_url)

@@ -9,7 +9,9 @@ from vf.inference.engine import Engine
 from vf.inference.model_files import Checkpoint, resolve_model
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.settings import EmbeddedSettings, EngineSettings, VllmSettings
-from vf.inference.vllm.vllm_engine import FIXED, VllmEngine
+from vf.inference.vllm.rungs import FIXED
+from vf.inference.vllm.server_args import Adapters
+from vf.inference.vllm.vllm_engine import VllmEngine
 
 TOKENIZER_TEXT = "\n\tfor i in range(1024): x += 3.14  # naïve — Straße 東京 🙂"
 
@@ -75,7 +77,7 @@ def build_local_engine(
         folder=scratch,
         log_path=log_path,
         max_seq_len=max_seq_len,
-        lora_rank=checkpoint.rank,
+        adapters=None if checkpoint.rank is None else Adapters(checkpoint.rank),
         cpu=not torch.cuda.is_available(),
         shared_gpu=False,
         encoded=(

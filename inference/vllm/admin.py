@@ -48,9 +48,9 @@ class Admin:
         """
         return self._request("GET", path)
 
-    def post(self, path: str, body: Any = None, **query: str) -> Any:
+    def post(self, path: str, body: Any = None, *, seconds: float = SECONDS, **query: str) -> Any:
         """POST to a path and return the decoded answer; raises as :meth:`get` does."""
-        return self._request("POST", path, json=body, params=query)
+        return self._request("POST", path, json=body, params=query, timeout=seconds)
 
     def healthy(self) -> bool:
         """Return whether the server answers at all, and says that it is well."""
@@ -58,6 +58,27 @@ class Admin:
             return self._http.get(f"{self.root}/health", timeout=5.0).status_code == 200
         except httpx.HTTPError:
             return False
+
+    def away(self) -> bool:
+        """Return whether there is no server at present; one that is slow to answer is there."""
+        try:
+            answer = httpx.get(f"{self.root}/health", timeout=5.0, trust_env=False)
+            return answer.status_code >= 500
+        except httpx.ReadTimeout:
+            return False
+        except httpx.HTTPError:
+            return True
+
+    def models(self) -> list[str]:
+        """Return the names that requests can ask for.
+
+        Raises:
+            EngineError: There is no answer, or not such a one.
+        """
+        try:
+            return [card["id"] for card in self.get("/v1/models")["data"]]
+        except (KeyError, TypeError) as error:
+            raise EngineError(f"{self.root}/v1/models has no list of models") from error
 
     def close(self) -> None:
         """Close the connections."""

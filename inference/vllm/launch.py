@@ -24,6 +24,7 @@ OURS = {
     "host": "change `inference.host` instead",
     "port": "change `inference.port` instead",
     "logprobs-mode": "the trainer needs the logprobs of what was sampled",
+    "api-server-count": "one API server knows every adapter; leave it out",
     "api-key": "the server listens on this machine alone and needs none",
 }
 

@@ -14,6 +14,8 @@ from vf.inference.serving import Serving
 from vf.inference.vllm.admin import Admin, Refused
 from vf.runtime.errors import ConfigError
 
+RESUME_SECONDS = 60.0  # a server that failed may not answer any more
+
 
 class Publisher(Protocol):
     """Brings weights to the server."""
@@ -28,7 +30,7 @@ class Publisher(Protocol):
         ...
 
     def restore(self) -> None:
-        """Bring the newest published weights to a server that has just started."""
+        """Bring the newest published weights to a server that has just started, or is back."""
         ...
 
 
@@ -83,7 +85,8 @@ class LoraPublisher:
         newest = self.serving.served.model
         for name in [name for name in self._loaded if name != newest]:
             shutil.rmtree(self._loaded.pop(name), ignore_errors=True)
-        if newest in self._loaded:
+        # A server that was only out of reach still has it.
+        if newest in self._loaded and newest not in self.admin.models():
             self._load(newest, self._loaded[newest])
 
     def _load(self, name: str, folder: Path) -> None:
@@ -114,8 +117,8 @@ class DiskPublisher:
         serving: Told what is served.
         weights: The model.
         folder: Where it is written; the server must be able to read it.
-        pause_mode: ``keep`` freezes requests in progress, which continue with the new weights;
-            ``wait`` lets them end first.
+        drain: Whether to let requests in progress end first; otherwise they stand still, and
+            continue with the new weights.
         untied: Whether to write a head of its own, also where it is tied to the embedding.
     """
 
@@ -123,8 +126,8 @@ class DiskPublisher:
     serving: Serving
     weights: Weights
     folder: Path
-    pause_mode: str = "keep"
     _: KW_ONLY
+    drain: bool = False
     untied: bool = False
 
     @property
@@ -151,7 +154,7 @@ class DiskPublisher:
             self._reload(self.serving.served.version)
 
     def _reload(self, version: int) -> None:
-        with swapped(self.admin, version, self.pause_mode):
+        with swapped(self.admin, self.serving, version, drain=self.drain):
             self.admin.post(
                 "/collective_rpc",
                 {"method": "reload_weights", "kwargs": {"weights_path": str(self.newest)}},
@@ -160,25 +163,36 @@ class DiskPublisher:
 
 
 @contextmanager
-def swapped(admin: Admin, version: int, mode: str = "keep") -> Iterator[None]:
+def swapped(admin: Admin, serving: Serving, version: int, *, drain: bool = False) -> Iterator[None]:
     """Hold the server still while its weights change in place, and then forget what is stale.
+
+    New requests wait on this side. While it is drained, vLLM 0.33 would refuse them.
+
+    Args:
+        admin: The server.
+        serving: What it serves.
+        version: Of the new weights.
+        drain: Let requests under way end first; otherwise they stand still, and continue with the
+            new weights.
 
     Raises:
         ConfigError: The server has no such control.
     """
-    try:
-        admin.post("/pause", mode=mode)
-    except Refused as error:
-        if error.status != 404:
-            raise
-        raise ConfigError(
-            "the server cannot be paused for new weights; it must run with "
-            "VLLM_SERVER_DEV_MODE=1 in its environment"
-        ) from error
-    try:
-        yield
-        # Requests in progress recompute their contexts: their keys and values are of old weights.
-        admin.post("/reset_prefix_cache", reset_running_requests="true")
-        admin.post("/update_weight_version", {"new_version": str(version)})
-    finally:
-        admin.post("/resume")
+    with serving.hold(drain=drain):
+        try:
+            admin.post("/pause", mode="wait" if drain else "keep")
+        except Refused as error:
+            if error.status != 404:
+                raise
+            raise ConfigError(
+                "the server cannot be paused for new weights; it must run with "
+                "VLLM_SERVER_DEV_MODE=1 in its environment"
+            ) from error
+        try:
+            yield
+            # Requests in progress recompute their contexts: their keys and values are of old
+            # weights.
+            admin.post("/reset_prefix_cache", reset_running_requests="true")
+            admin.post("/update_weight_version", {"new_version": str(version)})
+        finally:
+            admin.post("/resume", seconds=RESUME_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import time
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,31 +16,24 @@ from vf.inference.model_files import resolve_model
 from vf.inference.ports import choose_port
 from vf.inference.serving import Serving
 from vf.inference.settings import VllmSettings
-from vf.inference.vllm import nccl
 from vf.inference.vllm.admin import Admin, check_served, check_tokenizer
 from vf.inference.vllm.launch import check_args, flags, launcher, server_env
+from vf.inference.vllm.nccl import NcclPublisher
 from vf.inference.vllm.publishers import (
     DiskPublisher,
     FixedWeights,
     LoraPublisher,
     Publisher,
 )
-from vf.inference.vllm.server_process import ServerProcess
+from vf.inference.vllm.rungs import FIXED
+from vf.inference.vllm.server_args import Adapters, parallel_args, server_args, swaps_in_place
+from vf.inference.vllm.servers import OutsideServer, OwnServer, Server
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError, EngineError
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.5
-DYING_SECONDS = 15.0  # until a server that is no longer well has ended
-SHARED_GPU_SHARE = 0.45  # of the memory, where the trainer is on the same GPU
-RUNGS = {
-    "lora": "each version of the adapter is loaded by its name",
-    "disk": "new weights are written to disk and read again by the server",
-    "nccl": "new weights go from GPU to GPU by NCCL",
-}
-FIXED = "fixed"  # the rung of an engine whose weights never change
-BAD_USAGE = 2  # argparse's exit code: the server did not like its flags
+WATCH_SECONDS = 1.0
 
 
 class VllmEngine:
@@ -50,14 +43,16 @@ class VllmEngine:
         settings: ``[inference]``.
         model: The base model: a folder or a hub name.
         weights: What is trained.
-        rung: How weights are published; see :func:`choose_rung`. Or ``FIXED``.
+        rung: How weights are published; see :func:`~vf.inference.vllm.rungs.choose_rung`. Or
+            ``FIXED``.
         folder: For the weights on their way.
         log_path: Where the server's output goes.
         max_seq_len: Tokens in one context at most.
-        lora_rank: Rank of the adapter, or None for a full fine-tune.
+        adapters: What adapters are loaded at run time, or None for a full fine-tune.
         cpu: Whether there is no GPU.
         shared_gpu: Whether the trainer is on the same GPU, so that memory must be left to it.
         encoded: A text and its token ids by the trainer's tokenizer; the server's must agree.
+        note: Told what the user should be able to find again after the run.
 
     Raises:
         ConfigError: vLLM is not to be found, or a setting is at fault.
@@ -73,22 +68,24 @@ class VllmEngine:
         folder: Path,
         log_path: Path,
         max_seq_len: int,
-        lora_rank: int | None,
+        adapters: Adapters | None,
         cpu: bool,
         shared_gpu: bool,
         encoded: tuple[str, list[int]],
+        note: Callable[[str], None] = log.warning,
     ) -> None:
+        self._note = note
+        self._weights = weights
+        self._folder = folder
         self._shared_gpu = shared_gpu
         self._encoded = encoded
         self._settings = settings
         self._model = model
-        self._log_path = log_path
         self._max_seq_len = max_seq_len
-        self._lora_rank = lora_rank
+        self._adapters = adapters
         self._cpu = cpu
         self._rung = rung
-        self._process: ServerProcess | None = None
-        self._restarted = False
+        self._stopped = threading.Event()
         self.serving = Serving(model)
         if settings.base_url is None:
             self._command = launcher(settings)
@@ -100,8 +97,13 @@ class VllmEngine:
             self.base_url = settings.base_url.rstrip("/").removesuffix("/v1") + "/v1"
         self._api_key = _api_key(settings)
         self._admin = Admin(self.base_url, self._api_key)
+        self._server: Server = (
+            OwnServer(settings, self._admin, log_path, self._command_and_env)
+            if settings.base_url is None
+            else OutsideServer(settings, self._admin)
+        )
         self._served_copy: DiskPublisher | None = None
-        self._publisher = self._make_publisher(weights, folder)
+        self._publisher = self._make_publisher()
 
     def start(self, say: Callable[[str], None]) -> None:
         """Start the server and wait until it is healthy; see :class:`~vf.inference.engine.Engine`.
@@ -110,41 +112,48 @@ class VllmEngine:
             ConfigError: The server refuses its flags, or serves something else.
             EngineError: It dies or does not become healthy; with its last lines.
         """
-        if self._settings.base_url is None:
-            if self._served_copy is not None:
-                self._served_copy.write()
-            self._launch(say)
+        if self._served_copy is not None:
+            self._served_copy.write()
+        self._server.start(say)
         check_served(self._admin, self.base_url, self._model, self._max_seq_len)
         check_tokenizer(self._admin, self._model, *self._encoded)
+        threading.Thread(target=self._watch, name="vf-server-watch", daemon=True).start()
 
     def stop(self) -> None:
         """End the server. Safe to call twice."""
-        if self._process is not None:
-            process, self._process = self._process, None
-            process.stop()
+        self._stopped.set()
+        self._server.stop()
         self._admin.close()
 
     def check(self) -> None:
-        """Start a server that died again, once; raise EngineError if it dies again."""
-        process = self._process
-        if process is None or process.returncode is None:
+        """Bring back a server that has gone, with the newest weights.
+
+        Raises:
+            EngineError: It died too often, does not start again, or was away for too long.
+        """
+        # Asking somebody else's server takes time, so that is left to the watch.
+        if self.serving.is_up and (self._settings.base_url or not self._server.is_gone()):
             return
-        died = f"the vLLM server died (exit code {process.returncode}):\n{process.tail()}"
         self.serving.down()
-        if self._restarted:
-            self.serving.fail(died)
-            raise EngineError(f"{died}\nIt had been restarted once before.")
-        self._restarted = True
-        log.warning("%s\nIt is started again.", died)
-        process.stop()
         try:
-            self._launch(lambda text: log.info("%s", text))
-            self._publisher.restore()
+            self._server.bring_back()
+            while not self._restored():
+                self._server.bring_back()
         except (ConfigError, EngineError) as error:
             self.serving.fail(str(error))
-            raise EngineError(f"{died}\nStarting it again failed: {error}") from error
+            raise
         self.serving.up()
         log.warning("the vLLM server is back, with version %d", self.serving.served.version)
+
+    def _restored(self) -> bool:
+        """Return whether the server was given the newest weights, and not gone again before."""
+        try:
+            self._bring(self._publisher.restore, self.serving.served.version)
+        except (ConfigError, EngineError):
+            if not self._server.is_failing():
+                raise
+            return False
+        return True
 
     def sampler(self, timeout: float) -> TokenClient:
         """Return a client that samples from the server."""
@@ -177,136 +186,96 @@ class VllmEngine:
         while True:
             self.check()
             try:
-                return self._publisher.publish(version)
+                return self._bring(lambda: self._publisher.publish(version), version)
             except (ConfigError, EngineError):
-                # If it died under our hands, it is started again and then asked again.
-                if not self._is_dying():
+                # If it died under our hands, it is brought back and then asked again.
+                if not self._server.is_failing():
                     raise
+                self.serving.down()
 
-    def _tell(self, path: str, **query: str) -> None:
+    def _tell(self, path: str, **query: Any) -> None:
         """POST, unless the server has died: the next check starts it again, awake."""
         try:
             self._admin.post(path, **query)
         except EngineError:
-            if not self._is_dying():
+            if not self._server.is_failing():
                 raise
 
-    def _is_dying(self) -> bool:
-        """Return whether our server is dead or unwell, and then wait for its end."""
-        process = self._process
-        deadline = time.monotonic() + DYING_SECONDS
-        while process is not None and process.returncode is None:
-            if self._admin.healthy() or time.monotonic() > deadline:
-                return False
-            time.sleep(POLL_SECONDS)
-        return process is not None
+    def _watch(self) -> None:
+        """Refuse requests as soon as the server has gone, whatever the trainer does meanwhile."""
+        while not self._stopped.wait(WATCH_SECONDS):
+            if self.serving.is_up and self._server.is_gone():
+                self.serving.down()
+
+    def _bring(self, act: Callable[[], None], version: int) -> None:
+        """Bring weights to the server, from now on through the disk if NCCL fails.
+
+        Args:
+            act: What brings them.
+            version: Of the weights.
+        """
+        publisher = self._publisher
+        try:
+            act()
+        except EngineError as error:
+            if not isinstance(publisher, NcclPublisher) or self._server.is_failing():
+                raise
+            if self._settings.publish == "nccl":
+                if publisher.sent:
+                    raise
+                raise ConfigError(
+                    f'inference.publish = "nccl" does not work here: {error}; leave it at "auto", '
+                    'or set it to "disk"'
+                ) from error
+            self._note(f"weights are published through the disk from now on: {error}")
+        else:
+            return
+        # Its workers may still wait for a broadcast, so the server begins again without NCCL.
+        self.serving.down()
+        self._rung = "disk"
+        self._publisher = self._make_publisher()
+        self._server.stop()
+        self._server.start(lambda text: log.info("%s", text))
+        self._publisher.publish(version)
+        self.serving.up()
 
     @property
     def _tells_versions(self) -> bool:
         """Whether weights change under running requests, so that every token needs its version."""
-        return self._rung in ("disk", "nccl") and self._settings.base_url is None
+        return swaps_in_place(self._rung, self._settings)
 
-    def _make_publisher(self, weights: Weights, folder: Path) -> Publisher:
+    def _make_publisher(self) -> Publisher:
+        parts = self._admin, self.serving, self._weights
         if self._rung == "lora":
-            return LoraPublisher(self._admin, self.serving, weights, folder, self._model)
+            return LoraPublisher(*parts, self._folder, self._model)
         if self._rung == "nccl":
-            return nccl.NcclPublisher(self._admin, self.serving, weights)
+            return NcclPublisher(*parts)
         if self._rung == FIXED:
             return FixedWeights()
-        mode = "keep" if self._tells_versions else "wait"
+        drain = not self._tells_versions
         ours = self._cpu and self._settings.base_url is None
-        publisher = DiskPublisher(self._admin, self.serving, weights, folder, mode, untied=ours)
+        publisher = DiskPublisher(*parts, self._folder, drain=drain, untied=ours)
         if ours:
             # On a CPU, vLLM 0.32 packs a tied head apart from the embedding and forgets it when
             # weights are read again. So it serves a copy whose head is not tied.
             self._served_copy = publisher
         return publisher
 
-    def _launch(self, say: Callable[[str], None]) -> None:
-        settings = self._settings
-        env = server_env(settings, os.environ, lora=self._rung == "lora", cpu=self._cpu)
-        command = [*self._command, *flags(self._server_args())]
-        log.info("starting %s", " ".join(command))
-        self._process = process = ServerProcess(command, env, self._log_path)
-        started = time.monotonic()
-        while not self._admin.healthy():
-            seconds = time.monotonic() - started
-            code = process.returncode
-            if code is not None:
-                kind = ConfigError if code == BAD_USAGE else EngineError
-                raise kind(
-                    f"the vLLM server did not start (exit code {code}); the end of "
-                    f"{self._log_path}:\n{process.tail()}"
-                )
-            if seconds > settings.startup_timeout:
-                raise EngineError(
-                    f"the vLLM server is not healthy after inference.startup_timeout = "
-                    f"{settings.startup_timeout:g} s; the end of {self._log_path}:\n"
-                    f"{process.tail()}"
-                )
-            say(f"vLLM is starting, {seconds:.0f} s: {process.last_line()}")
-            time.sleep(POLL_SECONDS)
-
-    def _server_args(self) -> dict[str, Any]:
-        settings = self._settings
-        args: dict[str, Any] = {
-            "model": resolve_model(self._model),
-            "served_model_name": self._model,
-            "host": settings.host,
-            "port": self._port,
-            "max_model_len": self._max_seq_len,
-            "logprobs_mode": "processed_logprobs",
-        }
-        if self._served_copy is not None:
-            args |= {"model": str(self._served_copy.newest), "tokenizer": args["model"]}
-        if self._cpu:
-            # A seeded request whose prompt is prefilled in parts kills vLLM 0.32 on a CPU: it
-            # rewinds the generator, which a CPU's cannot.
-            args |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
-        if self._shared_gpu:
-            args["gpu_memory_utilization"] = SHARED_GPU_SHARE
-        if self._lora_rank is not None:
-            args |= {
-                "enable_lora": True,
-                "max_lora_rank": rank_bucket(self._lora_rank),
-                "max_loras": 2,  # the newest, and the one before for requests under way
-                "max_cpu_loras": 4,
-            }
-        if self._rung == "nccl":
-            args |= nccl.SERVER_ARGS
-        if self._tells_versions:
-            args["enable_scale_out"] = True  # for its tokens-in, tokens-out API
-        if settings.sleep:
-            args["enable_sleep_mode"] = True
-        given = {name.lstrip("-").replace("-", "_"): value for name, value in settings.args.items()}
-        return args | given
-
-
-def choose_rung(settings: VllmSettings, *, use_lora: bool, cpu: bool) -> str:
-    """Return how weights are published: ``lora``, ``disk`` or ``nccl``.
-
-    Raises:
-        ConfigError: What the settings ask for does not fit what is trained.
-    """
-    wanted = settings.publish
-    if wanted == "auto":
-        if use_lora:
-            return "lora"
-        apart = settings.gpus is not None and settings.base_url is None and not cpu
-        return "nccl" if apart and nccl.available() else "disk"
-    if (wanted == "lora") != use_lora:
-        raise ConfigError(
-            f'inference.publish = "{wanted}" does not fit trainer.args.use_lora = '
-            f'{str(use_lora).lower()}; leave it at "auto"'
+    def _command_and_env(self) -> tuple[list[str], dict[str, str]]:
+        args = server_args(
+            self._settings,
+            rung=self._rung,
+            model=resolve_model(self._model),
+            name=self._model,
+            port=self._port,
+            max_seq_len=self._max_seq_len,
+            adapters=self._adapters,
+            cpu=self._cpu,
+            shared_gpu=self._shared_gpu,
+            copy=None if self._served_copy is None else self._served_copy.newest,
         )
-    if wanted == "nccl" and cpu:
-        raise ConfigError('inference.publish = "nccl" needs GPUs; set it to "auto"')
-    if wanted == "nccl" and not nccl.available():
-        raise ConfigError(
-            'inference.publish = "nccl" needs vLLM in the trainer\'s environment too: '
-            "pip install 'vf-rl[vllm]', or set publish = \"disk\""
-        )
-    return wanted
+        env = server_env(self._settings, os.environ, lora=self._rung == "lora", cpu=self._cpu)
+        return [*self._command, *flags(args)], env
 
 
 def check_settings(settings: VllmSettings, environ: Mapping[str, str] = os.environ) -> None:
@@ -317,20 +286,16 @@ def check_settings(settings: VllmSettings, environ: Mapping[str, str] = os.envir
         environ: What the server's environment will start from.
 
     Raises:
-        ConfigError: vLLM is not to be found, a flag is ours, the port is in use, or a GPU or key
-            is missing.
+        ConfigError: vLLM is not to be found, a flag is ours, the port is in use, a GPU or key is
+            missing, or the GPUs do not fit the parallel sizes.
     """
     check_args(settings.args)
+    parallel_args(settings)
     _api_key(settings)
     if settings.base_url is None:
         launcher(settings)
         choose_port(settings.host, settings.port)
         server_env(settings, environ, lora=False, cpu=False)
-
-
-def rank_bucket(rank: int) -> int:
-    """Return the smallest --max-lora-rank that vLLM accepts for an adapter's rank."""
-    return next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)
 
 
 def _api_key(settings: VllmSettings) -> str | None:

@@ -49,7 +49,8 @@ def test_a_server_that_samples_from_other_weights_is_found_out_at_once(
     make_trainer: MakeTrainer, journal: Journal
 ) -> None:
     with pytest.raises(TrainingError, match=r"after publishing version 0, .* over inference\.log"):
-        make_trainer(inference=inference(journal, BLIND))
+        make_trainer(inference=inference(journal, BLIND), max_steps_off_policy=3)
+    assert journal.flag("--max-loras") == "4", "the newest, and those that requests began with"
     [(_, body)] = journal.calls("/v1/completions")
     assert body["max_tokens"] == PROBE_TOKENS
     assert body["model"] != "tiny", "the adapter is asked, not the base model"

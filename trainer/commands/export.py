@@ -123,7 +123,7 @@ def _lines(source: Source, exported: Exported) -> list[tuple[str, str]]:
 
 
 def _serve_adapter(source: Source, folder: str) -> list[str]:
-    from vf.inference.vllm.vllm_engine import rank_bucket
+    from vf.inference.vllm.server_args import rank_bucket
 
     rank = rank_bucket(int((source.adapter or {})["r"]))
     return [

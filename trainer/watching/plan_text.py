@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from vf.inference.settings import EmbeddedSettings
-from vf.inference.vllm.vllm_engine import RUNGS, choose_rung
+from vf.inference.vllm.rungs import RUNGS, choose_rung
+from vf.inference.vllm.server_args import parallel_args
 from vf.trainer.learning.learning_rate import advice, peak_learning_rate
 from vf.trainer.processes.launch import is_sharded, world, zero_stage
 from vf.trainer.run.plan import Plan
@@ -81,6 +82,13 @@ def _engine(config: Config) -> str:
         return f"embedded, {settings.args.max_requests} concurrent requests"
     import torch
 
-    rung = choose_rung(settings, use_lora=config.args.use_lora, cpu=not torch.cuda.is_available())
+    rung = choose_rung(
+        settings,
+        use_lora=config.args.use_lora,
+        cpu=not torch.cuda.is_available(),
+        trainer_gpus=config.trainer.devices or [0],
+    )
     where = settings.base_url or "started by this run"
-    return f"vllm, {where}; {RUNGS[rung]}"
+    replicas = parallel_args(settings).get("data_parallel_size", 1)
+    copies = f", {replicas} replicas of the model" if replicas > 1 else ""
+    return f"vllm, {where}{copies}; {RUNGS[rung]}"

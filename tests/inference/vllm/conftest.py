@@ -26,7 +26,9 @@ with suppress(ModuleNotFoundError):  # without their packages the files here are
     from tests.waiting import wait_until
     from vf.inference.ports import choose_port
     from vf.inference.settings import VllmSettings
+    from vf.inference.vllm import servers
     from vf.inference.vllm import vllm_engine as engine_module
+    from vf.inference.vllm.server_args import Adapters
     from vf.inference.vllm.server_process import ServerProcess
     from vf.inference.vllm.vllm_engine import VllmEngine
 
@@ -42,7 +44,8 @@ def stand(
     tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Standing]]:
     """Return a factory of engines, not started; ``how`` is how the stand-in misbehaves."""
-    monkeypatch.setattr(engine_module, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(servers, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(engine_module, "WATCH_SECONDS", 0.05)
     with ExitStack() as stack:
 
         def make(
@@ -51,6 +54,7 @@ def stand(
             *,
             model: str = MODEL,
             rank: int = 8,
+            versions: int = 2,
             max_seq_len: int = 512,
             encoded: tuple[str, list[int]] = ENCODED,
             **settings: Any,
@@ -59,6 +63,7 @@ def stand(
                 settings.setdefault("executable", EXECUTABLE)
                 settings["env"] = settings.get("env", {}) | variables(journal, how or {})
             weights = NumberedWeights(rank=rank)
+            noted: list[str] = []
             engine = VllmEngine(
                 VllmSettings(**settings),
                 model,
@@ -67,13 +72,14 @@ def stand(
                 folder=tmp_path / "published",
                 log_path=tmp_path / "logs" / "inference.log",
                 max_seq_len=max_seq_len,
-                lora_rank=rank if rung == "lora" else None,
+                adapters=Adapters(rank, versions) if rung == "lora" else None,
                 cpu=True,
                 shared_gpu=False,
                 encoded=encoded,
+                note=noted.append,
             )
             stack.callback(engine.stop)
-            return Standing(engine, weights, journal, tmp_path, rung)
+            return Standing(engine, weights, journal, tmp_path, rung, noted)
 
         yield make
 
@@ -83,8 +89,8 @@ def serve(tmp_path: Path, journal: Journal) -> Iterator[Callable[..., str]]:
     """Return what starts a stand-in of somebody else's, with flags, and gives its base URL."""
     with ExitStack() as stack:
 
-        def start(*words: str, name: str = MODEL, **how: Any) -> str:
-            port = choose_port("127.0.0.1", 0)
+        def start(*words: str, name: str = MODEL, port: int = 0, **how: Any) -> str:
+            port = choose_port("127.0.0.1", port)
             command = [*COMMAND, "--port", str(port), "--served-model-name", name, *words]
             env = os.environ | variables(journal, how)
             env |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}

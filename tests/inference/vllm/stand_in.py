@@ -67,6 +67,9 @@ def parse() -> argparse.Namespace:
     toggle = argparse.BooleanOptionalAction
     for name in ("model", "tokenizer", "served-model-name", "host", "logprobs-mode", "dtype"):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--weight-transfer-config", type=json.loads)
+    for name in ("data-parallel-size", "api-server-count"):
+        parser.add_argument(f"--{name}", type=int)
     for name in ("port", "max-model-len", "max-loras", "max-cpu-loras"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--max-lora-rank", type=int, choices=(8, 16, 32, 64, 128, 256, 320, 512))
@@ -95,6 +98,8 @@ class Served:
         self.adapters: dict[str, int] = {}
         self.running = threading.Event()
         self.running.set()
+        self.draining = False
+        self.sampling = 0
         self.step = threading.Lock()
         self.awake = True
 
@@ -110,6 +115,31 @@ class Served:
 
     def sample(self, model: str, count: int) -> tuple[list[int], list[dict[str, Any]]]:
         """Return tokens, and the spans of them that one version sampled."""
+        with self.step:
+            if self.draining:  # as vLLM 0.33 does
+                raise Failure(503, "Generation is paused. Please retry after it resumes.")
+            self.sampling += 1
+        try:
+            return self._sample(model, count)
+        finally:
+            with self.step:
+                self.sampling -= 1
+
+    def pause(self, mode: str) -> None:
+        """Let requests under way stand still, or end."""
+        with self.step:
+            self.draining = mode == "wait"
+            if mode == "keep":
+                self.running.clear()
+        while self.draining and self.sampling:
+            time.sleep(0.01)
+
+    def resume(self) -> None:
+        """Let requests run again."""
+        self.draining = False
+        self.running.set()
+
+    def _sample(self, model: str, count: int) -> tuple[list[int], list[dict[str, Any]]]:
         tokens: list[int] = []
         spans: list[dict[str, Any]] = []
         while (place := len(tokens)) < count:
@@ -168,10 +198,9 @@ def answer(served: Served, path: str, query: dict[str, str], body: Any) -> Any:
             if served.adapters.pop(body["lora_name"], None) is None:
                 raise Failure(404, "no such adapter")
         case "/pause" if development:
-            with served.step:
-                served.running.clear()
+            served.pause(query["mode"])
         case "/resume" if development:
-            served.running.set()
+            served.resume()
         case "/collective_rpc" if development:
             served.number = number_in(Path(body["kwargs"]["weights_path"]))
         case "/update_weight_version" if development:

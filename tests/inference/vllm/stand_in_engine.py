@@ -38,7 +38,7 @@ class NumberedWeights:
         (folder / "number.txt").write_text(str(self.number))
 
     def named_tensors(self) -> Iterator[tuple[str, Any]]:
-        raise AssertionError("only NCCL asks for tensors")
+        raise AssertionError("only NCCL asks for tensors, and vLLM's side is missing here")
 
 
 class Journal:
@@ -88,6 +88,7 @@ class Standing:
     journal: Journal
     folder: Path
     rung: str
+    noted: list[str]
     said: list[str] = field(default_factory=list)
 
     def start(self) -> Standing:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.inference.vllm.stand_in_engine import MODEL, Standing
+from tests.waiting import wait_until
 from vf.inference.ports import choose_port
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, EngineError, ServerDown
 
 Stand = Callable[..., Standing]
 Serve = Callable[..., str]
 LORA = ("--enable-lora", "--max-lora-rank", "8")
+
+
+def kill(pid: int) -> None:
+    """Kill a server."""
+    os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("ending", ["", "/"])
@@ -31,6 +40,53 @@ def test_a_base_url_without_v1_is_understood(stand: Stand, serve: Serve) -> None
     standing = stand(base_url=serve(*LORA).removesuffix("/v1")).start()
     standing.publish(5, version=1)
     assert standing.sample().token_ids == [5, 5]
+
+
+def test_a_server_that_is_away_for_a_while_is_waited_for(stand: Stand, serve: Serve) -> None:
+    url = serve(*LORA)
+    standing = stand(base_url=url).start()
+    standing.publish(5, version=1)
+    engine, port = standing.engine, int(url.split(":")[2].split("/")[0])
+    kill(standing.journal.pids[0])
+    wait_until(lambda: not engine.serving.is_up)
+    with pytest.raises(ServerDown), engine.serving.lease():
+        pass
+    with ThreadPoolExecutor() as pool:
+        checking = pool.submit(engine.check)
+        serve(*LORA, port=port)
+        checking.result()
+    assert standing.sample().token_ids == [5, 5], "its new life has the adapter too"
+
+
+def test_a_publish_waits_for_a_server_that_is_away(stand: Stand, serve: Serve) -> None:
+    url = serve(*LORA)
+    standing = stand(base_url=url).start()
+    standing.publish(5, version=1)
+    kill(standing.journal.pids[0])
+    with ThreadPoolExecutor() as pool:
+        publishing = pool.submit(standing.publish, 6, 2)
+        serve(*LORA, port=int(url.split(":")[2].split("/")[0]))
+        publishing.result()
+    assert standing.sample().token_ids == [6, 6]
+
+
+def test_a_server_that_was_only_out_of_reach_keeps_what_it_has(stand: Stand, serve: Serve) -> None:
+    standing = stand(base_url=serve(*LORA)).start()
+    standing.publish(5, version=1)
+    standing.engine.serving.down()
+    standing.engine.check()
+    assert len(standing.journal.calls("/v1/load_lora_adapter")) == 1
+    assert standing.sample().token_ids == [5, 5]
+
+
+def test_a_server_that_stays_away_ends_the_run(stand: Stand, serve: Serve) -> None:
+    standing = stand(base_url=serve(*LORA), away_timeout=0.2).start()
+    kill(standing.journal.pids[0])
+    wait_until(lambda: not standing.engine.serving.is_up)
+    with pytest.raises(EngineError, match=r"did not answer for inference\.away_timeout = 0\.2 s"):
+        standing.engine.check()
+    with pytest.raises(ServerDown, match="away_timeout"), standing.engine.serving.lease():
+        pass
 
 
 def test_nothing_listens(stand: Stand) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 
 from tests.inference.vllm.stand_in_engine import MODEL, Standing, ask
 from tests.waiting import until
-from vf.inference.completions import Completion
-from vf.inference.vllm.vllm_engine import DYING_SECONDS
+from vf.inference.completions import Completion, TokenClient
+from vf.inference.vllm import nccl
+from vf.inference.vllm.servers import DYING_SECONDS
+from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError, EngineError, ModelError
 
 Stand = Callable[..., Standing]
@@ -130,6 +133,64 @@ def test_a_server_of_somebody_elses_finishes_its_requests_first(stand: Stand, se
     assert (completion.token_ids, completion.versions) == ([5, 5], [3, 3])
     assert standing.journal.calls("/v1/completions")
     assert standing.weights.untied == [False]
+
+
+def test_while_it_is_drained_new_requests_wait_on_this_side(stand: Stand, serve: Serve) -> None:
+    standing = stand("disk", base_url=serve(token_seconds=0.05)).start()
+    standing.publish(1, 1)
+    engine = standing.engine
+
+    async def run() -> tuple[Completion, Completion]:
+        client = JsonClient(engine.base_url, max_retries=0)  # a refusal would be final
+        sampler = TokenClient(client, engine.serving)
+        early = asyncio.create_task(ask(sampler, 30))
+        await until(lambda: standing.journal.begun)
+        publishing = asyncio.create_task(asyncio.to_thread(standing.publish, 2, 2))
+        await until(lambda: engine.serving.held)
+        late = asyncio.create_task(ask(sampler))
+        try:
+            return await early, await late
+        finally:
+            await publishing
+            await sampler.close()
+
+    early, late = asyncio.run(run())
+    assert (early.token_ids, early.versions) == ([1] * 30, [1] * 30)
+    assert (late.token_ids, late.versions) == ([2, 2], [2, 2])
+    assert not engine.serving.held
+
+
+needs_no_vllm = pytest.mark.skipif(nccl.available(), reason="vLLM is installed here")
+
+
+@needs_no_vllm
+def test_where_nccl_cannot_start_weights_go_through_the_disk(stand: Stand) -> None:
+    standing = stand("nccl").start()
+    assert json.loads(standing.journal.flag("--weight-transfer-config") or "") == {
+        "backend": "nccl"
+    }
+    standing.publish(5, 1)
+    [note] = standing.noted
+    assert "through the disk" in note
+    assert "No module named 'vllm'" in note
+    assert standing.journal.flag("--weight-transfer-config") is None, "it was started again"
+    completion = standing.sample()
+    assert (completion.token_ids, completion.versions) == ([5, 5], [1, 1])
+    standing.publish(6, 2)
+    assert standing.sample().token_ids == [6, 6]
+    assert len(standing.journal.starts) == 2
+    assert len(standing.noted) == 1
+
+
+@needs_no_vllm
+def test_nccl_that_was_asked_for_and_cannot_start_is_an_error_of_the_config(stand: Stand) -> None:
+    standing = stand("nccl", publish="nccl").start()
+    with pytest.raises(
+        ConfigError, match=r'inference\.publish = "nccl" does not work here'
+    ) as error:
+        standing.publish(5, 1)
+    assert "No module named 'vllm'" in str(error.value)
+    assert len(standing.journal.starts) == 1
 
 
 def test_on_a_cpu_a_copy_is_served_that_can_be_read_again(stand: Stand) -> None:

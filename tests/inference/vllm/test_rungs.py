@@ -8,7 +8,7 @@ import pytest
 
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import nccl
-from vf.inference.vllm.vllm_engine import RUNGS, choose_rung
+from vf.inference.vllm.rungs import RUNGS, choose_rung
 from vf.runtime.errors import ConfigError
 
 URL = "http://127.0.0.1:1/v1"
@@ -30,7 +30,8 @@ URL = "http://127.0.0.1:1/v1"
         ({"publish": "lora"}, True, True, False, "lora"),
         ({"publish": "disk", "gpus": [1]}, False, False, True, "disk"),
         ({"publish": "disk", "base_url": URL}, False, False, True, "disk"),
-        ({"publish": "nccl"}, False, False, True, "nccl"),
+        ({"publish": "nccl", "gpus": [1]}, False, False, True, "nccl"),
+        ({"gpus": [0, 1]}, False, False, True, "disk"),
     ],
 )
 def test_the_rung_that_fits(
@@ -42,18 +43,21 @@ def test_the_rung_that_fits(
     rung: str,
 ) -> None:
     monkeypatch.setattr(nccl, "available", lambda: vllm_here)
-    assert choose_rung(VllmSettings(**settings), use_lora=use_lora, cpu=cpu) == rung
+    found = choose_rung(VllmSettings(**settings), use_lora=use_lora, cpu=cpu, trainer_gpus=[0])
+    assert found == rung
     assert rung in RUNGS
 
 
 @pytest.mark.parametrize(
-    ("publish", "use_lora", "cpu", "vllm_here", "said"),
+    ("publish", "use_lora", "cpu", "vllm_here", "gpus", "said"),
     [
-        ("lora", False, False, True, "does not fit trainer.args.use_lora = false"),
-        ("disk", True, False, True, "does not fit trainer.args.use_lora = true"),
-        ("nccl", True, False, True, "does not fit trainer.args.use_lora = true"),
-        ("nccl", False, True, True, "needs GPUs"),
-        ("nccl", False, False, False, "needs vLLM in the trainer's environment"),
+        ("lora", False, False, True, [1], "does not fit trainer.args.use_lora = false"),
+        ("disk", True, False, True, [1], "does not fit trainer.args.use_lora = true"),
+        ("nccl", True, False, True, [1], "does not fit trainer.args.use_lora = true"),
+        ("nccl", False, True, True, [1], "needs GPUs"),
+        ("nccl", False, False, True, [0], "needs GPUs of the server's own"),
+        ("nccl", False, False, True, None, "needs GPUs of the server's own"),
+        ("nccl", False, False, False, [1], "needs vLLM in the trainer's environment"),
     ],
 )
 def test_a_rung_that_does_not_fit_is_refused(
@@ -62,10 +66,16 @@ def test_a_rung_that_does_not_fit_is_refused(
     use_lora: bool,
     cpu: bool,
     vllm_here: bool,
+    gpus: list[int] | None,
     said: str,
 ) -> None:
     monkeypatch.setattr(nccl, "available", lambda: vllm_here)
     with pytest.raises(ConfigError) as error:
-        choose_rung(VllmSettings(publish=publish), use_lora=use_lora, cpu=cpu)  # type: ignore[arg-type]
+        choose_rung(
+            VllmSettings.model_validate({"publish": publish, "gpus": gpus}),
+            use_lora=use_lora,
+            cpu=cpu,
+            trainer_gpus=[0],
+        )
     assert f'inference.publish = "{publish}"' in str(error.value)
     assert said in str(error.value)

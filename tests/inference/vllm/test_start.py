@@ -53,6 +53,7 @@ def test_gpus_are_handed_to_the_server(stand: Stand, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
     standing = stand(gpus=[2, 0]).start()
     assert standing.journal.starts[0]["env"]["CUDA_VISIBLE_DEVICES"] == "7,5"
+    assert standing.journal.flag("--data-parallel-size") == "2"
 
 
 def test_waiting_is_told_with_the_servers_last_line(stand: Stand) -> None:

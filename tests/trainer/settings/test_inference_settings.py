@@ -34,6 +34,7 @@ def test_the_embedded_engine_is_the_default() -> None:
         {"base_url": URL},
         {"base_url": URL, "api_key_env": "KEY", "publish": "disk", "logprob_tolerance": 0.2},
         {"base_url": URL, "publish": "lora", "thinking_history": "template"},
+        {"base_url": URL, "away_timeout": 30.0},
     ],
 )
 def test_settings_that_go_together(fine: dict[str, Any]) -> None:
@@ -46,6 +47,7 @@ def test_settings_that_go_together(fine: dict[str, Any]) -> None:
     [
         ({"python": "a", "executable": "b"}, ["inference", "python and executable"]),
         ({"api_key_env": "KEY"}, ["inference", "api_key_env is for base_url"]),
+        ({"away_timeout": 30.0}, ["inference", "away_timeout is for base_url"]),
         ({"base_url": URL, "publish": "nccl"}, ['publish = "nccl"']),
         *[
             ({"base_url": URL, name: value}, [f"inference: {name} is for a server that vf-rl"])
@@ -55,6 +57,7 @@ def test_settings_that_go_together(fine: dict[str, Any]) -> None:
                 "host": "0.0.0.0",
                 "port": 8000,
                 "startup_timeout": 5,
+                "restarts_per_hour": 1,
                 "gpus": [0],
                 "env": {"A": "b"},
                 "sleep": True,

@@ -1,0 +1,59 @@
+"""How new weights reach a vLLM server: the ways there are, and which one fits a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vf.inference.settings import VllmSettings
+from vf.inference.vllm import nccl
+from vf.runtime.errors import ConfigError
+
+RUNGS = {
+    "lora": "each version of the adapter is loaded by its name",
+    "disk": "new weights are written to disk and read again by the server",
+    "nccl": "new weights go from GPU to GPU by NCCL, or through the disk if that cannot start",
+}
+FIXED = "fixed"  # the rung of an engine whose weights never change
+
+
+def choose_rung(
+    settings: VllmSettings, *, use_lora: bool, cpu: bool, trainer_gpus: Sequence[int] = ()
+) -> str:
+    """Return how weights are published: ``lora``, ``disk`` or ``nccl``.
+
+    Args:
+        settings: ``[inference]``.
+        use_lora: Whether an adapter is trained.
+        cpu: Whether there is no GPU.
+        trainer_gpus: The trainer's. NCCL cannot have two processes on one GPU.
+
+    Raises:
+        ConfigError: What the settings ask for does not fit what is trained.
+    """
+    wanted = settings.publish
+    shared = settings.gpus is None or bool({*settings.gpus} & {*trainer_gpus})
+    if wanted == "auto":
+        if use_lora:
+            return "lora"
+        apart = settings.base_url is None and not cpu and not shared
+        return "nccl" if apart and nccl.available() else "disk"
+    if (wanted == "lora") != use_lora:
+        raise ConfigError(
+            f'inference.publish = "{wanted}" does not fit trainer.args.use_lora = '
+            f'{str(use_lora).lower()}; leave it at "auto"'
+        )
+    if wanted != "nccl":
+        return wanted
+    if cpu:
+        raise ConfigError('inference.publish = "nccl" needs GPUs; set it to "auto"')
+    if shared:
+        raise ConfigError(
+            'inference.publish = "nccl" needs GPUs of the server\'s own: name them with '
+            "inference.gpus, and the trainer's with trainer.gpus"
+        )
+    if not nccl.available():
+        raise ConfigError(
+            'inference.publish = "nccl" needs vLLM in the trainer\'s environment too: '
+            "pip install 'vf-rl[vllm]', or set publish = \"disk\""
+        )
+    return wanted

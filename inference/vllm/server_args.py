@@ -1,0 +1,147 @@
+"""The flags that a run gives to its vLLM server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vf.inference.settings import VllmSettings
+from vf.inference.vllm import nccl
+from vf.runtime.errors import ConfigError
+
+SHARED_GPU_SHARE = 0.45  # of the memory, where the trainer is on the same GPU
+INSIDE_A_REPLICA = ("tensor_parallel_size", "pipeline_parallel_size")
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """The LoRA adapters that a server holds.
+
+    Attributes:
+        rank: Of each.
+        versions: How many of them requests may use at once: the newest, and those that requests
+            under way began with. A request whose adapter has no place waits for one.
+    """
+
+    rank: int
+    versions: int = 1
+
+
+def server_args(
+    settings: VllmSettings,
+    *,
+    rung: str,
+    model: str,
+    name: str,
+    port: int,
+    max_seq_len: int,
+    adapters: Adapters | None,
+    cpu: bool,
+    shared_gpu: bool,
+    copy: Path | None = None,
+) -> dict[str, Any]:
+    """Return the server's flags by name; those of ``[inference.args]`` come first.
+
+    Args:
+        settings: ``[inference]``.
+        rung: How weights are published.
+        model: Folder of the base model.
+        name: What requests call it.
+        port: Where the server listens.
+        max_seq_len: Tokens in one context at most.
+        adapters: What is loaded at run time, or None.
+        cpu: Whether there is no GPU.
+        shared_gpu: Whether the trainer is on the same GPU.
+        copy: Weights to serve in place of the model's.
+
+    Raises:
+        ConfigError: The GPUs do not fit the parallel sizes.
+    """
+    args: dict[str, Any] = {
+        "model": model,
+        "served_model_name": name,
+        "host": settings.host,
+        "port": port,
+        "max_model_len": max_seq_len,
+        "logprobs_mode": "processed_logprobs",
+    }
+    if copy is not None:
+        args |= {"model": str(copy), "tokenizer": model}
+    if cpu:
+        # A seeded request whose prompt is prefilled in parts kills vLLM 0.32 on a CPU: it
+        # rewinds the generator, which a CPU's cannot.
+        args |= {"dtype": "float32", "enforce_eager": True, "enable_chunked_prefill": False}
+    if shared_gpu:
+        args["gpu_memory_utilization"] = SHARED_GPU_SHARE
+    if adapters is not None:
+        args |= {
+            "enable_lora": True,
+            "max_lora_rank": rank_bucket(adapters.rank),
+            "max_loras": adapters.versions,
+            "max_cpu_loras": adapters.versions + 1,  # with the one that is being loaded
+        }
+    if rung == "nccl":
+        args |= nccl.SERVER_ARGS
+    if swaps_in_place(rung, settings):
+        args["enable_scale_out"] = True  # for its tokens-in, tokens-out API
+    if settings.sleep:
+        args["enable_sleep_mode"] = True
+    return args | given(settings) | parallel_args(settings)
+
+
+def given(settings: VllmSettings) -> dict[str, Any]:
+    """Return ``[inference.args]`` with names as Python writes them."""
+    return {name.lstrip("-").replace("-", "_"): value for name, value in settings.args.items()}
+
+
+def swaps_in_place(rung: str, settings: VllmSettings) -> bool:
+    """Return whether weights change under running requests, so that every token has a version."""
+    return rung in ("disk", "nccl") and settings.base_url is None
+
+
+def parallel_args(settings: VllmSettings) -> dict[str, Any]:
+    """Return the flags that make a server use all of ``inference.gpus``.
+
+    GPUs beyond what one replica of the model needs serve further replicas, by data parallelism
+    behind one API server: it spreads requests over them, and what controls the engine reaches all
+    of them. With an API server for each, as ``vllm serve`` would start, an adapter would be known
+    to the one that was asked to load it.
+
+    Raises:
+        ConfigError: The number of GPUs does not fit the sizes in ``inference.args``.
+    """
+    args = given(settings)
+    replicas = _integer(args, "data_parallel_size") if "data_parallel_size" in args else None
+    if settings.gpus is not None:
+        each = math.prod(_integer(args, size) for size in INSIDE_A_REPLICA)
+        wanted = each * (replicas or max(1, len(settings.gpus) // each))
+        if settings.gpus and wanted != len(settings.gpus):
+            sizes = [
+                f"inference.args.{name} = {args[name]}"
+                for name in (*INSIDE_A_REPLICA, "data_parallel_size")
+                if name in args
+            ]
+            raise ConfigError(
+                f"inference.gpus names {len(settings.gpus)} GPUs, but the server would use "
+                f"{wanted}: {', '.join(sizes)}. Change one of them; without data_parallel_size, "
+                "what the other two leave over serves further replicas"
+            )
+        replicas = wanted // each
+    if replicas is None or replicas == 1:
+        return {}
+    return {"data_parallel_size": replicas, "api_server_count": 1}
+
+
+def _integer(args: Mapping[str, Any], name: str) -> int:
+    size = args.get(name, 1)
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ConfigError(f"inference.args.{name} = {size!r} is not a whole number from 1")
+    return size
+
+
+def rank_bucket(rank: int) -> int:
+    """Return the smallest --max-lora-rank that vLLM accepts for an adapter's rank."""
+    return next((size for size in (8, 16, 32, 64, 128, 256, 320, 512) if size >= rank), rank)

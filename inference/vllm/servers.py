@@ -1,0 +1,187 @@
+"""The server behind an engine: one that the run starts, or one that somebody else runs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from vf.inference.settings import VllmSettings
+from vf.inference.vllm.admin import Admin
+from vf.inference.vllm.server_process import ServerProcess
+from vf.runtime.errors import ConfigError, EngineError
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+DYING_SECONDS = 15.0  # until a server that is no longer well has ended
+HOUR = 3600.0
+BAD_USAGE = 2  # argparse's exit code: the server did not like its flags
+
+Say = Callable[[str], None]
+
+
+class Server(Protocol):
+    """A server that can go, and can come back without the weights that it was given."""
+
+    def start(self, say: Say) -> None:
+        """Return once it is healthy.
+
+        Raises:
+            ConfigError: It refuses its flags.
+            EngineError: It does not become healthy.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End it, if it is the run's own. Safe to call twice."""
+        ...
+
+    def is_gone(self) -> bool:
+        """Look whether it is there; takes up to a few seconds."""
+        ...
+
+    def is_failing(self) -> bool:
+        """Return whether a request failed because the server is gone, or is about to be."""
+        ...
+
+    def bring_back(self) -> None:
+        """Return once a server that had gone is there again.
+
+        Raises:
+            EngineError: It will not be.
+        """
+        ...
+
+
+class OwnServer:
+    """A server that the run starts, and starts again if it dies.
+
+    Args:
+        settings: ``[inference]``.
+        admin: Its control.
+        log_path: Where its output goes.
+        command: Returns the command to run, and its environment.
+    """
+
+    def __init__(
+        self,
+        settings: VllmSettings,
+        admin: Admin,
+        log_path: Path,
+        command: Callable[[], tuple[list[str], dict[str, str]]],
+    ) -> None:
+        self._settings = settings
+        self._admin = admin
+        self._log_path = log_path
+        self._command = command
+        self._process: ServerProcess | None = None
+        self._restarts: list[float] = []  # when, within the last hour
+
+    def start(self, say: Say) -> None:
+        """Start it, and wait until it is healthy; see :class:`Server`."""
+        command, env = self._command()
+        log.info("starting %s", " ".join(command))
+        self._process = process = ServerProcess(command, env, self._log_path)
+        started = time.monotonic()
+        most = self._settings.startup_timeout
+        while not self._admin.healthy():
+            seconds = time.monotonic() - started
+            code = process.returncode
+            if code is not None:
+                kind = ConfigError if code == BAD_USAGE else EngineError
+                raise kind(
+                    f"the vLLM server did not start (exit code {code}); the end of "
+                    f"{self._log_path}:\n{process.tail()}"
+                )
+            if seconds > most:
+                raise EngineError(
+                    f"the vLLM server is not healthy after inference.startup_timeout = {most:g} "
+                    f"s; the end of {self._log_path}:\n{process.tail()}"
+                )
+            say(f"vLLM is starting, {seconds:.0f} s: {process.last_line()}")
+            time.sleep(POLL_SECONDS)
+
+    def stop(self) -> None:
+        """End it."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop()
+
+    def is_gone(self) -> bool:
+        """Return whether its process has ended."""
+        process = self._process
+        return process is not None and process.returncode is not None
+
+    def is_failing(self) -> bool:
+        """Return whether it is dead or unwell, and then wait for its end."""
+        deadline = time.monotonic() + DYING_SECONDS
+        while self._process is not None and not self.is_gone():
+            if self._admin.healthy() or time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return self._process is not None
+
+    def bring_back(self) -> None:
+        """Start it again, unless that has been done too often within an hour."""
+        process = self._process
+        if process is None:
+            return
+        died = f"the vLLM server died (exit code {process.returncode}):\n{process.tail()}"
+        now = time.monotonic()
+        self._restarts = [then for then in self._restarts if now - then < HOUR]
+        most = self._settings.restarts_per_hour
+        if len(self._restarts) >= most:
+            raise EngineError(
+                f"{died}\nIt was started again {len(self._restarts)} times within the last hour, "
+                f"and inference.restarts_per_hour = {most}."
+            )
+        self._restarts.append(now)
+        log.warning("%s\nIt is started again.", died)
+        self.stop()
+        try:
+            self.start(lambda text: log.info("%s", text))
+        except (ConfigError, EngineError) as error:
+            raise EngineError(f"{died}\nStarting it again failed: {error}") from error
+
+
+class OutsideServer:
+    """A server that somebody else runs: it is waited for.
+
+    Args:
+        settings: ``[inference]``, with ``base_url``.
+        admin: Its control.
+    """
+
+    def __init__(self, settings: VllmSettings, admin: Admin) -> None:
+        self._settings = settings
+        self._admin = admin
+
+    def start(self, say: Say) -> None:
+        """Do nothing: it runs already."""
+
+    def stop(self) -> None:
+        """Do nothing: others may use it."""
+
+    def is_gone(self) -> bool:
+        """Return whether nothing answers."""
+        return self._admin.away()
+
+    def is_failing(self) -> bool:
+        """Return whether nothing answers."""
+        return self._admin.away()
+
+    def bring_back(self) -> None:
+        """Wait until it answers again."""
+        url, most = self._settings.base_url, self._settings.away_timeout
+        log.warning("the server at %s does not answer; it is waited for", url)
+        deadline = time.monotonic() + most
+        while self._admin.away():
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"the server at {url} did not answer for inference.away_timeout = {most:g} s; "
+                    "start it again, and resume the run"
+                )
+            time.sleep(POLL_SECONDS)

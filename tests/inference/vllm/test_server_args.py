@@ -1,0 +1,65 @@
+"""The flags that follow from the run: adapters that have a place, and GPUs that are all used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.inference.vllm.stand_in_engine import Standing
+from vf.inference.settings import VllmSettings
+from vf.inference.vllm.server_args import parallel_args
+from vf.inference.vllm.vllm_engine import check_settings
+from vf.runtime.errors import ConfigError
+
+
+@pytest.mark.parametrize("versions", [1, 2, 5])
+def test_each_version_that_may_be_in_use_has_a_place(
+    stand: Callable[..., Standing], versions: int
+) -> None:
+    standing = stand(versions=versions).start()
+    assert standing.journal.flag("--max-loras") == str(versions)
+    assert standing.journal.flag("--max-cpu-loras") == str(versions + 1)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "args", "replicas"),
+    [
+        (None, {}, None),
+        ([0], {}, None),
+        ([0, 1, 2, 3], {}, 4),
+        ([0, 1, 2, 3], {"tensor_parallel_size": 2}, 2),
+        ([0, 1, 2, 3], {"tensor-parallel-size": 4}, None),
+        ([0, 1, 2, 3], {"tensor_parallel_size": 2, "--pipeline-parallel-size": 2}, None),
+        ([0, 1, 2, 3], {"tensor_parallel_size": 2, "data_parallel_size": 2}, 2),
+        (None, {"data_parallel_size": 2}, 2),
+        ([], {}, None),
+    ],
+)
+def test_all_gpus_are_used(
+    gpus: list[int] | None, args: dict[str, Any], replicas: int | None
+) -> None:
+    made = parallel_args(VllmSettings(gpus=gpus, args=args))
+    if replicas is None:
+        assert made == {}
+    else:
+        # Several API servers would not know of each other's adapters.
+        assert made == {"data_parallel_size": replicas, "api_server_count": 1}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "args", "said"),
+    [
+        ([0, 1, 2], {"tensor_parallel_size": 2}, "names 3 GPUs, but the server would use 2: "),
+        ([0, 1], {"tensor_parallel_size": 4}, r"inference\.args\.tensor_parallel_size = 4\."),
+        ([0, 1], {"data_parallel_size": 4}, r"inference\.args\.data_parallel_size = 4\."),
+        ([0, 1], {"pipeline_parallel_size": "2"}, "pipeline_parallel_size = '2' is not a whole"),
+        (None, {"api_server_count": 2}, r"inference\.args\.api_server_count is for vf-rl to set"),
+    ],
+)
+def test_sizes_that_do_not_fit_the_gpus_are_named_before_anything_starts(
+    gpus: list[int] | None, args: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_settings(VllmSettings(gpus=gpus, args=args))
