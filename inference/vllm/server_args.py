@@ -43,7 +43,7 @@ def server_args(
     shared_gpu: bool,
     copy: Path | None = None,
 ) -> dict[str, Any]:
-    """Return the server's flags by name; those of ``[inference.args]`` come first.
+    """Return the server's flags by name; what ``[inference.args]`` says takes precedence.
 
     Args:
         settings: ``[inference]``.

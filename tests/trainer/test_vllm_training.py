@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -14,8 +15,10 @@ import psutil
 import pytest
 
 import vf
+from tests.waiting import until
 from vf.environments.environment import Split
 from vf.inference.model import Sampling
+from vf.inference.wire import JsonClient
 from vf.trainer.rl_trainer import RLTrainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -151,3 +154,35 @@ def test_all_weights_are_learned_through_vllm_and_published_in_flight(
     assert all(trace.error is None for trace in traces), [trace.error for trace in traces]
     assert all(answer == sorted(answer) for answer in answers(traces)), "versions only go up"
     assert straddles(traces[-1]), "no answer straddled a publish"
+
+
+def test_the_newest_adapter_does_not_wait_for_those_that_requests_began_with(
+    make_trainer: Callable[..., RLTrainer], vllm_python: str
+) -> None:
+    trainer = make_trainer(
+        inference=inference(vllm_python), max_steps_off_policy=2, max_seq_len=1024
+    )
+    engine, prompt = trainer.engine, trainer.plan.probe_ids
+
+    async def run() -> None:
+        client = JsonClient(engine.base_url, timeout=300.0)
+
+        async def ask(count: int) -> str:
+            with engine.serving.lease() as served:
+                body = {"model": served.model, "prompt": prompt, "max_tokens": count}
+                await client.post("/completions", body | {"ignore_eos": True})
+                return served.model
+
+        try:
+            old: list[asyncio.Task[str]] = []
+            for version in (1, 2):
+                old.append(asyncio.create_task(ask(800)))
+                await until(lambda: engine.serving.in_use(engine.serving.served.model))
+                await asyncio.to_thread(engine.publish, version)
+            newest = await ask(2)
+            assert not any(task.done() for task in old), "it waited for older adapters"
+            assert len({newest, *[await task for task in old]}) == 3
+        finally:
+            await client.close()
+
+    asyncio.run(run())
