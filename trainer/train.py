@@ -39,11 +39,13 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
         EngineError: The engine did not start, or died.
     """
     from vf.inference.model_files import find_model
+    from vf.runtime.open_files import raise_limit
     from vf.trainer.processes.launch import narrow_devices, processes_to_launch
     from vf.trainer.run.run_folder import choose_folder, make_folder
     from vf.trainer.settings.load_config import load_config
     from vf.trainer.settings.write_config import to_toml
 
+    raise_limit()
     path = Path(config)
     settings, _ = load_config(path, overrides)
     choose_folder(settings, path.stem)  # a name that is taken is an error at once

@@ -205,7 +205,9 @@ def _chosen(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Callab
 
 def _evaluate(args: argparse.Namespace) -> int:
     from vf.evaluation.command import evaluate_command
+    from vf.runtime.open_files import raise_limit
 
+    raise_limit()
     return evaluate_command(args)
 
 

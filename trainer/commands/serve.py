@@ -17,6 +17,7 @@ from vf.inference.ports import choose_port
 from vf.runtime.command import CommandParser, quiet_transformers, run_command, show
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
+from vf.runtime.open_files import raise_limit
 from vf.runtime.signals import orderly_end
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--max-seq-len {args.max_seq_len}: must be at least 2")
 
     def run() -> int:
+        raise_limit()
         with orderly_end(launched=False):
             _serve(args)
 

@@ -17,6 +17,7 @@ from vf.inference.vllm.launch import installed_apart
 from vf.runtime.command import DONE, complain, quiet_transformers, run_command, show
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
+from vf.runtime.open_files import raise_limit
 from vf.runtime.signals import end_with_parent, orderly_end
 from vf.trainer.processes.launch import launch, narrow_devices, processes_to_launch, world
 from vf.trainer.processes.tmux import attach, check_installed, open_session
@@ -42,6 +43,7 @@ def train(args: argparse.Namespace, argv: list[str]) -> int:
     """
 
     def run() -> int:
+        raise_limit()
         with orderly_end(launched=world().size > 1):
             return _run(args, argv)
 
