@@ -70,7 +70,8 @@ class Environment:
         max_tokens: Most tokens sampled in one episode; None for no limit.
         expensive_reset: Whether a call of :meth:`reset` costs money or many seconds, since it asks
             a model, say. A training run then does not call it before its first rollout.
-        timeout: Seconds for a whole rollout, scoring included.
+        timeout: Seconds for a whole rollout, scoring included. The answers of a served model have
+            a deadline of their own, and do not count.
         tool_timeout: Seconds for one tool call.
         rng: This episode's random numbers. Use it, never the global ones.
         turn: Zero-based turn of the reply that ``step`` is answering.

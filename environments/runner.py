@@ -21,6 +21,7 @@ from vf.runtime.errors import (
     ModelError,
     RubricError,
 )
+from vf.runtime.own_deadline import clocked
 from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Task
@@ -126,7 +127,7 @@ class _Rollout:
     async def run(self) -> Trace:
         trace, started = self.trace, time.perf_counter()
         try:
-            async with asyncio.timeout(self.environment.timeout) as deadline:
+            async with clocked(self.environment.timeout) as deadline:
                 trace.stop_reason = await self._episode()
                 with self._phase("score"):
                     trace.score = await self.environment.rubric.score(trace)
