@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from vf.inference.embedded.answers import (
@@ -50,6 +50,7 @@ def build_app(engine: EmbeddedEngine, renderer: Renderer, model: str) -> Starlet
     return Starlette(
         routes=[
             Route("/health", server.health),
+            Route("/metrics", server.metrics),
             Route("/v1/models", server.models),
             Route("/v1/completions", server.guard(server.completions), methods=["POST"]),
             Route("/v1/chat/completions", server.guard(server.chat), methods=["POST"]),
@@ -69,6 +70,10 @@ class _Server:
         except EngineError as error:
             return _error(str(error), 503)
         return JSONResponse({"status": "ok", "weight_version": self.engine.version})
+
+    async def metrics(self, request: Request) -> Response:
+        name = "vf:generation_tokens_total"
+        return PlainTextResponse(f"# TYPE {name} counter\n{name} {self.engine.sampled}\n")
 
     async def models(self, request: Request) -> Response:
         card = {

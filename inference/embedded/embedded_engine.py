@@ -97,11 +97,18 @@ class EmbeddedEngine:
         self._outputs = Outputs()
         self._manager: Any = None
         self._ids = itertools.count()
+        self._sampled = 0  # tokens, in requests that have ended
 
     @property
     def version(self) -> int:
         """Version of the weights that sample now."""
         return self._sampler.version
+
+    @property
+    def sampled(self) -> int:
+        """Tokens sampled so far, in all requests. To be read where the requests are made."""
+        streams = self._sampler.streams.values()
+        return self._sampled + sum(len(stream.token_ids) for stream in streams)
 
     def start(self) -> None:
         """Start the generation thread.
@@ -265,6 +272,7 @@ class EmbeddedEngine:
                 if not finished:
                     manager.cancel_request(request_id)
                 self._sampler.streams.pop(request_id, None)
+                self._sampled += len(stream.token_ids)
 
     async def _next(self, outputs: asyncio.Queue[Any]) -> Any:
         while True:

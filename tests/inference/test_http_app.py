@@ -19,11 +19,14 @@ from tests.inference.tiny_serving import (
     running_engine,
     running_server,
 )
+from vf.inference.completions import TokenClient, processed_tokens
 from vf.inference.embedded.app import build_app
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
-from vf.inference.embedded.embedded_server import ServerThread
+from vf.inference.embedded.server_thread import ServerThread
+from vf.inference.model import Sampling
 from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.wire import JsonClient
 from vf.runtime.errors import EngineError
 
 RENDERER = Renderer.from_pretrained(resolve_model("tiny"))
@@ -276,6 +279,25 @@ def test_a_body_that_is_no_request_is_refused(url: str, body: str) -> None:
 def test_health_tells_the_version(url: str, engine: EmbeddedEngine) -> None:
     status, answer = get(url.removesuffix("/v1") + "/health")
     assert (status, answer) == (200, {"status": "ok", "weight_version": engine.version})
+
+
+def test_the_tokens_sampled_are_counted_also_before_a_request_ends(url: str) -> None:
+    """By this a client knows that a long answer, or the queue, moves on."""
+
+    async def main() -> None:
+        client = JsonClient(url)
+        before = await processed_tokens(client) or 0.0
+        sampler = TokenClient(client, "tiny")
+        asking = asyncio.create_task(sampler.complete([5, 6, 7], Sampling(200), [-1]))
+        seen = {before}
+        while not asking.done():
+            seen.add(await processed_tokens(client) or 0.0)
+        assert max(seen) > min(seen - {before}) > before
+        assert len((await asking).token_ids) == 200
+        assert await processed_tokens(client) == before + 200
+        await client.close()
+
+    asyncio.run(main())
 
 
 def test_a_port_in_use_is_named(url: str, engine: EmbeddedEngine) -> None:

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from vf.inference.completions import Completion
 from vf.inference.embedded.app import build_app
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
-from vf.inference.embedded.embedded_server import ServerThread
+from vf.inference.embedded.server_thread import ServerThread
 from vf.inference.model import Sampling
 from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
