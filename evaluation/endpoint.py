@@ -41,6 +41,7 @@ async def try_endpoint(
         api_key=key,
         timeout=TRY_SECONDS,
         max_retries=1,
+        away=0.0,
         extra_body=config.extra_body,
         tool_style=config.tool_style or "template",
     )
@@ -67,7 +68,7 @@ def _meaning(
 
     cause = error.__cause__
     variable = config.api_key_env or "OPENAI_API_KEY"
-    if isinstance(cause, openai.APITimeoutError):
+    if isinstance(cause, TimeoutError):
         return f"{where} did not answer within {TRY_SECONDS:g} s"
     if isinstance(cause, openai.APIConnectionError):
         return (

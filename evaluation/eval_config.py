@@ -177,9 +177,11 @@ class EvalConfig(Strict):
     seed: int = 0
     """Seed of all randomness."""
     generation_timeout: Seconds = 120.0
-    """Seconds for one request to the model."""
+    """Seconds in which an engine started here samples no token, for any request, after which
+    answers under way are given up. Of an API: seconds without an answer, for `max_tokens` up to
+    1,024, and more in proportion."""
     retry_errors: Annotated[int, Field(ge=0)] = 0
-    """Times that a failed rollout is retried before it counts as failed."""
+    """Times that a failed rollout is retried, with another seed, before it counts as failed."""
     limits: Limits = Field(default_factory=Limits)
     """Limits of one rollout."""
     prices: dict[str, Price] = Field(default_factory=dict)

@@ -31,6 +31,7 @@ from vf.evaluation.results import Cell, ResultsFolder, mark
 from vf.evaluation.tally import Summary, Tally
 from vf.runtime.calling import call
 from vf.runtime.errors import VfError
+from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 
@@ -247,13 +248,14 @@ async def _run_part(config: EvalConfig, part: _Part, opened: OpenModel, progress
     in_a_row = 0
 
     async def run(job: Job) -> Trace:
-        for _ in range(1 + config.retry_errors):
+        first = job.seed(config.seed)
+        for attempt in range(1 + config.retry_errors):
             trace: Trace = await opened.run(
                 environment,
                 job.task,
                 Limited(opened.model, config.limits, price),
                 sampling=config.sampling,
-                seed=job.seed(config.seed),
+                seed=derive_seed(first, "attempt", attempt) if attempt else first,
             )
             if trace.error is None:
                 break

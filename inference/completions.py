@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from vf.inference.model import NEUTRAL, Sampling
+from vf.inference.patience import AWAY_SECONDS, Patience
 from vf.inference.serving import Served, Serving
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError, ServerDown
@@ -67,7 +69,7 @@ async def openai_wire(
         "return_token_ids": True,
         **sampling_fields(sampling, stop_token_ids),
     }
-    answer = await client.post("/completions", body)
+    answer = await client.send("/completions", body)
     try:
         choice = answer["choices"][0]
         ids = list(choice["token_ids"])
@@ -83,18 +85,36 @@ async def openai_wire(
 
 
 class TokenClient:
-    """Samples from a server.
+    """Samples from a server, as patiently as :class:`~vf.inference.patience.Patience` has it.
 
     Args:
-        client: The server.
+        client: The server. Its timeout is of seconds without progress; its retries are of errors
+            that are not known to pass.
         model: The model's name on it, or what the engine says that it serves now.
         wire: How to ask.
+        away: Seconds for which a server that is away is waited for.
     """
 
-    def __init__(self, client: JsonClient, model: str | Serving, wire: Wire = openai_wire) -> None:
+    def __init__(
+        self,
+        client: JsonClient,
+        model: str | Serving,
+        wire: Wire = openai_wire,
+        *,
+        away: float = AWAY_SECONDS,
+    ) -> None:
         self._client = client
         self._serving = Serving(model) if isinstance(model, str) else model
         self._wire = wire
+        self._patience = Patience(
+            client.base_url,
+            timeout=client.timeout,
+            max_retries=client.max_retries,
+            backoff=client.backoff,
+            away=away,
+            count=lambda: processed_tokens(client),
+            still=self._serving.is_still,
+        )
 
     async def complete(
         self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
@@ -105,6 +125,13 @@ class TokenClient:
             ModelError: The server failed, or its answer is incomplete.
             ServerDown: It went down, and may be started again.
         """
+        return await self._patience.ask(
+            lambda: self._attempt(prompt_ids, sampling, stop_token_ids), sampling.max_tokens
+        )
+
+    async def _attempt(
+        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+    ) -> Completion:
         async with self._serving.request() as served:
             try:
                 completion = await self._wire(
@@ -115,13 +142,27 @@ class TokenClient:
                     raise ServerDown(f"the inference server went down: {error}") from error
                 raise
             if self._serving.lost(served):
-                # Asked again of a new server, it may have met other weights than it was told.
+                # A new server may have answered, with other weights than the lease says.
                 raise ServerDown("the inference server went down during the request")
             return completion
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+
+_TOKENS = re.compile(r"^\w+:(?:generation|prompt)_tokens_total(?:\{.*\})? (\S+)$", re.MULTILINE)
+
+
+async def processed_tokens(client: JsonClient) -> float | None:
+    """Return how many tokens a server says that it has read and sampled, in all requests.
+
+    Returns:
+        The sum of its counters at ``/metrics``, as vLLM, SGLang and the embedded engine have them;
+        None if there are none.
+    """
+    counts = [float(count) for count in _TOKENS.findall(await client.text("/metrics") or "")]
+    return sum(counts) if counts else None
 
 
 def sampling_fields(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, Any]:
@@ -185,7 +226,7 @@ async def generate_wire(
             **sampling_fields(sampling, stop_token_ids),
         },
     }
-    answer = await client.post("/inference/v1/generate", body)
+    answer = await client.send("/inference/v1/generate", body)
     try:
         choice = answer["choices"][0]
         ids = list(choice["token_ids"])

@@ -70,7 +70,8 @@ class Engine(Protocol):
         """Return a client that samples from it.
 
         Args:
-            timeout: Seconds for one completion.
+            timeout: Seconds without progress after which completions are given up; see
+                :class:`~vf.inference.patience.Patience`.
         """
         ...
 

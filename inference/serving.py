@@ -39,6 +39,7 @@ class Serving:
         self._lock = threading.Lock()
         self._up = True
         self._held = False
+        self._stills = 0
         self._failure: str | None = None
 
     @property
@@ -109,6 +110,24 @@ class Serving:
             yield
         finally:
             self._held = False
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        """Note that the server samples nothing until the block ends; it may be asked all the same.
+
+        Meanwhile the time of no request runs out.
+        """
+        with self._lock:
+            self._stills += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stills -= 1
+
+    def is_still(self) -> bool:
+        """Return whether requests under way may stand still at present."""
+        return self._held or self._stills > 0
 
     def in_use(self, model: str) -> bool:
         """Return whether any request under way asks for this model."""

@@ -1,4 +1,4 @@
-"""A lean JSON client for the OpenAI wire protocol, with deadlines and retries."""
+"""A lean JSON client for the OpenAI wire protocol."""
 
 from __future__ import annotations
 
@@ -11,14 +11,37 @@ import pydantic_core
 
 from vf.runtime.errors import ModelError
 
-RETRY_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504})
+CONNECT_SECONDS = 30.0
+AWAY = frozenset({429, 502, 503})  # the server is paused, overloaded, or being started
+TIMEOUTS = frozenset({408, 504})  # of the server, or of a proxy before it
+RETRY_STATUSES = AWAY | TIMEOUTS | {409, 500}
+MOST_BACKOFF = 8.0  # seconds
+
+
+class Unavailable(ModelError):
+    """The server did not take the request or broke off; a later attempt may be answered.
+
+    Attributes:
+        away: The server refused connections or asked to come back later, so nothing was sampled.
+        answered: It did answer.
+        after: Seconds after which it asked to come back, if it did.
+    """
+
+    def __init__(
+        self, message: str, *, away: bool, answered: bool, after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.away = away
+        self.answered = answered
+        self.after = after
+
+
+class AnswerTimeout(Unavailable):
+    """The server took the request, and did not answer it in its own or a proxy's time."""
 
 
 class JsonClient:
     """POSTs JSON to one server and reads JSON back.
-
-    Connection errors, timeouts and the statuses in ``RETRY_STATUSES`` are tried again with
-    exponential backoff and jitter; any other 4xx is final at once.
 
     Args:
         base_url: Up to and including ``/v1``.
@@ -38,44 +61,71 @@ class JsonClient:
         backoff: float = 0.25,
     ) -> None:
         self.base_url = base_url.rstrip("/")
+        self.timeout = timeout
+        self.max_retries = max_retries
+        self.backoff = backoff
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
-        self._max_retries = max_retries
-        self._backoff = backoff
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """POST ``body`` to ``base_url + path`` and return the decoded answer.
+        """POST ``body``, as often as needed, and return the decoded answer.
+
+        For what may be asked twice. Connection errors, timeouts and the statuses in
+        ``RETRY_STATUSES`` are retried with exponential backoff and jitter; any other 4xx is final.
 
         Raises:
             ModelError: The server refused, or did not answer in any of the attempts.
         """
-        url = self.base_url + path
-        payload = pydantic_core.to_json(body)
         problem = ""
-        for attempt in range(self._max_retries + 1):
+        for attempt in range(self.max_retries + 1):
             if attempt:
-                pause = min(8.0, self._backoff * 2 ** (attempt - 1))
-                await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+                await asyncio.sleep(pause(self.backoff, attempt))
             try:
-                async with self._open().post(url, data=payload) as response:
-                    status, answer = response.status, await response.read()
+                async with asyncio.timeout(self.timeout):
+                    return await self.send(path, body)
             except TimeoutError:
-                problem = f"{url} did not answer within {self._timeout.total:g} s"
-                continue
-            except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
-                raise ModelError(f"{url} is not a URL: write it as http://host:port/v1") from error
-            except aiohttp.ClientError as error:
-                problem = f"{url}: {type(error).__name__}: {error}"
-                continue
-            if status == 200:
-                return _object(url, answer)
-            problem = f"{url} answered {status}: {_reason(answer)}"
-            if status not in RETRY_STATUSES:
-                raise ModelError(problem)
-        raise ModelError(f"{problem} (after {self._max_retries + 1} attempts)")
+                problem = f"{self.base_url}{path} did not answer within {self.timeout:g} s"
+            except Unavailable as error:
+                problem = str(error)
+        raise ModelError(f"{problem} (after {self.max_retries + 1} attempts)")
+
+    async def send(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """POST ``body`` once and return the decoded answer. The caller has the deadline.
+
+        Raises:
+            Unavailable: It may be tried again.
+            ModelError: The server refused, or answered with something else.
+        """
+        url = self.base_url + path
+        try:
+            async with self._open().post(url, data=pydantic_core.to_json(body)) as response:
+                status, answer = response.status, await response.read()
+                after = retry_after(response.headers.get("Retry-After"))
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
+            raise ModelError(f"{url} is not a URL: write it as http://host:port/v1") from error
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise _broken(url, error, away=True) from error
+        except aiohttp.ClientError as error:
+            raise _broken(url, error, away=False) from error
+        if status == 200:
+            return _object(url, answer)
+        problem = f"{url} answered {status}: {_reason(answer)}"
+        raise refusal(problem, status, after)
+
+    async def text(self, path: str) -> str | None:
+        """GET a path of the server's root; None if it has no answer.
+
+        Args:
+            path: As it follows the host and port.
+        """
+        try:
+            root = self.base_url.removesuffix("/v1")
+            async with self._open().get(root + path) as response:
+                return await response.text() if response.status == 200 else None
+        except (aiohttp.ClientError, UnicodeDecodeError):
+            return None
 
     async def close(self) -> None:
         """Close the connections."""
@@ -87,10 +137,35 @@ class JsonClient:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 headers=self._headers,
-                timeout=self._timeout,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
                 connector=aiohttp.TCPConnector(limit=0),
             )
         return self._session
+
+
+def refusal(problem: str, status: int, after: float | None = None) -> ModelError:
+    """Return the error of an answer with this status, which is not 200."""
+    if status not in RETRY_STATUSES:
+        return ModelError(problem)
+    kind = AnswerTimeout if status in TIMEOUTS else Unavailable
+    return kind(problem, away=status in AWAY, answered=True, after=after)
+
+
+def pause(backoff: float, attempt: int) -> float:
+    """Return the seconds to wait before the ``attempt``-th retry, counted from 1."""
+    return min(MOST_BACKOFF, backoff * 2.0 ** min(attempt - 1, 30)) * random.uniform(0.75, 1.25)
+
+
+def _broken(url: str, error: Exception, *, away: bool) -> Unavailable:
+    return Unavailable(f"{url}: {type(error).__name__}: {error}", away=away, answered=False)
+
+
+def retry_after(text: str | None) -> float | None:
+    """Return the seconds in a ``Retry-After`` header; None if there are none."""
+    try:
+        return max(0.0, float(text or ""))
+    except ValueError:
+        return None
 
 
 def _object(url: str, body: bytes) -> dict[str, Any]:

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 from vf.inference.completions import sampling_fields
 from vf.inference.model import Conversation, Reply, Sampling, ToolStyle
 from vf.inference.parsing import TEXT_CALLS
+from vf.inference.patience import AWAY_SECONDS, Patience
 from vf.inference.rendering.text_tools import in_text
+from vf.inference.wire import CONNECT_SECONDS, Unavailable, refusal, retry_after
 from vf.runtime.batching import PerLoop
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.messages import Message
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
+CLIENT_CONNECTIONS = 1000  # that the openai client holds at most
 
 
 class ChatModel:
@@ -29,8 +33,12 @@ class ChatModel:
         base_url: The API, up to and including ``/v1``; OpenAI's own by default.
         api_key: By default the environment variable ``OPENAI_API_KEY``; local servers mostly need
             none.
-        timeout: Seconds for one attempt.
-        max_retries: Attempts after the first, on connection errors, 429 and 5xx.
+        timeout: Seconds that may pass without an answer to any request, for answers of up to 1,024
+            tokens; for longer ones more, in proportion to ``max_tokens``. An answer that takes
+            longer is an error, and not asked for again.
+        max_retries: Attempts after the first, on errors that may pass; 0 fails at the first.
+        away: Seconds for which an API that has answered before is waited for while it refuses
+            connections or answers 429, 502 or 503.
         extra_body: Parameters beyond OpenAI's, sent with every request.
         tool_style: ``template`` sends the tools along. ``text`` is for a server or model that takes
             none: the system prompt lists them, and calls are read from the answers' text
@@ -48,6 +56,7 @@ class ChatModel:
         api_key: str | None = None,
         timeout: float = 120.0,
         max_retries: int = 4,
+        away: float = AWAY_SECONDS,
         extra_body: dict[str, Any] | None = None,
         tool_style: ToolStyle = "template",
     ) -> None:
@@ -60,14 +69,25 @@ class ChatModel:
         self._extra_body = extra_body or {}
         self._in_text = tool_style == "text"
 
-        def client() -> AsyncOpenAI:
+        def connection() -> tuple[AsyncOpenAI, Patience]:
             import openai
 
-            return openai.AsyncOpenAI(
-                base_url=base_url, api_key=key or "none", timeout=timeout, max_retries=max_retries
+            # How long and how often it is asked, and how many at once, is for Patience to say.
+            client = openai.AsyncOpenAI(
+                base_url=base_url,
+                api_key=key or "none",
+                timeout=openai.Timeout(None, connect=CONNECT_SECONDS),
+                max_retries=0,
+            )
+            return client, Patience(
+                model,
+                timeout=timeout,
+                max_retries=max_retries,
+                away=away,
+                most=CLIENT_CONNECTIONS,
             )
 
-        self._clients = PerLoop(client)
+        self._connections = PerLoop(connection)
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Send the conversation and return the first choice.
@@ -75,28 +95,12 @@ class ChatModel:
         Raises:
             ModelError: The API refused, did not answer, or not with text and function calls.
         """
-        import openai
         from openai.types.chat import ChatCompletion
 
-        fields = sampling_fields(sampling, [])
-        beyond = fields.keys() & {"top_k", "min_p", "repetition_penalty"}
-        extra = self._extra_body | {name: fields[name] for name in beyond}
-        messages, tools = conversation.messages, conversation.tools
-        if self._in_text:
-            messages, tools = in_text(messages, tools), []
-        try:
-            answer = await self._clients.get().chat.completions.create(
-                model=self.model,
-                messages=[message.to_openai() for message in messages],  # type: ignore[misc]
-                tools=tools or openai.omit,  # type: ignore[arg-type]
-                max_tokens=sampling.max_tokens,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                seed=openai.omit if sampling.seed is None else sampling.seed,
-                extra_body=extra or None,
-            )
-        except (openai.OpenAIError, ValueError) as error:  # ValueError: the body is not JSON
-            raise ModelError(f"{self.model}: {type(error).__name__}: {error}") from error
+        client, patience = self._connections.get()
+        answer = await patience.ask(
+            lambda: self._attempt(client, conversation, sampling), sampling.max_tokens
+        )
         if not isinstance(answer, ChatCompletion):  # what the client makes of a page of HTML
             raise ModelError(f"{self.model}: the server did not answer with a chat completion")
         if not answer.choices:
@@ -116,11 +120,59 @@ class ChatModel:
             (usage and usage.completion_tokens) or 0,
         )
 
+    async def _attempt(
+        self, client: AsyncOpenAI, conversation: Conversation, sampling: Sampling
+    ) -> Any:
+        """Ask once.
+
+        Raises:
+            Unavailable: It may be tried again.
+            ModelError: The API refused.
+        """
+        import openai
+
+        fields = sampling_fields(sampling, [])
+        beyond = fields.keys() & {"top_k", "min_p", "repetition_penalty"}
+        extra = self._extra_body | {name: fields[name] for name in beyond}
+        messages, tools = conversation.messages, conversation.tools
+        if self._in_text:
+            messages, tools = in_text(messages, tools), []
+        try:
+            return await client.chat.completions.create(
+                model=self.model,
+                messages=[message.to_openai() for message in messages],  # type: ignore[misc]
+                tools=tools or openai.omit,  # type: ignore[arg-type]
+                max_tokens=sampling.max_tokens,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                seed=openai.omit if sampling.seed is None else sampling.seed,
+                extra_body=extra or None,
+            )
+        except (openai.OpenAIError, ValueError) as error:  # ValueError: the body is not JSON
+            raise _failure(self.model, error) from error
+
     async def close(self) -> None:
         """Close the connections of the running loop."""
-        client = self._clients.pop()
-        if client is not None:
-            await client.close()
+        connection = self._connections.pop()
+        if connection is not None:
+            await connection[0].close()
+
+
+def _failure(model: str, error: Exception) -> ModelError:
+    """Return what an exception of the client's means for another attempt."""
+    import openai
+
+    problem = f"{model}: {type(error).__name__}: {error}"
+    if isinstance(error, openai.APIStatusError):
+        if error.code == "insufficient_quota":  # a 429 that does not pass
+            return ModelError(problem)
+        after = retry_after(error.response.headers.get("Retry-After"))
+        return refusal(problem, error.status_code, after)
+    if isinstance(error, openai.APIConnectionError):
+        # Only connecting has a timeout here.
+        away = isinstance(error, openai.APITimeoutError)
+        return Unavailable(problem, away=away, answered=False)
+    return ModelError(problem)
 
 
 def _with_calls(message: Message, conversation: Conversation) -> Message:

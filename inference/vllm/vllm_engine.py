@@ -170,11 +170,12 @@ class VllmEngine:
         if not self._settings.sleep:
             yield
             return
-        self._tell("/sleep", level="1")
-        try:
-            yield
-        finally:
-            self._tell("/wake_up")
+        with self.serving.still():
+            self._tell("/sleep", level="1")
+            try:
+                yield
+            finally:
+                self._tell("/wake_up")
 
     def publish(self, version: int) -> None:
         """Bring the weights as they are now to the server.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections import Counter
@@ -116,8 +117,10 @@ def test_failed_rollouts_are_done_over_and_nothing_else(
         assert code == 0
         server.kill()
         assert server.stdout is not None
-        asked = len(server.stdout.readlines())
-    assert asked == (1 + 4 + 2 * 4) + (1 + 4)  # each failed one was tried twice, by --retry-errors
+        asked = [json.loads(line) for line in server.stdout.readlines()]
+    assert len(asked) == (1 + 4 + 2 * 4) + (1 + 4)  # each failed one was tried twice
+    failed = [seed for seed, prompt in asked[1:13] if prompt.endswith(tuple(words[1:3]))]
+    assert len(set(failed)) == len(failed) == 2 * 4  # each time with another seed
     assert kept < {trace.id for trace in traces(folder)}
     assert set(rollouts(folder).values()) == {1}
     assert len(traces(folder)) == 8
@@ -141,8 +144,8 @@ def test_a_larger_evaluation_adds_to_a_smaller_one(
         code, _, err = call(capsys, *argv, str(grown), "-n", "8", "-r", "2")
         server.kill()
         assert server.stdout is not None
-        asked = len(server.stdout.readlines())
-    assert asked == (4 + 4 + 16 + 24) + 4  # and the endpoint was tried once a start
+        asked = [json.loads(line) for line in server.stdout.readlines()]
+    assert len(asked) == (4 + 4 + 16 + 24) + 4  # and the endpoint was tried once a start
     assert [trace.id for trace in traces(grown)][:4] == first
     assert rollouts(grown) == rollouts(whole)
     mine, other = results(grown), results(whole)

@@ -84,7 +84,10 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     min_p: MinP = 0.0
     repetition_penalty: RepetitionPenalty = 1.0
     generation_timeout: Seconds = 120.0
-    """Seconds for one answer of the model."""
+    """Seconds in which the engine samples no token, for any request, after which answers under way
+    are given up. They do not count while it stands still for training or new weights, or while a
+    request waits for a connection. Of a server that does not count its tokens: seconds without an
+    answer, for `max_tokens` up to 1,024, and more in proportion."""
     bf16: bool | Literal["auto"] = "auto"
     """Compute in bfloat16. What is trained is kept and stepped in float32, and log-probabilities
     are float32. `auto` does so on a CUDA device that has it; without, float32 products use TF32."""

@@ -1,0 +1,399 @@
+"""How long an answer is waited for, and what is asked again, against real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+import vf
+from tests.inference.local_server import completion, error_answer, json_answer
+from vf.inference.completions import Completion, TokenClient
+from vf.inference.model import Conversation, Sampling
+from vf.inference.serving import Serving
+from vf.inference.wire import JsonClient
+from vf.runtime.errors import ModelError, ServerDown
+from vf.runtime.own_deadline import clocked
+
+TIMEOUT = 0.2
+CHAT = {
+    "id": "1",
+    "object": "chat.completion",
+    "created": 0,
+    "model": "m",
+    "choices": [
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}
+    ],
+}
+
+
+class Server:
+    """A server that a test steers.
+
+    Attributes:
+        answer: Called with the number of each request, from 1; what it returns is answered.
+        tokens: What ``/metrics`` counts; None for a server without.
+        requests: How many came.
+        gone: Set when a client has gone away before its answer.
+    """
+
+    def __init__(self) -> None:
+        self.answer: Callable[[int], Awaitable[web.Response]] = self.at_once
+        self.tokens: float | None = None
+        self.requests = 0
+        self.gone = asyncio.Event()
+        self.port = 0
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def at_once(self, number: int) -> web.Response:
+        return completion([5, 6])
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_post("/v1/completions", self._post)
+        app.router.add_post("/v1/chat/completions", self._post)
+        app.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            await runner.cleanup()
+
+    async def _post(self, request: web.Request) -> web.Response:
+        await request.read()
+        self.requests += 1
+        try:
+            return await self.answer(self.requests)
+        except asyncio.CancelledError:
+            self.gone.set()
+            raise
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if self.tokens is None:
+            return web.Response(status=404)
+        labels = '{engine="0",model_name="m"}'
+        return web.Response(
+            text="# TYPE vllm:generation_tokens_total counter\n"
+            f"vllm:generation_tokens_total{labels} {self.tokens}\n"
+            f"vllm:prompt_tokens_total{labels} 9.0\n"
+            f"vllm:num_requests_running{labels} 1.0\n"
+        )
+
+
+@asynccontextmanager
+async def serving(
+    served: Serving | None = None, **settings: Any
+) -> AsyncIterator[tuple[Server, TokenClient]]:
+    """Run a server, and a client of it."""
+    server = Server()
+    await server.start()
+    away = settings.pop("away", 60.0)
+    json_client = JsonClient(server.url, **{"timeout": TIMEOUT, "backoff": 0.01} | settings)
+    client = TokenClient(json_client, served or Serving("m"), away=away)
+    try:
+        yield server, client
+    finally:
+        await client.close()
+        await server.stop()
+
+
+async def ask(client: TokenClient, max_tokens: int = 8) -> Completion:
+    return await client.complete([1], Sampling(max_tokens=max_tokens, seed=3), [0])
+
+
+async def forever(number: int) -> web.Response:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def forever_within(seconds: float, first: Awaitable[Any]) -> None:
+    async with clocked(seconds):
+        await first
+        await asyncio.Event().wait()
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    async def guarded() -> None:
+        async with asyncio.timeout(60):
+            await main()
+
+    asyncio.run(guarded())
+
+
+def test_an_answer_is_waited_for_as_long_as_the_server_samples() -> None:
+    async def main() -> None:
+        async with serving() as (server, client):
+
+            async def slowly(number: int) -> web.Response:
+                for _ in range(40):
+                    await asyncio.sleep(TIMEOUT / 8)
+                    server.tokens = (server.tokens or 0.0) + 1
+                return completion([5, 6])
+
+            server.answer = slowly
+            assert (await ask(client)).token_ids == [5, 6]
+            assert server.requests == 1
+
+    run(main)
+
+
+def test_an_answer_without_progress_is_given_up_and_not_asked_for_again() -> None:
+    async def main() -> None:
+        async with serving() as (server, client):
+            server.answer, server.tokens = forever, 7.0
+            with pytest.raises(ModelError, match=r"sampled no token for 0\.2 s.*generation_time"):
+                await ask(client, max_tokens=100_000)
+            await server.gone.wait()  # it sees the connection close, and can stop sampling
+            assert server.requests == 1
+
+    run(main)
+
+
+def test_the_time_grows_with_max_tokens_where_the_server_counts_none() -> None:
+    async def main() -> None:
+        async with serving() as (server, client):
+            server.answer = forever
+            loop = asyncio.get_running_loop()
+            for max_tokens, seconds in ((16, TIMEOUT), (3 * 1024, 3 * TIMEOUT)):
+                started = loop.time()
+                with pytest.raises(ModelError, match=f"not answer within {seconds:g} s"):
+                    await ask(client, max_tokens)
+                assert loop.time() - started >= seconds
+            assert server.requests == 2
+
+    run(main)
+
+
+def test_an_answer_that_waits_in_the_servers_queue_is_not_given_up_while_others_come() -> None:
+    async def main() -> None:
+        async with serving() as (server, client):
+            turn = asyncio.Lock()
+
+            async def one_by_one(number: int) -> web.Response:
+                async with turn:
+                    await asyncio.sleep(TIMEOUT / 2)
+                    return completion([number])
+
+            server.answer = one_by_one
+            answers = await asyncio.gather(*(ask(client) for _ in range(8)))
+            assert sorted(answer.token_ids[0] for answer in answers) == list(range(1, 9))
+            assert server.requests == 8
+
+    run(main)
+
+
+def test_time_in_which_the_server_stands_still_does_not_count() -> None:
+    async def main() -> None:
+        served, let_go = Serving("m"), asyncio.Event()
+        async with serving(served) as (server, client):
+
+            async def when_let_go(number: int) -> web.Response:
+                await let_go.wait()
+                return completion([5])
+
+            server.answer, server.tokens = when_let_go, 7.0
+            with served.still():
+                asking = asyncio.create_task(ask(client))
+                done, _ = await asyncio.wait([asking], timeout=4 * TIMEOUT)
+                assert not done
+            let_go.set()
+            assert (await asking).token_ids == [5]
+
+    run(main)
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+def test_a_server_that_is_paused_or_overloaded_is_waited_for(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also for longer than an answer may take, and than the retries of other errors last."""
+
+    async def main() -> None:
+        async with serving(max_retries=1) as (server, client):
+            loop = asyncio.get_running_loop()
+            back = loop.time() + 3 * TIMEOUT
+
+            async def later(number: int) -> web.Response:
+                return completion([5]) if loop.time() > back else error_answer(status, "paused")
+
+            server.answer = later
+            answers = await asyncio.gather(*(ask(client) for _ in range(3)))
+            assert [answer.token_ids for answer in answers] == [[5]] * 3
+            assert server.requests > 6
+
+    with caplog.at_level(logging.WARNING):
+        run(main)
+    [said] = [record.getMessage() for record in caplog.records]
+    assert f"answered {status}: paused; it is waited for, up to 60 s" in said
+
+
+def test_a_server_that_stays_away_is_given_up_at_a_deadline() -> None:
+    async def main() -> None:
+        async with serving(away=0.3) as (server, client):
+
+            async def paused(number: int) -> web.Response:
+                return error_answer(503, "paused")
+
+            server.answer = paused
+            with pytest.raises(ModelError, match=r"answered 503: paused \(for 0\.3 s"):
+                await ask(client)
+
+    run(main)
+
+
+def test_a_server_that_has_answered_is_waited_for_while_it_refuses_connections() -> None:
+    async def main() -> None:
+        async with serving(max_retries=1) as (server, client):
+            await ask(client)
+            await server.stop()
+            asking = asyncio.create_task(ask(client))
+            done, _ = await asyncio.wait([asking], timeout=3 * TIMEOUT)
+            assert not done
+            await server.start()
+            assert (await asking).token_ids == [5, 6]
+
+    run(main)
+
+
+def test_an_address_where_nothing_has_ever_answered_is_not_waited_for() -> None:
+    async def main() -> None:
+        async with serving(max_retries=2) as (server, client):
+            await server.stop()
+            with pytest.raises(ModelError, match=r"ClientConnectorError.*after 3 attempts"):
+                await ask(client)
+
+    run(main)
+
+
+def test_the_end_of_our_own_server_is_an_outage_at_once_though_it_refuses_connections() -> None:
+    async def main() -> None:
+        served = Serving("m")
+        async with serving(served) as (server, client):
+            await ask(client)
+            await server.stop()
+            asking = asyncio.create_task(ask(client))
+            await asyncio.sleep(0)
+            served.down()
+            with pytest.raises(ServerDown):
+                await asking
+
+    run(main)
+
+
+@pytest.mark.parametrize("status", [408, 504])
+def test_a_timeout_of_the_server_or_a_proxy_is_not_asked_for_again(status: int) -> None:
+    async def main() -> None:
+        async with serving() as (server, client):
+
+            async def late(number: int) -> web.Response:
+                return error_answer(status, "too late")
+
+            server.answer = late
+            with pytest.raises(ModelError, match=f"answered {status}: too late"):
+                await ask(client)
+            assert server.requests == 1
+
+    run(main)
+
+
+def test_an_attempt_after_a_publish_asks_for_the_new_weights() -> None:
+    async def main() -> None:
+        served = Serving("m", 1)
+        async with serving(served) as (server, client):
+
+            async def published(number: int) -> web.Response:
+                if number == 1:
+                    served.switch("m", 2)
+                    return error_answer(503, "paused")
+                return completion([5], weight_versions=None)
+
+            server.answer = published
+            assert (await ask(client)).versions == [2]
+
+    run(main)
+
+
+def test_a_rollouts_clock_does_not_run_while_a_server_answers() -> None:
+    async def main() -> None:
+        async with serving(timeout=10.0) as (server, client):
+
+            async def late(number: int) -> web.Response:
+                await asyncio.sleep(0.4)
+                return completion([5])
+
+            server.answer = late
+            async with clocked(0.3):
+                await ask(client)
+                await asyncio.sleep(0.1)
+                await asyncio.gather(ask(client), ask(client))
+            with pytest.raises(TimeoutError):
+                await forever_within(0.3, ask(client))
+
+    run(main)
+
+
+def chat(server: Server, **settings: Any) -> vf.ChatModel:
+    how = {"timeout": TIMEOUT} | settings
+    return vf.ChatModel("m", base_url=server.url, api_key="x", **how)
+
+
+def test_a_chat_answer_that_takes_too_long_is_given_up_and_not_asked_for_again() -> None:
+    async def main() -> None:
+        async with serving() as (server, _):
+            server.answer, model = forever, chat(server)
+            conversation = Conversation([vf.Message("user", "x")])
+            with pytest.raises(ModelError, match=r"m did not answer within 0\.4 s"):
+                await model.respond(conversation, Sampling(max_tokens=2048))
+            await server.gone.wait()
+            assert server.requests == 1
+            await model.close()
+
+    run(main)
+
+
+def test_a_chat_api_that_is_overloaded_is_waited_for() -> None:
+    async def main() -> None:
+        async with serving() as (server, _):
+            loop = asyncio.get_running_loop()
+            back = loop.time() + 3 * TIMEOUT
+
+            async def later(number: int) -> web.Response:
+                return json_answer(CHAT) if loop.time() > back else error_answer(429, "slow down")
+
+            server.answer, model = later, chat(server, max_retries=1)
+            reply = await model.respond(Conversation([vf.Message("user", "x")]), Sampling())
+            assert reply.message.content == "hi"
+            assert server.requests > 2
+            await model.close()
+
+    run(main)
+
+
+def test_a_chat_api_without_credit_is_not_waited_for() -> None:
+    async def main() -> None:
+        async with serving() as (server, _):
+
+            async def poor(number: int) -> web.Response:
+                error = {"message": "no credit", "type": "x", "code": "insufficient_quota"}
+                return json_answer({"error": error}, 429)
+
+            server.answer, model = poor, chat(server)
+            with pytest.raises(ModelError, match="no credit"):
+                await model.respond(Conversation([vf.Message("user", "x")]), Sampling())
+            assert server.requests == 1
+            await model.close()
+
+    run(main)
