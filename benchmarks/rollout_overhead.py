@@ -156,9 +156,9 @@ def record(pipe: Connection, base_url: str, turns: int) -> None:
     bodies: list[Body] = []
 
     class Recorder(JsonClient):
-        async def post(self, path: str, body: Body) -> Body:
+        async def send(self, path: str, body: Body) -> Body:
             bodies.append(body)
-            return await super().post(path, body)
+            return await super().send(path, body)
 
     async def run() -> None:
         client = Recorder(base_url)
