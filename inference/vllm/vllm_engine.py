@@ -162,7 +162,9 @@ class VllmEngine:
                 JsonClient(self._admin.root, timeout=timeout), self.serving, generate_wire
             )
         client = JsonClient(self.base_url, api_key=self._api_key, timeout=timeout)
-        return TokenClient(client, self.serving)
+        if self._settings.base_url is None:
+            return TokenClient(client, self.serving)
+        return TokenClient(client, self.serving, away=self._settings.away_timeout)
 
     @contextmanager
     def training(self) -> Iterator[None]:
