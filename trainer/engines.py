@@ -18,6 +18,7 @@ from vf.inference.vllm.server_args import Adapters
 from vf.inference.vllm.vllm_engine import VllmEngine
 from vf.runtime.errors import ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
+from vf.trainer.learning.server_memory import shares_gpu
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.overlap import steps_ahead
@@ -68,7 +69,7 @@ def build_engine(
         max_seq_len=args.max_seq_len,
         adapters=adapters,
         cpu=cpu,
-        shared_gpu=not cpu and (settings.gpus is None or bool({*settings.gpus} & {*trainers})),
+        shared_gpu=not cpu and shares_gpu(config),
         encoded=(text, plan.renderer.tokenizer.encode(text, add_special_tokens=False)),
         note=note,
     )

@@ -20,28 +20,20 @@ from vf.inference.rendering.template_probe import (
     shows_tools,
     summary,
 )
-from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.inference.settings import EmbeddedSettings
 from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, VfError
 from vf.trainer.learning.custom_loss import load_loss
-from vf.trainer.learning.memory import (
-    SHARE,
-    SHARE_BESIDE_SERVER,
-    Shape,
-    free_memory,
-    largest_budget,
-    predict,
-)
+from vf.trainer.learning.fit import UNKNOWN, Device, check_fit, plan_memory, settle
+from vf.trainer.learning.memory import Shape
 from vf.trainer.learning.quantized import check_quantized
 from vf.trainer.processes.launch import (
     check_devices,
     check_server_devices,
     is_sharded,
     outer_environ,
-    precision,
     processes_to_launch,
-    world,
 )
 from vf.trainer.run.first_prompts import measure
 from vf.trainer.run.plan import Plan
@@ -84,11 +76,11 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         raise ConfigError(SHARDED_ENGINE)
     else:
         choose_port(settings.host, settings.port)
-    model_config = _model_config(config.model)
+    model_config = read_model_config(config.model)
     if args.reference_model is not None:
         named = f"trainer.args.reference_model = {args.reference_model!r}"
         find_model(args.reference_model, named)
-    environment = _environment(config)
+    environment = make_environment(config)
     asyncio.run(call(environment.check))
     renderer = Renderer.from_pretrained(
         resolve_model(config.model),
@@ -118,12 +110,14 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
             f"{prompts.task.id!r} has {prompts.longest} tokens; raise it (and max_seq_len), or "
             "shorten the prompts"
         )
-    parameters = _count_parameters(model_config)
-    shape = Shape.of(model_config, parameters)
+    shape = model_shape(model_config)
     budget = ""
     # A process that only launches others leaves the devices alone: they find it.
-    if not processes_to_launch(config):
-        config, budget = _settled(config, shape)
+    device = UNKNOWN if processes_to_launch(config) else Device.here()
+    if device is not UNKNOWN:
+        config, budget = settle(config, shape, device)
+    memory = plan_memory(config, shape, device)
+    check_fit(memory, config)
     return Plan(
         config,
         environment,
@@ -132,15 +126,20 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         eval_tasks,
         prompts.first[: args.max_prompt_len],
         prompts,
-        parameters,
-        model_config.get_text_config().hidden_size,
-        _memory(config, shape),
+        shape.parameters,
+        shape.hidden,
+        memory,
         summary(verdicts),
         budget,
     )
 
 
-def _environment(config: Config) -> Environment:
+def make_environment(config: Config) -> Environment:
+    """Return the environment that a config asks for.
+
+    Raises:
+        ConfigError: There is none of this name, or its arguments are wrong.
+    """
     try:
         return make(config.env.id, **config.env.args)
     except VfError:
@@ -152,7 +151,15 @@ def _environment(config: Config) -> Environment:
         ) from error
 
 
-def _model_config(name: str) -> Any:
+def read_model_config(name: str) -> Any:
+    """Return a model's config, one of transformers'.
+
+    Args:
+        name: A folder, ``tiny``, or a hub name.
+
+    Raises:
+        ConfigError: There is no such model, or it cannot be read.
+    """
     from transformers import AutoConfig
 
     path = find_model(name)
@@ -164,65 +171,11 @@ def _model_config(name: str) -> Any:
         ) from error
 
 
-def _count_parameters(model_config: Any) -> int:
+def model_shape(model_config: Any) -> Shape:
+    """Return what memory depends on in a model, without loading any weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(model_config)
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _memory(config: Config, shape: Shape) -> dict[str, int]:
-    """Predict the bytes of a trainer process at its peak, by purpose."""
-    args = config.args
-    budget = args.max_seq_len if args.micro_batch_tokens == "auto" else args.micro_batch_tokens
-    return predict(
-        shape,
-        args,
-        min(budget, args.batch_size * args.max_seq_len),
-        requests=_requests(config),
-        max_seq_len=args.max_seq_len,
-        parts=_parts(),
-    )
-
-
-def _settled(config: Config, shape: Shape) -> tuple[Config, str]:
-    """Return the config with what "auto" means here, and how a budget was found, if it was."""
-    import torch
-
-    settings, cuda = config.inference, torch.cuda.is_available()
-    said = ""
-    if config.args.bf16 == "auto":
-        bf16 = cuda and torch.cuda.is_bf16_supported(including_emulation=False)
-        config = _with(config, bf16=bf16 or precision() == "bf16")
-    served = isinstance(settings, VllmSettings) and settings.base_url is None
-    share = SHARE_BESIDE_SERVER if served and cuda else SHARE
-    free = free_memory()
-    room = int(share * free)
-    if config.args.gradient_checkpointing == "auto":
-        tight = sum(_memory(config, shape).values()) > room
-        config = _with(config, gradient_checkpointing=tight)
-    if config.args.micro_batch_tokens == "auto":
-        requests = _requests(config)
-        tokens = largest_budget(shape, config.args, room, requests=requests, parts=_parts())
-        config = _with(config, micro_batch_tokens=tokens)
-        free_mib = free / 2**20
-        said = f"{tokens:,} tokens, found for {share:.0%} of the {free_mib:,.0f} MiB that are free"
-    return config, said
-
-
-def _with(config: Config, **found: Any) -> Config:
-    """Return a config with other ``[trainer.args]``."""
-    args = config.args.model_copy(update=found)
-    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"args": args})})
-
-
-def _parts() -> int:
-    """Return how many processes the model is spread over."""
-    return world().size if is_sharded() else 1
-
-
-def _requests(config: Config) -> int:
-    settings = config.inference
-    return settings.args.max_requests if isinstance(settings, EmbeddedSettings) else 0
+    return Shape.of(model_config, model)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vf.runtime.errors import ConfigError
 
@@ -81,9 +81,63 @@ def precision() -> str:
     return os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
 
 
+def _zero_offloads() -> bool:
+    """Return whether DeepSpeed's settings, which can be read, keep moments in the host's memory."""
+    file = os.environ.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "none")
+    if file == "none":
+        return os.environ.get("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE") == "cpu"
+    settings = json.loads(Path(file).read_text())["zero_optimization"]
+    return bool(settings.get("offload_optimizer", {}).get("device") == "cpu")
+
+
 def is_sharded() -> bool:
     """Return whether each process holds a part of the parameters only (FSDP, or ZeRO's stage 3)."""
     return is_fsdp() or zero_stage() == 3
+
+
+class Sharing(NamedTuple):
+    """How the trainer's processes share what they train.
+
+    Attributes:
+        processes: How many there are.
+        stage: ZeRO's: 1 shares the optimizer's state, 2 gradients too, 3 weights too, as FSDP does;
+            0 shares nothing.
+        moments_on_host: Whether the host's memory holds the optimizer's state.
+        weights_on_host: Whether it holds weights and gradients, too.
+    """
+
+    processes: int = 1
+    stage: int = 0
+    moments_on_host: bool = False
+    weights_on_host: bool = False
+
+    def over(self, stage: int) -> int:
+        """Return over how many processes is spread what is shared from a stage on."""
+        return self.processes if self.stage >= stage else 1
+
+
+def sharing(config: Config) -> Sharing:
+    """Return how a run's processes share the model, also before they are started.
+
+    Raises:
+        ConfigError: ``trainer.accelerate_config`` cannot be read, or asks for what is not there.
+    """
+    if world().size > 1:
+        every = is_fsdp() and os.environ.get("FSDP_OFFLOAD_PARAMS", "").lower() == "true"
+        zero = zero_stage()
+        moments = every or (zero is not None and _zero_offloads())
+        return Sharing(world().size, 3 if is_fsdp() else zero or 0, moments, every)
+    count = max(1, len(config.trainer.devices or []))
+    if config.trainer.accelerate_config is None:
+        return Sharing(count)
+    found = _read_accelerate_config(config.trainer.accelerate_config)
+    if config.trainer.devices is None:
+        count = max(1, int(found.num_processes))
+    settings = {**found.fsdp_config, **found.deepspeed_config}
+    stage = 3 if found.distributed_type == "FSDP" else int(settings.get("zero_stage", 0))
+    every = settings.get("fsdp_offload_params") is True
+    moments = every or settings.get("offload_optimizer_device") == "cpu"
+    return Sharing(count, stage, moments, every) if count > 1 else Sharing()
 
 
 def check_deepspeed() -> None:
@@ -203,6 +257,18 @@ def processes_to_launch(config: Config) -> int:
 
 def _configured_processes(path: str) -> int:
     """Return how many processes an Accelerate config asks for."""
+    config = _read_accelerate_config(path)
+    if config.distributed_type == "DEEPSPEED":
+        check_deepspeed()
+    return int(config.num_processes)
+
+
+def _read_accelerate_config(path: str) -> Any:
+    """Return an Accelerate config for this machine.
+
+    Raises:
+        ConfigError: It cannot be read, or is for several machines.
+    """
     from accelerate.commands.config.config_args import load_config_from_file
 
     try:
@@ -214,9 +280,7 @@ def _configured_processes(path: str) -> int:
             f"trainer.accelerate_config = {path!r} is for {config.num_machines} machines: start "
             "`accelerate launch --config_file ... -m vf.trainer.commands.main CONFIG.toml` on each"
         )
-    if config.distributed_type == "DEEPSPEED":
-        check_deepspeed()
-    return int(config.num_processes)
+    return config
 
 
 def launcher_args(count: int, argv: Sequence[str], config_file: str | None = None) -> list[str]:

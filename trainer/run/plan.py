@@ -13,6 +13,34 @@ from vf.trainer.settings.config import Config
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """What trainer and server are predicted to need.
+
+    Attributes:
+        trainer: Bytes of a trainer process at its peak, by purpose.
+        server: Bytes of the server that the run starts, on each of its GPUs, by purpose; empty
+            where it starts none.
+        contexts: Of max_seq_len tokens, that the server's key-value cache holds: of all its copies.
+        shared: Whether the server has a GPU that the trainer has, too.
+        awake: Bytes that the trainer holds while the server is awake, where they take turns.
+        device: What they are on, in words.
+        cuda: Whether it is a CUDA device.
+        total: Its memory, in bytes.
+        free: Those that nothing else uses.
+    """
+
+    trainer: dict[str, int]
+    server: dict[str, int]
+    contexts: float
+    shared: bool
+    awake: int | None
+    device: str
+    cuda: bool
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A checked run: what it is made of, and what it will take.
 
@@ -26,7 +54,7 @@ class Plan:
         prompts: What is known of the tasks' first prompts.
         parameters: Parameters of the model.
         hidden_size: Width of the model.
-        memory: Bytes of a trainer process at its peak, by purpose, as predicted.
+        memory: What trainer and server are predicted to need.
         template: What the chat template makes of conversations, in one line.
         budget: How ``micro_batch_tokens = "auto"`` was found, in one line; empty if it is a number.
     """
@@ -40,6 +68,11 @@ class Plan:
     prompts: FirstPrompts
     parameters: int
     hidden_size: int
-    memory: dict[str, int]
+    memory: Memory
     template: str
     budget: str = ""
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes in words: in GiB, or in MiB where it is less than one."""
+    return f"{size / 2**30:,.1f} GiB" if abs(size) >= 2**30 else f"{size / 2**20:,.0f} MiB"

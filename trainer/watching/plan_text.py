@@ -7,7 +7,7 @@ from vf.inference.vllm.rungs import RUNGS, choose_rung
 from vf.inference.vllm.server_args import parallel_args
 from vf.trainer.learning.learning_rate import advice, peak_learning_rate
 from vf.trainer.processes.launch import is_sharded, world, zero_stage
-from vf.trainer.run.plan import Plan
+from vf.trainer.run.plan import Memory, Plan, size_text
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.overlap import steps_ahead, streams
 
@@ -23,7 +23,6 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     args, config = plan.config.args, plan.config
     groups = args.groups_per_step
     tools = len(plan.environment.episode(0).toolbox.tools)
-    total = sum(plan.memory.values())
     weights = f"LoRA rank {args.lora_rank}" if args.use_lora else "all weights"
     if args.load_in_4bit:
         weights += " on a base of 4 bits"
@@ -50,7 +49,6 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         else "exactly on-policy: a step's rollouts begin with its weights"
     ) + (", which takes groups as they finish" if streams(config) else "")
     hint = advice(args, plan.hidden_size)
-    parts = ", ".join(f"{name} {size / 2**20:,.0f}" for name, size in plan.memory.items())
     budget = [("micro-batch", plan.budget)] if plan.budget else []
     return [
         ("model", f"{config.model}: {plan.parameters / 1e6:,.2f} M parameters"),
@@ -70,9 +68,30 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("loop", order),
         ("template", plan.template),
         ("prompts", plan.prompts.how),
-        ("memory", f"about {total / 2**20:,.0f} MiB at the peak ({parts})"),
+        *describe_memory(plan.memory, args.max_seq_len),
         *budget,
     ]
+
+
+def describe_memory(memory: Memory, max_seq_len: int) -> list[tuple[str, str]]:
+    """Return what trainer and server are predicted to need, as pairs of name and text."""
+
+    def parts(items: dict[str, int]) -> str:
+        return ", ".join(f"{name} {size_text(max(0, size))}" for name, size in items.items())
+
+    whole = f", of {size_text(memory.free)} that are free" if memory.free else ""
+    trainer = size_text(sum(memory.trainer.values()))
+    said = [("memory", f"about {trainer} at the peak{whole}: {parts(memory.trainer)}")]
+    if memory.server:
+        server = size_text(sum(memory.server.values()))
+        where = "beside it" if memory.shared else "on each of its GPUs"
+        if memory.awake is not None:
+            where = "while the trainer waits"
+        count = max(0, int(memory.contexts))
+        holds = f"{count:,} context{'s' * (count != 1)} of {max_seq_len:,} tokens"
+        text = f"about {server} {where}: {parts(memory.server)}; the cache holds {holds}"
+        said.append(("server", text))
+    return said
 
 
 def _engine(config: Config) -> str:

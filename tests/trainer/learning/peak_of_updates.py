@@ -42,7 +42,7 @@ def measure(folder: str, model: dict[str, Any], args: TrainerArgs, budget: int) 
     """Take a short optimizer step, then one of two full micro-batches."""
     config = LlamaConfig(**model)
     made = AutoModelForCausalLM.from_config(config)
-    parameters = sum(parameter.numel() for parameter in made.parameters())
+    shape = Shape.of(config, made)
     made.save_pretrained(folder)
     # Imports and first uses of libraries are no part of it.
     tiny = Policy("tiny", TrainerArgs())
@@ -56,7 +56,7 @@ def measure(folder: str, model: dict[str, Any], args: TrainerArgs, budget: int) 
     policy.update(batch[:1])  # from here on there are Adam's moments
     policy.update(batch)
     peak = resident("VmHWM") - before
-    return {"peak": peak, "parts": predict(Shape.of(config, parameters), args, budget)}
+    return {"peak": peak, "parts": predict(shape, args, budget)}
 
 
 if __name__ == "__main__":

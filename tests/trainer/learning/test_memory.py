@@ -6,21 +6,27 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
+from tests.trainer.learning.peak_of_updates import samples
+from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.memory import (
     CEILING,
     Shape,
-    free_memory,
+    Surroundings,
+    activations,
     largest_budget,
     predict,
     trained_parameters,
 )
+from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -55,7 +61,14 @@ CASES: list[tuple[str, int, dict[str, Any]]] = [
     ("wide", 512, {"use_lora": False}),
     ("deep", 768, {}),
     ("many words", 512, {"use_lora": False, "gradient_checkpointing": True}),
+    ("wide", 512, {"use_lora": False, "bf16": True}),
 ]
+
+
+def shape_of(name: str) -> Shape:
+    config = LlamaConfig(**SHAPES[name])
+    with torch.device("meta"):
+        return Shape.of(config, AutoModelForCausalLM.from_config(config))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is measured as on Linux")
@@ -93,30 +106,123 @@ def test_an_adapter_has_as_many_parameters_as_predicted(changes: dict[str, Any])
     config = LlamaConfig(**SHAPES["wide"])
     args = TrainerArgs(lora_rank=8, **changes)
     model = AutoModelForCausalLM.from_config(config)
-    parameters = model.num_parameters()
+    shape = Shape.of(config, model)
     adapted = get_peft_model(
         model, LoraConfig(r=8, target_modules=lora_targets(model, args), task_type="CAUSAL_LM")
     )
     trained, _ = adapted.get_nb_trainable_parameters()
-    assert trained_parameters(Shape.of(config, parameters), args) == trained
+    assert trained_parameters(shape, args) == trained
 
 
 def test_what_is_there_beside_the_step_counts() -> None:
-    shape = Shape.of(LlamaConfig(**SHAPES["deep"]), 1_000_000)
+    shape = shape_of("deep")
     usual = predict(shape, TrainerArgs(), 1000)
     assert "reference" not in usual
     assert "key-value cache" not in usual
-    args = TrainerArgs(kl_penalty_coef=0.1, reference_model="tiny")
-    more = predict(shape, args, 1000, requests=4, max_seq_len=100)
-    assert more["reference"] == 4_000_000
+    args = TrainerArgs(
+        kl_penalty_coef=0.1, reference_model="tiny", max_seq_len=100, max_prompt_len=50
+    )
+    more = predict(shape, args, 1000, Surroundings(requests=4))
+    assert more["reference"] == 4 * shape.parameters
     # 4 requests of 7 pages, one more each, of 16 tokens; keys and values of 12 layers in float32.
     assert more["key-value cache"] == 4 * 8 * 16 * 2 * 384 * 12 * 4
     assert {name: more[name] for name in usual} == usual
 
 
+TOKENS = 256
+KINDS = [
+    pytest.param({"use_lora": lora, "bf16": bf16}, qwen, id=f"{lora=} {bf16=} {qwen=}")
+    for lora, bf16, qwen in [(True, True, True), (True, False, False), (False, True, False)]
+]
+
+
+def small_policy(folder: Path, settings: dict[str, Any], *, qwen: bool = False) -> Policy:
+    size = {**SHAPES["deep"], "num_hidden_layers": 3, "head_dim": 64}
+    config = Qwen3Config(**size) if qwen else LlamaConfig(**size)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    limits = {
+        "micro_batch_tokens": TOKENS,
+        "max_seq_len": TOKENS // 4,
+        "max_prompt_len": TOKENS // 8,
+    }
+    return Policy(str(folder), TrainerArgs(**{**limits, **settings}))
+
+
+def shape_and_samples(policy: Policy) -> tuple[Shape, list[Sample]]:
+    config = policy.weights.module.config
+    with torch.device("meta"):
+        shape = Shape.of(config, AutoModelForCausalLM.from_config(config))
+    return shape, samples(TOKENS // 4, 4, config.vocab_size)
+
+
+def size(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of tensors; those that share memory count once."""
+    stored = {
+        each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors
+    }
+    return sum(stored.values())
+
+
+@pytest.mark.parametrize(("settings", "qwen"), KINDS)
+def test_the_forward_pass_keeps_what_is_predicted(
+    settings: dict[str, Any], qwen: bool, tmp_path: Path
+) -> None:
+    policy = small_policy(tmp_path, settings, qwen=qwen)
+    shape, batch = shape_and_samples(policy)
+    own = {each.untyped_storage().data_ptr() for each in policy.model.parameters()}
+    kept: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        policy.accumulate(batch)
+    assert activations(shape, policy.args, TOKENS) == pytest.approx(size(kept), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"use_lora": False},
+        {"use_lora": False, "bf16": True},
+        {"use_lora": True, "bf16": True},
+    ],
+)
+def test_weights_and_optimizer_take_what_is_predicted(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    policy = small_policy(tmp_path, settings)
+    shape, batch = shape_and_samples(policy)
+    policy.accumulate(batch)
+    trained, found = policy.weights.trained, predict(shape, policy.args, TOKENS)
+    assert found["gradients"] == size(each.grad for each in trained if each.grad is not None)
+    policy.finish()
+    held = size([*policy.model.parameters(), *trained])
+    moments = size(
+        value
+        for state in policy.optimizer.state.values()
+        for value in state.values()
+        if value.dim() > 0
+    )
+    assert found["weights"] == held
+    assert found["optimizer"] == moments
+
+
+def test_what_is_offloaded_is_not_on_the_device() -> None:
+    shape, around = shape_of("wide"), Surroundings(cuda=True)
+    usual = predict(shape, TrainerArgs(use_lora=False, bf16=True), 512, around)
+    assert usual["weights"] == 6 * shape.parameters
+    args = TrainerArgs(use_lora=False, bf16=True, optim="adamw_offload")
+    less = predict(shape, args, 512, around)
+    assert less["weights"] == 2 * shape.parameters
+    assert not {"gradients", "optimizer", "optimizer step"} & less.keys()
+
+
 @pytest.mark.parametrize("gib", [1, 2, 4, 8])
 def test_the_budget_that_is_found_is_the_largest_that_fits(gib: int) -> None:
-    shape = Shape.of(LlamaConfig(**SHAPES["deep"]), 23_000_000)
+    shape = shape_of("deep")
     args = TrainerArgs(micro_batch_tokens="auto", batch_size=256)
     tokens = largest_budget(shape, args, gib * 2**30)
     assert args.max_seq_len <= tokens < CEILING
@@ -128,13 +234,9 @@ def test_the_budget_that_is_found_is_the_largest_that_fits(gib: int) -> None:
 
 
 def test_the_budget_that_is_found_has_bounds() -> None:
-    shape = Shape.of(LlamaConfig(**SHAPES["deep"]), 23_000_000)
+    shape = shape_of("deep")
     args = TrainerArgs(micro_batch_tokens="auto", batch_size=256)
     assert largest_budget(shape, args, 1) == args.max_seq_len
     assert CEILING - 256 < largest_budget(shape, args, 2**50) <= CEILING
     small = TrainerArgs(micro_batch_tokens="auto", batch_size=8)
     assert largest_budget(shape, small, 2**50) == 8 * small.max_seq_len
-
-
-def test_memory_that_is_free_is_that_of_this_machine() -> None:
-    assert 2**20 < free_memory() < 2**45
