@@ -26,7 +26,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}") from None
+        near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
+        raise ConfigError(f"there is no file {path}{'.' * bool(near)}{near}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -30,11 +30,11 @@ COMMANDS = {
     "sft": "fine-tune a model on saved traces, before RL",
     "export": "write a checkpoint as a model for transformers and vLLM",
     "check-template": "test a chat template on multi-turn conversations",
+    "doctor": "say what this machine and a TOML lack, and how to get it",
 }
 DESCRIPTION = "\n".join(
     [
         "Train a language model in an environment, or run a command (each has --help):",
-        "",
         *(f"  {name:<17}{text}" for name, text in COMMANDS.items()),
     ]
 )

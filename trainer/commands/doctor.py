@@ -1,0 +1,215 @@
+"""`vf-rl doctor`: what this machine can do, what is missing, and whether a TOML fits."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vf.runtime.command import DONE, FAILED, CommandParser, quiet_transformers, run_command
+from vf.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vf.trainer.installed import Check
+    from vf.trainer.settings.config import Config
+
+EXAMPLES = """\
+examples:
+  vf-rl doctor                               check this machine
+  vf-rl doctor run.toml                      and whether it can run this TOML
+  vf-rl doctor run.toml --gpu-memory 24      whether GPUs of 24 GB can
+
+Exit codes: 0 nothing needed is missing, 1 something is, 2 bad usage or config."""
+STYLES = {"ok": "green", "note": "yellow", "missing": "bold red"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = CommandParser(
+        prog="vf-rl doctor",
+        description="Say what this machine can do, what is missing, and how to get it.",
+        epilog=EXAMPLES,
+    )
+    add = parser.add_argument
+    add("config", nargs="?", type=Path, metavar="CONFIG.toml", help="a run to check it for")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
+    add(
+        "--gpu-memory",
+        type=_gigabytes,
+        metavar="GB",
+        help="predict the TOML's memory on GPUs of this size (1 GB is 10⁹ bytes); "
+        "this machine is not checked",
+    )
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    if args.config is None and (args.set or args.gpu_memory):
+        parser.error(f"{'--set' if args.set else '--gpu-memory'} needs a CONFIG.toml")
+    return run_command("vf-rl doctor", lambda: _doctor(args), extra="train")
+
+
+def _gigabytes(text: str) -> float:
+    try:
+        size = float(text)
+    except ValueError:
+        size = 0.0
+    if not 0 < size < 10**5:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size in GB, such as 24")
+    return size
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from vf.trainer.settings.load_config import load_config
+
+    console, config = Console(highlight=False), None
+    if args.config is not None:
+        config, notes = load_config(args.config, args.set)
+        for note in notes:
+            console.print(f"[yellow]note:[/yellow] {note}")
+    if config is not None and args.gpu_memory is not None:
+        return _show(console, _memory(config, args.gpu_memory), f"{args.config} fits")
+    fine = (
+        "no faults; a note is what some runs need" if config is None else f"{args.config} can run"
+    )
+    return _show(console, _checks(config), fine)
+
+
+def _checks(config: Config | None) -> Iterator[Check]:
+    """Yield the checks of this machine, and of a run on it."""
+    from vf.inference.settings import VllmSettings
+    from vf.trainer.installed import check_packages, check_vllm
+    from vf.trainer.machine import (
+        check_containers,
+        check_disk,
+        check_gpus,
+        check_machine,
+        visible_gpus,
+    )
+    from vf.trainer.processes.launch import narrow_devices
+
+    if config is not None:
+        yield from _try("devices", lambda: narrow_devices(config))
+    yield from check_machine()
+    if config is None:
+        yield check_disk(Path("runs"))
+    packages = check_packages(needed=config is not None)
+    yield packages
+    yield from check_gpus(visible_gpus())
+    settings = config.inference if config else None
+    served = isinstance(settings, VllmSettings) and settings.base_url is None
+    if settings is None or served:
+        yield check_vllm(
+            settings if isinstance(settings, VllmSettings) else VllmSettings(), needed=served
+        )
+    yield check_containers()
+    if config is not None and packages.level != "missing":
+        yield from _run(config)
+        yield from _memory(config)
+
+
+def _run(config: Config) -> Iterator[Check]:
+    """Yield the checks of what a run needs, beside memory."""
+    import asyncio
+
+    from vf.runtime.calling import call
+    from vf.trainer.learning.quantized import check_quantized
+    from vf.trainer.preflight import make_environment
+    from vf.trainer.processes.launch import check_devices, check_server_devices
+    from vf.trainer.watching.trackers import check_trackers
+
+    yield from _try("devices", lambda: check_devices(config), lambda: check_server_devices(config))
+    yield from _try(
+        "packages",
+        lambda: check_trackers(config.args.report_to),
+        lambda: check_quantized(config.args),
+    )
+    yield from _try(
+        "environment",
+        lambda: asyncio.run(call(make_environment(config).check)),
+        said=f"{config.env.id} has what it needs",
+    )
+
+
+def _memory(config: Config, gigabytes: float | None = None) -> Iterator[Check]:
+    """Yield what trainer and server are predicted to need, and whether it is there.
+
+    Args:
+        config: The run.
+        gigabytes: Of each GPU; by default, this machine's device.
+    """
+    from vf.trainer.installed import Check
+    from vf.trainer.learning.fit import Device, check_fit, disk_needed, plan_memory, settle
+    from vf.trainer.machine import check_disk
+    from vf.trainer.preflight import model_shape, read_model_config
+    from vf.trainer.watching.plan_text import describe_memory
+
+    quiet_transformers()
+    try:
+        shape = model_shape(read_model_config(config.model))
+    except ConfigError as error:
+        yield Check("model", str(error), "missing")
+        return
+    device = Device.here() if gigabytes is None else Device.of(gigabytes)
+    if not device.cuda and (config.trainer.gpus or getattr(config.inference, "gpus", None)):
+        said = "not predicted, for this run's GPUs are not here; say how large they are"
+        yield Check("memory", said, "note", "vf-rl doctor CONFIG.toml --gpu-memory GB")
+        return
+    config, budget = settle(config, shape, device)
+    memory = plan_memory(config, shape, device)
+    yield Check("model", f"{config.model}: {shape.parameters / 1e6:,.2f} M parameters")
+    for name, text in describe_memory(memory, config.args.max_seq_len):
+        yield Check(name, text)
+    if budget:
+        yield Check("micro-batch", budget)
+    if gigabytes is None:
+        yield check_disk(Path(config.args.output_dir), disk_needed(config, shape))
+    yield from _try("fits", lambda: check_fit(memory, config), said=f"on {device.name}")
+
+
+def _try(name: str, *bodies: Callable[[], None], said: str = "") -> Iterator[Check]:
+    """Yield a check for each error that bodies raise; or, if asked for, one that all is well."""
+    from vf.trainer.installed import Check
+
+    fine = True
+    for body in bodies:
+        try:
+            body()
+        except ConfigError as error:
+            fine = False
+            yield Check(name, str(error), "missing")
+    if fine and said:
+        yield Check(name, said)
+
+
+def _show(console: Console, checks: Iterator[Check], fine: str) -> int:
+    """Print a line for each check, as it is made, and return the exit code."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    missing = 0
+    for check in checks:
+        row = Table.grid(padding=(0, 2, 0, 0))
+        row.add_column(width=7, no_wrap=True)
+        row.add_column(width=11, no_wrap=True)
+        row.add_column(overflow="fold")
+        style = STYLES[check.level]
+        row.add_row(
+            f"[{style}]{check.level}[/{style}]", f"[bold]{check.name}[/bold]", escape(check.said)
+        )
+        console.print(row)
+        if check.fix:  # on a line of its own, whole: it is to be copied
+            console.print(f"{'':22}[cyan]{escape(check.fix)}[/cyan]", soft_wrap=True)
+        missing += check.level == "missing"
+    if not missing:
+        console.print(f"[green]{escape(fine)}[/green]")
+        return DONE
+    console.print(f"[red]missing: {missing}[/red]")
+    return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
