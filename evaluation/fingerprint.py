@@ -6,16 +6,18 @@ two versions of an environment never end up in one mean.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
 from typing import Any
 
 from vf.environments.environment import Environment
 from vf.environments.registry import ENTRY_POINT_GROUP
 from vf.runtime.describe import Description
 
-FORMAT = 1  # of the description; one of another cannot be compared
+FORMAT = 2  # of the description; one of another cannot be compared
 LIMITS = ("max_turns", "max_tokens", "timeout", "tool_timeout")
 # Described by their values, not by the code that sets them. What `tasks` gives has its own digest,
 # and `oracle` has no part in an evaluation.
@@ -52,8 +54,14 @@ def describe_environment(environment: Environment) -> dict[str, Any]:
         for name, value in getattr(environment.rubric, "__dict__", {}).items()
         if not name.startswith("_")
     }
+    attributes = {
+        name: value
+        for name, value in sorted(vars(environment).items())
+        if not name.startswith("_") and name not in BY_VALUE
+    }
     return {
         "class": code.of(type(environment)),
+        "attributes": code.of(attributes),
         "system_prompt": environment.system_prompt,
         "limits": {name: getattr(environment, name) for name in LIMITS},
         "tools": {tool["function"]["name"]: tool["function"] for tool in tools},
@@ -85,10 +93,23 @@ def _follower(module: str) -> Any:
             return True
         if top in sys.stdlib_module_names:
             return name == "__main__"
-        file = str(getattr(sys.modules.get(top), "__file__", None) or "")
-        return bool(file) and not {"site-packages", "dist-packages"} & set(file.split("/"))
+        places = _places(top)
+        return any(not {"site-packages", "dist-packages"} & set(Path(p).parts) for p in places)
 
     return follows
+
+
+def _places(module: str) -> list[str]:
+    """Return where a module lies: its file, or the folders of a package without a file."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:  # made while the program runs
+        return [file] if (file := getattr(sys.modules.get(module), "__file__", None)) else []
+    if spec.origin and spec.has_location:
+        return [spec.origin]
+    return [*(spec.submodule_search_locations or ())]
 
 
 def _opens(follows: Any) -> Any:

@@ -13,7 +13,8 @@ import hashlib
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Collection, Iterable
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import PurePath
@@ -27,10 +28,12 @@ from types import (
 )
 from typing import Any
 
-from vf.runtime.source_code import Source, code_of, module_text, source_of
+from vf.runtime.source_code import Source, code_of, fields_of, module_source, source_of
 
 _MOST_TEXT = 4000  # characters of a constant; a longer one is given by its digest
 _MOST_DEPTH = 12
+# Of the standard library: types whose instances are what they are made of.
+_PLAIN = ("builtins", "collections", "datetime", "decimal", "fractions", "operator", "string")
 _SECRET = re.compile(r"(^|[_-])(api_?key|key|token|secret|password|authorization)$", re.IGNORECASE)
 
 
@@ -100,7 +103,7 @@ class Description:
                 return self._function(value)
             case MethodType():
                 return {"method": self.of(value.__func__), "of": self.of(value.__self__)}
-            case functools.partial():
+            case functools.partial() | functools.partialmethod():
                 return {
                     "partial": self.of(value.func),
                     "args": self.of(value.args),
@@ -133,11 +136,23 @@ class Description:
             try:
                 view = memoryview(value)  # of bytes, or of an array
             except (TypeError, ValueError, BufferError):
-                return f"({_type_name(value)})"
+                return self._plain(value)
             data = b"" if view.format == "O" else view.tobytes()  # not the addresses of objects
             return f"({_type_name(value)} of {view.nbytes} bytes, {_digest(data)})"
         self._class(kind)
         return {"type": _type_name(value), **self._named(sorted(held.items()))}
+
+    def _plain(self, value: Any) -> Any:
+        """Return what pickle would keep of a value, if that is all there is to it."""
+        try:
+            reduced = value.__reduce_ex__(4) if type(value).__module__ in _PLAIN else ""
+        except TypeError:  # a generator, say
+            reduced = ""
+        if isinstance(reduced, str):
+            return f"({_type_name(value)})"
+        _, *parts = reduced  # from the fourth on, they are iterators over what it holds
+        held = [self.of(part if at < 2 or part is None else [*part]) for at, part in enumerate(parts)]
+        return {"type": _type_name(value), "holds": held}
 
     def _function(self, fn: FunctionType) -> Any:
         name = _name(fn)
@@ -150,7 +165,8 @@ class Description:
         held = {
             "defaults": self.of(list(fn.__defaults__ or ())),
             "keywords": self._named((fn.__kwdefaults__ or {}).items()),
-            "holds": self._named((key, _content(cell)) for key, cell in cells),
+            "holds": self._named((k, _content(cell)) for k, cell in cells if k != "__class__"),
+            "attributes": self._named((k, v) for k, v in vars(fn).items() if k[:2] != "__"),
         }
         held = {key: each for key, each in held.items() if each}
         return {"function": name, **held} if held else name
@@ -162,42 +178,52 @@ class Description:
         source = source_of(fn, without)
         if source is None:
             self._add(_name(fn), f"(no source) {_digest(code_of(fn).encode())}")
-            source = Source("", tuple(fn.__code__.co_names), ())
+            source = Source("", tuple(fn.__code__.co_names))
         else:
             self._add(_name(fn), source.text)
         for name in source.names:
-            self._add_used(fn, name)
-        for name in source.imports:
-            self._add_imported(fn, name)
+            self._add_used(fn.__globals__, fn.__module__, name)
+        package = fn.__globals__.get("__package__") or ""
+        for name, parts in source.imports:
+            self._add_imported(package, name, parts)
 
-    def _add_used(self, fn: FunctionType, name: str) -> None:
-        """Describe what a function takes from its module: other functions, and constants."""
+    def _add_used(self, names: Mapping[str, Any], module: str, name: str) -> None:
+        """Describe what code takes from its module: functions, classes, and constants."""
         first, *rest = name.split(".")
-        if first in fn.__code__.co_freevars or first not in fn.__globals__:
-            return  # told with the function, or a builtin
-        value, module = fn.__globals__[first], fn.__module__
+        if first not in names:
+            return  # a builtin
+        value = names[first]
         while isinstance(value, ModuleType) and rest and self._follows(value.__name__):
             module, first = value.__name__, rest.pop(0)
             value = getattr(value, first, None)
         if isinstance(value, FunctionType | type):
             if self._follows(value.__module__):
-                self.of(value)
+                self._add_held(f"{module}:{first}", self.of(value))
         elif not isinstance(value, ModuleType | BuiltinFunctionType):
             self._add(f"{module}:{first}", self.of(value))
 
-    def _add_imported(self, fn: FunctionType, name: str) -> None:
-        """Describe a module that is only imported while a function runs."""
-        package = fn.__globals__.get("__package__") or ""
+    def _add_imported(self, package: str, name: str, parts: Iterable[str] = ()) -> None:
+        """Describe a module that is only imported while a function runs, and what it imports."""
         try:
             absolute = importlib.util.resolve_name(name, package)
-            if not absolute or not self._follows(absolute):
+            spec = importlib.util.find_spec(absolute) if self._follows(absolute) else None
+            if spec is None:
                 return
-            spec = importlib.util.find_spec(absolute)
-            if spec is not None and spec.origin and spec.origin.endswith(".py"):
-                with open(spec.origin, encoding="utf-8") as file:
-                    self._add(absolute, module_text(file.read()))
+            if spec.submodule_search_locations is not None:  # a package: its modules may be meant
+                package = absolute
+                for part in parts:
+                    self._add_imported("", f"{absolute}.{part}")
+            else:
+                package = absolute.rpartition(".")[0]
+            if absolute in self.code or not (spec.origin or "").endswith(".py"):
+                return
+            with open(str(spec.origin), encoding="utf-8") as file:
+                source = module_source(file.read())
         except (ImportError, ValueError, OSError, SyntaxError):
             return  # whoever calls the function will hear of it
+        self._add(absolute, source.text)
+        for each, inner in source.imports:
+            self._add_imported(package, each, inner)
 
     def _class(self, kind: type) -> str:
         name = f"{kind.__module__}:{kind.__qualname__}"
@@ -207,19 +233,30 @@ class Description:
             for key, member in sorted(vars(kind).items()):
                 if key not in without:
                     self._add_member(name, key, member, without)
+            if not without and (fields := fields_of(kind)) is not None:
+                self._add(f"{name} fields", fields.text)
+                for used in fields.names:
+                    self._add_used(vars(sys.modules[kind.__module__]), kind.__module__, used)
             for base in kind.__bases__:
                 self._class(base)
         return name
 
     def _add_member(self, name: str, key: str, member: Any, without: Collection[str]) -> None:
-        inner = _inside(member)
         dunder = key.startswith("__")
-        if isinstance(inner, FunctionType):
-            made = dunder and inner.__code__.co_filename == "<string>"  # by dataclass
-            if self._follows(_home(inner)) and not made:
-                self._add_function(inner, without)
-        elif not (dunder or key.startswith("_abc") or isinstance(inner, MemberDescriptorType)):
-            self._add(f"{name}.{key}", self.of(member))
+        for inner in _parts(member):
+            if isinstance(inner, FunctionType):
+                made = dunder and inner.__code__.co_filename == "<string>"  # by dataclass
+                if self._follows(_home(inner)) and not made:
+                    # Values that `__init__` sets are described; those of `reset` are not known.
+                    self._add_function(inner, without if key == "__init__" else ())
+                    self._add_held(f"{name}.{key}", self.of(inner))
+            elif not (dunder or key.startswith("_abc") or isinstance(inner, MemberDescriptorType)):
+                self._add(f"{name}.{key}", self.of(member))
+
+    def _add_held(self, name: str, described: Any) -> None:
+        """Note what a function holds beside its code."""
+        if isinstance(described, dict):
+            self._add(f"{name} holds", {k: v for k, v in described.items() if k != "function"})
 
     def _add(self, name: str, what: Any) -> None:
         """Note a piece of code; lambdas share a name."""
@@ -228,6 +265,13 @@ class Description:
             number += 1
             key = f"{name} ({number})"
         self.code[key] = what
+
+
+def _parts(member: Any) -> list[Any]:
+    """Return the functions of a member of a class; itself, if it is none."""
+    if isinstance(member, property):
+        return [each for each in (member.fget, member.fset, member.fdel) if each is not None]
+    return [_inside(member)]
 
 
 def _inside(value: Any) -> Any:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import linecache
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FunctionType
 
+Imports = tuple[tuple[str, tuple[str, ...]], ...]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -22,13 +24,14 @@ class Source:
 
     Attributes:
         text: It, without what does nothing.
-        names: Names that it uses and does not define, attributes included: ``"math.sqrt"``.
-        imports: Modules that it imports while it runs, as they are written.
+        names: Names that it may take from its module, attributes included: ``"math.sqrt"``.
+        imports: Modules that it imports while it runs, as they are written, with the names that
+            it takes from each.
     """
 
     text: str
     names: tuple[str, ...]
-    imports: tuple[str, ...]
+    imports: Imports = ()
 
 
 def source_of(fn: FunctionType, without: Collection[str] = ()) -> Source | None:
@@ -53,11 +56,30 @@ def source_of(fn: FunctionType, without: Collection[str] = ()) -> Source | None:
         return None
     # Parsed again, for what is left out is cut from the tree.
     trees = [_Cut(without).visit(ast.parse(ast.unparse(node))) for node in found]
+    loaded = set(_loaded(code))
+    names = {name for tree in trees for name in _names(tree) if name.partition(".")[0] in loaded}
     return Source(
         "\n".join(ast.unparse(tree) for tree in trees),
-        tuple(sorted({name for tree in trees for name in _free_names(tree)})),
-        tuple(sorted({name for tree in trees for name in _imports(tree)})),
+        tuple(sorted(names)),
+        tuple(sorted({each for tree in trees for each in _imports(tree)})),
     )
+
+
+def fields_of(kind: type) -> Source | None:
+    """Return the annotated attributes of a class, as a dataclass has them; None without any."""
+    if not vars(kind).get("__annotations__"):
+        return None
+    file = str(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
+    linecache.checkcache(file)
+    fields = [
+        statement
+        for node in ast.walk(_tree("".join(linecache.getlines(file))))
+        if isinstance(node, ast.ClassDef) and node.name == kind.__name__
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+    ]
+    names = {name for field in fields for name in _names(field)}
+    return Source("\n".join(map(ast.unparse, fields)), tuple(sorted(names)))
 
 
 def code_of(fn: FunctionType) -> str:
@@ -68,9 +90,18 @@ def code_of(fn: FunctionType) -> str:
     return _instructions(fn.__code__)
 
 
-def module_text(text: str) -> str:
+def module_source(text: str) -> Source:
     """Return the source of a whole module without comments, formatting and docstrings."""
-    return ast.unparse(_Cut(()).visit(ast.parse(text)))
+    tree = _Cut(()).visit(ast.parse(text))
+    return Source(ast.unparse(tree), (), tuple(sorted(set(_imports(tree)))))
+
+
+def _loaded(code: CodeType) -> Iterator[str]:
+    """Yield the names that a function, and those in it, take from elsewhere."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _loaded(constant)
 
 
 def _instructions(code: CodeType) -> str:
@@ -89,16 +120,20 @@ def _instructions(code: CodeType) -> str:
 def _nodes(text: str) -> dict[int, list[ast.AST]]:
     """Return the functions of a file by the line that Python says they begin on."""
     found: dict[int, list[ast.AST]] = {}
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return found
-    for node in ast.walk(tree):
+    for node in ast.walk(_tree(text)):
         if isinstance(node, FUNCTIONS):
             decorators = getattr(node, "decorator_list", [])
             line = min([node.lineno, *(each.lineno for each in decorators)])
             found.setdefault(line, []).append(node)
     return found
+
+
+@lru_cache(maxsize=64)
+def _tree(text: str) -> ast.AST:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 def _at_its_place(lambdas: list[ast.AST], code: CodeType) -> list[ast.AST]:
@@ -155,14 +190,9 @@ class _Cut(ast.NodeTransformer):
         )
 
 
-def _free_names(tree: ast.AST) -> Iterator[str]:
-    own = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    own |= {
-        node.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
-    }
-    inner: set[int] = set()  # the parts of names that were told already
+def _names(tree: ast.AST) -> Iterator[str]:
+    """Yield the names in a piece of code, with their attributes."""
+    inner: set[int] = set()  # the parts of names that were yielded already
     for node in ast.walk(tree):
         if id(node) in inner or not isinstance(node, ast.Name | ast.Attribute):
             continue
@@ -171,13 +201,14 @@ def _free_names(tree: ast.AST) -> Iterator[str]:
             parts.append(base.attr)
             base = base.value  # type: ignore[assignment]
             inner.add(id(base))
-        if isinstance(base, ast.Name) and base.id not in own:
+        if isinstance(base, ast.Name):
             yield ".".join([base.id, *reversed(parts)])
 
 
-def _imports(tree: ast.AST) -> Iterator[str]:
+def _imports(tree: ast.AST) -> Iterator[tuple[str, tuple[str, ...]]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
+            yield from ((name.name, ()) for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield "." * node.level + (node.module or "")
+            names = tuple(sorted(name.name for name in node.names))
+            yield "." * node.level + (node.module or ""), names
