@@ -151,7 +151,9 @@ class Description:
         if isinstance(reduced, str):
             return f"({_type_name(value)})"
         _, *parts = reduced  # from the fourth on, they are iterators over what it holds
-        held = [self.of(part if at < 2 or part is None else [*part]) for at, part in enumerate(parts)]
+        held = [
+            self.of(part if at < 2 or part is None else [*part]) for at, part in enumerate(parts)
+        ]
         return {"type": _type_name(value), "holds": held}
 
     def _function(self, fn: FunctionType) -> Any:

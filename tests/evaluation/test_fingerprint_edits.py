@@ -87,8 +87,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
     "what a decorator of a helper was given": (
         {
             "mine.py": source(
-                "def times(k):\n    def deco(fn):\n        return lambda: k * fn()\n    return deco\n"
-                "@times(0.25)\ndef one(): return 1.0\ndef score(trace): return one()\n"
+                "def times(k):\n    def deco(fn):\n        return lambda: k * fn()\n"
+                "    return deco\n@times(0.25)\ndef one(): return 1.0\ndef score(trace): return one()\n"
             )
         },
         "mine.py",
@@ -124,7 +124,11 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         "0.25",
     ),
     "a global beside a local variable of that name": (
-        {"mine.py": source("K = 0.25\ndef score(t):\n    max([1], key=lambda K: K)\n    return K\n")},
+        {
+            "mine.py": source(
+                "K = 0.25\ndef score(t):\n    max([1], key=lambda K: K)\n    return K\n"
+            )
+        },
         "mine.py",
         "0.25",
     ),
@@ -132,7 +136,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         {
             "mine.py": source(
                 "from dataclasses import dataclass, field\n"
-                "@dataclass(slots=True)\nclass G:\n    k: float = field(default_factory=lambda: 0.25)\n"
+                "@dataclass(slots=True)\nclass G:\n"
+                "    k: float = field(default_factory=lambda: 0.25)\n"
                 "def score(trace): return G().k\n"
             )
         },
