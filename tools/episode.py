@@ -24,11 +24,13 @@ class Episode(Protocol):
 
     Attributes:
         turn: Zero-based turn of the reply whose calls are run.
+        timeout: Seconds for the whole rollout.
         tool_timeout: Seconds for one tool call.
         timing: Seconds of this episode by phase.
     """
 
     turn: int
+    timeout: float
     tool_timeout: float
     timing: dict[str, float]
 

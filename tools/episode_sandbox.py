@@ -18,6 +18,7 @@ Result = TypeVar("Result")
 Run: TypeAlias = Callable[[Sandbox, float], Awaitable[ExecResult]]
 
 TURN_SHARE = 0.5  # of the tool timeout, for all calls of one turn together
+EPISODE_SHARE = 0.5  # of the rollout's timeout, for all calls together: who sleeps is scored, too
 PATIENCE = 90.0  # seconds, past a call's own limit, until a sandbox must have answered
 
 
@@ -52,7 +53,8 @@ class EpisodeSandbox:
         self._closed = False
         self._files: dict[str, str | bytes] = {}
         self._turn = -1
-        self._spent = 0.0
+        self._spent = 0.0  # seconds of this turn
+        self._spent_before = 0.0  # of the turns before it
 
     @classmethod
     def of(cls, episode: Episode, source: SandboxSource) -> EpisodeSandbox:
@@ -103,8 +105,10 @@ class EpisodeSandbox:
     async def run(self, episode: Episode, run: Run, timeout: float) -> ExecResult:
         """Run code, for no longer than ``timeout`` and what is left of the turn's time.
 
-        All calls of one turn together get half of the environment's ``tool_timeout``. The clock of
-        the tool call stands still meanwhile, as in :meth:`use`.
+        All calls of one turn together get half of the environment's ``tool_timeout``, and those of
+        an episode half of its ``timeout``: code that sleeps cannot use up the rollout's time, and
+        so keep it from being scored. The clock of the tool call stands still meanwhile, as in
+        :meth:`use`.
 
         Args:
             episode: Whose turn it is.
@@ -117,10 +121,14 @@ class EpisodeSandbox:
         """
         async with self._next() as sandbox:
             if episode.turn != self._turn:
+                self._spent_before += self._spent
                 self._turn, self._spent = episode.turn, 0.0
-            limit = min(timeout, TURN_SHARE * episode.tool_timeout - self._spent)
+            of_turn = TURN_SHARE * episode.tool_timeout - self._spent
+            of_episode = EPISODE_SHARE * episode.timeout - self._spent_before - self._spent
+            limit = min(timeout, of_turn, of_episode)
             if limit <= 0:
-                said = "Not run: the calls of this turn have used up their time."
+                whole = "episode" if of_episode <= 0 else "turn"
+                said = f"Not run: the calls of this {whole} have used up their time."
                 result = ExecResult(124, stderr=said, timed_out=True)
             else:
                 try:
