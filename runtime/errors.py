@@ -11,7 +11,8 @@ VfError
     ├── EnvironmentFailure reset, step or close raised or timed out
     ├── SandboxError       the sandbox failed, and not through what ran in it
     ├── RubricError        a scoring function raised or returned something out of range
-    │   └── ScoringTimeout one ran out of time in its process, and was killed
+    │   └── ScoringDied    its process ended in the middle of the call
+    │       └── ScoringTimeout  for it ran out of time, and was killed
     └── TrainingError      the training loop cannot continue
 """
 
@@ -85,7 +86,11 @@ class RubricError(InfrastructureError):
     boundary = "rubric"
 
 
-class ScoringTimeout(RubricError):
+class ScoringDied(RubricError):
+    """The process of a scoring function ended in the middle of the call: memory, or a crash."""
+
+
+class ScoringTimeout(ScoringDied):
     """A scoring function ran out of time in its process, and was killed."""
 
 

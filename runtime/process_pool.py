@@ -26,7 +26,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar, overload
 
-from vf.runtime.errors import ConfigError, RubricError, ScoringTimeout
+from vf.runtime.errors import ConfigError, RubricError, ScoringDied, ScoringTimeout
 from vf.runtime.process_worker import RAISED, STARTED
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,6 +53,7 @@ async def run_in_process(
 
     Raises:
         ScoringTimeout: It took longer than ``timeout``, and was killed.
+        ScoringDied: Its process ended in the middle of the call.
         RubricError: It raised, ended its process, or something could not be pickled. The message
             names the function.
         asyncio.CancelledError: The caller gave up; the function is killed.
@@ -219,7 +220,7 @@ class _Worker:
                 self.process.wait(1.0)  # for its own exit code
             self.kill()
             self.died_idle = self._answered and not started
-            raise RubricError(
+            raise (ScoringDied if started else RubricError)(
                 f"{job.name!r}: its process ended in the middle, with exit code "
                 f"{self.process.returncode} (-9 is a kill, perhaps because memory ran out)"
             ) from error

@@ -12,7 +12,7 @@ from vf.environments.generated import split_sizes
 from vf.inference.models.scripted_model import Script
 from vf.rubrics.rubric import Rubric
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, RubricError, ScoringTimeout, did_you_mean
+from vf.runtime.errors import ConfigError, RubricError, ScoringDied, did_you_mean
 from vf.runtime.extras import check_version, load
 from vf.runtime.process_pool import run_in_process
 from vf.runtime.seeding import derive_seed
@@ -123,7 +123,7 @@ class ReasoningGym(Environment):
         work = (problems.dataset_class, problems.config, entry)
         try:
             found = await run_in_process(score, *work, answer, timeout=self.score_timeout)
-        except ScoringTimeout:  # the answer's doing, unless it takes as long without one
+        except ScoringDied:  # the answer's doing, unless it takes as long without one
             await run_in_process(score, *work, None, timeout=self.score_timeout)
             found = 0.0
         return float(found)

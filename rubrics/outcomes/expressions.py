@@ -16,7 +16,7 @@ from vf.rubrics.outcomes.extract import (
     stated_answers,
     wrong_answer,
 )
-from vf.runtime.errors import ConfigError, ScoringTimeout
+from vf.runtime.errors import ConfigError, ScoringDied
 from vf.runtime.process_pool import run_in_process
 from vf.traces.trace import Trace
 
@@ -37,7 +37,7 @@ def math_equal(
 
     ``task.answer`` is LaTeX or a plain expression (``\frac{1}{2}``, ``0.5``, ``(x-1)(x+1)``), or
     a number. Compared by Math-Verify in another process, for some expressions would take
-    forever (``9^{9^{9^9}}``): an answer that is not settled in time is worth 0.
+    forever or all memory (``9^{9^{9^9}}``): an answer that is not settled is worth 0.
 
     Range: 0 or 1.
 
@@ -83,7 +83,7 @@ def math_equal(
             stated = []  # some are not one expression; the golden one is looked at all the same
         try:
             equal = await run_in_process(_all_equal, golden, stated, precision, timeout=timeout)
-        except ScoringTimeout:  # the answer's doing, unless the golden one is as slow with any
+        except ScoringDied:  # the answer's doing, unless the golden one does that with any
             await run_in_process(_all_equal, golden, ["0"], precision, timeout=timeout)
             return 0.0
         if equal is None:

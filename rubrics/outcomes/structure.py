@@ -13,7 +13,7 @@ from vf.rubrics.outcomes.extract import (
     read_json,
     stated_answers,
 )
-from vf.runtime.errors import ConfigError, RubricError, ScoringTimeout
+from vf.runtime.errors import ConfigError, RubricError, ScoringDied
 from vf.runtime.process_pool import run_in_process
 from vf.traces.trace import Trace
 
@@ -82,7 +82,7 @@ def json_schema(
             return float(_fits(found, texts))
         try:
             return float(await run_in_process(_fits, found, texts, timeout=timeout))
-        except ScoringTimeout:
+        except ScoringDied:
             return 0.0
 
     return json_schema

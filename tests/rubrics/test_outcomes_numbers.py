@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rubrics.one_answer import answered, score
-from vf.rubrics.outcomes import marked, math_equal, numeric, whole_message
+from tests.runtime.worker_functions import dies_of_a_bomb
+from vf.rubrics.outcomes import expressions, marked, math_equal, numeric, whole_message
 from vf.rubrics.outcomes.numbers import only_number
 from vf.runtime.errors import ConfigError, RubricError
 
@@ -316,6 +317,15 @@ def test_an_expression_that_takes_for_ever_is_wrong_and_holds_up_nobody() -> Non
     value, beats = asyncio.run(run())
     assert value == 0.0
     assert beats >= 20
+
+
+def test_an_expression_that_ends_the_process_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that takes all memory does: else it would leave its rollout without a reward."""
+    monkeypatch.setattr(expressions, "_all_equal", dies_of_a_bomb)
+    assert score(MATH, r"\boxed{bomb}", "5") == 0.0
+    assert score(MATH, r"\boxed{5}", "5") == 1.0
+    with pytest.raises(RubricError, match="its process ended"):  # here it is not the answer's doing
+        score(MATH, r"\boxed{5}", "bomb")
 
 
 @pytest.mark.parametrize("answer", [None, True, ["5"], r"\frac{", "", "5} {6"])

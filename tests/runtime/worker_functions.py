@@ -19,6 +19,13 @@ def process_id(trace: vf.Trace | None = None) -> int:
     return os.getpid()
 
 
+def dies_of_a_bomb(golden: str, stated: list[str], precision: int) -> bool:
+    """Compare answers as Math-Verify does, but that one of them ends the process."""
+    if "bomb" in (golden, *stated):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return stated == [golden]
+
+
 def raises(message: str) -> None:
     raise KeyError(message)
 
