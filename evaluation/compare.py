@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -13,9 +14,14 @@ import pydantic_core
 
 from vf.evaluation.estimators import Estimate, mean_of_tasks
 from vf.evaluation.eval_config import slug
+from vf.evaluation.fingerprint import FORMAT
+from vf.evaluation.refusal import told_differences
+from vf.evaluation.results import read_config
 from vf.evaluation.tally import SOLVED
 from vf.runtime.errors import ConfigError
 from vf.traces.store import TraceStore
+
+MOST_DIFFERENCES = 6  # of how the two were measured, in the notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class Comparison:
         model_b: Who was measured in the second.
         rows: ``reward`` and ``success``, of the rollouts that were scored; and, where some were
             not, ``reward_of_all`` and ``success_of_all``, in which those count as 0.
-        notes: What was left out.
+        notes: What was left out, and how the two were measured differently.
     """
 
     environment: str
@@ -99,11 +105,44 @@ def compare(a: Path, b: Path) -> list[Comparison]:
         raise ConfigError(
             f"{a} and {b} have no environment in common: {', '.join(here)} and {', '.join(there)}"
         )
-    return [
+    found = [
         _compare(environment, pair, first, second)
         for environment in environments
         for pair in _pairs(environment, first, second, a, b)
     ]
+    for each in found:
+        each.notes += _measured_differently(each.environment, a, b)
+    return found
+
+
+def _measured_differently(environment: str, a: Path, b: Path) -> list[str]:
+    """Return in what the environment and the settings of two results folders differ.
+
+    Its models may differ, and the seed: that is what a comparison is for.
+    """
+    ours, theirs = (_recorded(path, environment) for path in (a, b))
+    if not ours or not theirs:
+        return []
+    lines = [line.strip() for line in told_differences(ours, theirs)]
+    more = len(lines) - MOST_DIFFERENCES
+    return [
+        *(f"measured differently (A → B): {line}" for line in lines[:MOST_DIFFERENCES]),
+        *([f"and {more} more differences"] if more > 0 else []),
+    ]
+
+
+def _recorded(path: Path, environment: str) -> dict[str, Any]:
+    """Return how an environment was measured, as the results folder says that a path is in."""
+    for folder in (path, *path.absolute().parents[:3]):
+        with suppress(ConfigError):
+            found = read_config(folder)
+            described = found.get("environments", {}).get(environment)
+            if found.get("format") != FORMAT or described is None:
+                continue
+            apart = ("models", "environments", "seed")
+            settings = {k: v for k, v in found.get("settings", {}).items() if k not in apart}
+            return {**described, "settings": settings}
+    return {}
 
 
 def _pairs(

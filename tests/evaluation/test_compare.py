@@ -16,6 +16,7 @@ from tests.evaluation.commands import call
 from vf.evaluation.compare import compare
 from vf.evaluation.estimators import mean_of_tasks, t_quantile
 from vf.evaluation.eval_config import slug
+from vf.evaluation.fingerprint import FORMAT
 from vf.evaluation.results import mark
 from vf.traces.trace import Failure, Score
 
@@ -100,6 +101,25 @@ def test_tasks_that_only_share_an_id_are_not_the_same(tmp_path: Path) -> None:
     b = write(tmp_path / "b", {"1": [1.0]}, prompt="another question")
     with pytest.raises(vf.ConfigError, match="no task was scored in both evaluations"):
         compare(a, b)
+
+
+def test_a_difference_in_how_the_two_were_measured_is_said(tmp_path: Path) -> None:
+    sides = []
+    for name, prompt, temperature in (("a", "Be brief.", 1.0), ("b", "Be quick.", 0.5)):
+        sides.append(write(tmp_path / name, {"t": [1.0]}))
+        config = {
+            "format": FORMAT,
+            "settings": {"temperature": temperature, "seed": len(sides), "models": [name]},
+            "environments": {"e": {"system_prompt": prompt}},
+        }
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    (found,) = compare(sides[0], sides[1] / "e" / "m")
+    assert found.notes == [
+        "measured differently (A → B): settings.temperature: 1.0 → 0.5",
+        'measured differently (A → B): system_prompt: "Be brief." → "Be quick."',
+    ]
+    (same,) = compare(sides[0], sides[0])
+    assert same.notes == []
 
 
 def test_models_are_paired_by_name_or_where_there_is_one_each(tmp_path: Path) -> None:
