@@ -88,7 +88,8 @@ EDITS: dict[str, tuple[dict[str, str], str, str]] = {
         {
             "mine.py": source(
                 "def times(k):\n    def deco(fn):\n        return lambda: k * fn()\n"
-                "    return deco\n@times(0.25)\ndef one(): return 1.0\ndef score(trace): return one()\n"
+                "    return deco\n@times(0.25)\ndef one(): return 1.0\n"
+                "def score(trace): return one()\n"
             )
         },
         "mine.py",
