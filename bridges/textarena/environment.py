@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import shorten
 from typing import Any
 
 from vf.bridges.seeded_games import GlobalRandom, check_returns, game_seeds, share_of
@@ -30,6 +32,16 @@ SUPPORTED = ("0.7.4", "0.8")
 _MOST_MOVES = 1000  # of opponents, until it is the model's turn again
 _NOTHING_NEW = "It is your turn again."
 _GAME = -1  # the sender of what the game itself says
+# What a game's own code raises at a move that its author did not think of. What else it may raise
+# comes from elsewhere, such as an API that it asks.
+_BUGS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
+    *(RecursionError, TypeError, ValueError, re.error),
+)
+
+
+class _CannotTake(Exception):
+    """The game's code raised an error at a move of the model's."""
 
 
 class TextArena(Environment):
@@ -47,7 +59,9 @@ class TextArena(Environment):
 
     ``(worst, best)`` is ``(0, 1)`` for games of one player, where TextArena gives the share that
     was solved, and ``(-1, 1)`` for others, where it gives -1, 0 or 1 for a loss, a draw or a win
-    (and ranks in between). A game that a limit of ours ended has no reward, and is worth 0.
+    (and ranks in between). A game that a limit of ours ended has no reward, and is worth 0. A move
+    of the model's at which the game's own code raises an error loses the game with the worst
+    reward: else the model could choose, by such a move, not to be scored.
 
     A task is a seed and a seat: the game begins with ``task.info["seed"]``, whatever runs beside
     it. No seed is in both splits. ``Trace.info["textarena"]`` holds the ``seat`` and, at the end,
@@ -155,8 +169,13 @@ class TextArena(Environment):
 
     async def step(self, reply: Message) -> Step:
         """Make the model's move, and those of the others until it is its turn again."""
-        done, told = await self._go_on(reply.content)
         record: dict[str, Any] = {"seat": self._seat}
+        try:
+            done, told = await self._go_on(reply.content)
+        except _CannotTake as error:
+            worst, _ = self.returns
+            record |= {"reward": worst, "reason": str(error), "invalid_move": True}
+            return Step(reward=worst, terminated=True, info={"textarena": record})
         if not done:
             return Step(told, info={"textarena": record})
         rewards, info = await call(self._env.close)
@@ -193,9 +212,18 @@ class TextArena(Environment):
 
         Returns:
             Whether the game is over, and what is new to the model.
+
+        Raises:
+            _CannotTake: The game's code raised an error at the model's move.
         """
-        for _ in range(_MOST_MOVES):
-            done, seat, told = await call(self._advance, move)
+        for number in range(_MOST_MOVES):
+            try:
+                done, seat, told = await call(self._advance, move)
+            except _BUGS as error:
+                if number or move is None:  # not at the model's move
+                    raise
+                said = shorten(f"{type(error).__name__}: {error}", 300)
+                raise _CannotTake(f"the game's code failed at the move: {said}") from error
             if done or seat == self._seat:
                 return done, told
             move = await self._others[seat].move(told)

@@ -244,6 +244,17 @@ def test_a_policy_that_fails_is_no_reward() -> None:
     assert "no move to be had" in trace.error.message
 
 
+def test_a_move_at_which_the_game_itself_fails_loses_it() -> None:
+    """Else a model could choose by it not to be scored."""
+    environment = TextArena("GuessTheNumber-v0")
+    trace = run(environment, first(environment), ["[10]", f"[{'9' * 5000}]"])
+    assert trace.error is None
+    assert trace.reward == 0.0
+    assert trace.stop_reason is StopReason.TERMINATED
+    assert trace.info["textarena"]["invalid_move"] is True
+    assert "failed at the move: ValueError: Exceeds the limit" in trace.info["textarena"]["reason"]
+
+
 def test_a_limit_of_ours_is_worth_nothing_and_is_a_truncation() -> None:
     environment = TextArena("TicTacToe-v0", opponent=LET, seat=0, max_turns=2)
     trace = run(environment, first(environment), WIN)
