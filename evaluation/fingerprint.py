@@ -15,7 +15,7 @@ from typing import Any
 
 from vf.environments.environment import Environment
 from vf.environments.registry import ENTRY_POINT_GROUP
-from vf.runtime.describe import Description
+from vf.runtime.describe import Description, is_secret
 
 FORMAT = 2  # of the description; one of another cannot be compared
 LIMITS = ("max_turns", "max_tokens", "timeout", "tool_timeout")
@@ -31,6 +31,8 @@ BRIDGED = {
     "vf.bridges.textarena": "textarena",
     "vf.bridges.verifiers": "verifiers",
 }
+# Objects of the library's environments, such as a world, follow from arguments and version.
+_FOLLOWS = "vf.environments."
 _OURS = ("vf.rubrics.", "vf.environments.bundled.")  # of vf, the code that asks and scores
 
 
@@ -55,13 +57,14 @@ def describe_environment(environment: Environment) -> dict[str, Any]:
         if not name.startswith("_")
     }
     attributes = {
-        name: value
+        name: code.of(value)
         for name, value in sorted(vars(environment).items())
-        if not name.startswith("_") and name not in BY_VALUE
+        if not (name.startswith("_") or name in BY_VALUE or is_secret(name, value))
+        and not type(value).__module__.startswith(_FOLLOWS)
     }
     return {
         "class": code.of(type(environment)),
-        "attributes": code.of(attributes),
+        "attributes": attributes,
         "system_prompt": environment.system_prompt,
         "limits": {name: getattr(environment, name) for name in LIMITS},
         "tools": {tool["function"]["name"]: tool["function"] for tool in tools},

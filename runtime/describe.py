@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -118,7 +118,7 @@ class Description:
         found = {}
         for key, value in items:
             name = key if isinstance(key, str) else _order(self.of(key))
-            if not (isinstance(value, str) and _SECRET.search(name)):
+            if not is_secret(name, value):
                 found[name] = self.of(value)
         return found
 
@@ -209,23 +209,29 @@ class Description:
         try:
             absolute = importlib.util.resolve_name(name, package)
             spec = importlib.util.find_spec(absolute) if self._follows(absolute) else None
-            if spec is None:
-                return
-            if spec.submodule_search_locations is not None:  # a package: its modules may be meant
-                package = absolute
-                for part in parts:
-                    self._add_imported("", f"{absolute}.{part}")
-            else:
-                package = absolute.rpartition(".")[0]
-            if absolute in self.code or not (spec.origin or "").endswith(".py"):
-                return
-            with open(str(spec.origin), encoding="utf-8") as file:
-                source = module_source(file.read())
-        except (ImportError, ValueError, OSError, SyntaxError):
-            return  # whoever calls the function will hear of it
-        self._add(absolute, source.text)
-        for each, inner in source.imports:
-            self._add_imported(package, each, inner)
+        except Exception:  # of its package, which is imported: whoever calls the function sees it
+            return
+        if spec is None:
+            return
+        folders = spec.submodule_search_locations
+        inner = absolute.rpartition(".")[0] if folders is None else absolute
+        self._add_file(absolute, Path(spec.origin or ""), inner)
+        for folder in folders or ():
+            for part in parts:  # of a package: they may be modules
+                module = f"{absolute}.{part}"
+                self._add_file(module, Path(folder, f"{part}.py"), absolute)
+                self._add_file(module, Path(folder, part, "__init__.py"), module)
+
+    def _add_file(self, module: str, file: Path, package: str) -> None:
+        if module in self.code or file.suffix != ".py":
+            return
+        try:
+            source = module_source(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, SyntaxError):
+            return
+        self._add(module, source.text)
+        for name, parts in source.imports:
+            self._add_imported(package, name, parts)
 
     def _class(self, kind: type) -> str:
         name = f"{kind.__module__}:{kind.__qualname__}"
@@ -235,9 +241,9 @@ class Description:
             for key, member in sorted(vars(kind).items()):
                 if key not in without:
                     self._add_member(name, key, member, without)
-            if not without and (fields := fields_of(kind)) is not None:
-                self._add(f"{name} fields", fields.text)
-                for used in fields.names:
+            if not without and (declared := fields_of(kind)) is not None:
+                self._add(f"{name} fields", declared.text)
+                for used in declared.names:
                     self._add_used(vars(sys.modules[kind.__module__]), kind.__module__, used)
             for base in kind.__bases__:
                 self._class(base)
@@ -267,6 +273,11 @@ class Description:
             number += 1
             key = f"{name} ({number})"
         self.code[key] = what
+
+
+def is_secret(name: str, value: object) -> bool:
+    """Return whether a value is a text that its name calls a key, token, secret or password."""
+    return isinstance(value, str) and _SECRET.search(name) is not None
 
 
 def _parts(member: Any) -> list[Any]:
