@@ -111,7 +111,7 @@ def compare(a: Path, b: Path) -> list[Comparison]:
         for pair in _pairs(environment, first, second, a, b)
     ]
     for each in found:
-        each.notes += _measured_differently(each.environment, a, b)
+        each.notes.extend(_measured_differently(each.environment, a, b))
     return found
 
 
