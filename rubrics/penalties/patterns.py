@@ -3,16 +3,19 @@
 A pattern that backtracks can take longer than the age of the universe on an unlucky text, and a
 model that is trained against it will find that text. So patterns are the `regex` package's, which
 gives up after a time and meanwhile lets other threads run (and knows many endless ones). Those that
-run away on a repetition of their own characters are refused when they are made.
+run away on a repetition of their own characters are refused when they are made. A text on which
+another one takes too long counts against the model that wrote it: as an error, it would be a way
+to go unscored.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 
-from vf.runtime.errors import ConfigError, RubricError
+from vf.runtime.errors import ConfigError
 
 TIMEOUT = 1.0  # seconds for one search
 _PROBE_TIMEOUTS = (0.1, 0.3)  # seconds; the second, for other threads' time counts too
@@ -47,29 +50,23 @@ class Pattern:
         self._probe()
 
     def found_in(self, text: str) -> bool:
-        """Return whether the pattern occurs in a text.
-
-        Raises:
-            RubricError: It takes too long, so it says nothing.
-        """
-        return self._bounded(self._regex.search, text)
+        """Return whether the pattern occurs in a text; True, with a warning, if it takes too long."""
+        return self._bounded(self._regex.search, text, too_long=True)
 
     def matches(self, text: str) -> bool:
-        """Return whether the whole text matches.
+        """Return whether the whole text matches; False, with a warning, if it takes too long."""
+        return self._bounded(self._regex.fullmatch, text, too_long=False)
 
-        Raises:
-            RubricError: It takes too long, so it says nothing.
-        """
-        return self._bounded(self._regex.fullmatch, text)
-
-    def _bounded(self, method: object, text: str) -> bool:
+    def _bounded(self, method: object, text: str, *, too_long: bool) -> bool:
         try:
             return method(text, timeout=TIMEOUT, concurrent=True) is not None  # type: ignore[operator]
         except TimeoutError:
-            raise RubricError(
+            warnings.warn(
                 f"{self._owner!r}: the pattern {self._text!r} took longer than {TIMEOUT:g} s on a "
-                f"text of {len(text)} characters. {_ADVICE}"
-            ) from None
+                f"text of {len(text)} characters, which counts against the model. {_ADVICE}",
+                stacklevel=3,
+            )
+            return too_long
 
     def _probe(self) -> None:
         for start, pump, count in _attacks(self._text):

@@ -46,7 +46,6 @@ def forbidden_calls(
     Raises:
         ConfigError: Nothing is forbidden, a pattern is no regular expression or backtracks
             forever, or ``scale`` is below 1.
-        RubricError: (when scoring) A pattern took too long.
     """
     rules = _Rules(forbidden, "forbidden_calls")
     if scale < 1:
@@ -77,7 +76,6 @@ def keeps_policy(forbidden: Mapping[str, str | None]) -> Scorer:
     Raises:
         ConfigError: Nothing is forbidden, or a pattern is no regular expression or backtracks
             forever.
-        RubricError: (when scoring) A pattern took too long.
     """
     rules = _Rules(forbidden, "keeps_policy")
 
@@ -108,7 +106,7 @@ def unsafe_content(unsafe: Classifier | Sequence[str] | str, weight: float = 0.1
 
     Raises:
         ConfigError: There is no pattern, or one is no regular expression or backtracks forever.
-        RubricError: (when scoring) The classifier failed, or a pattern took too long.
+        RubricError: (when scoring) The classifier failed.
     """
     judge = _classifier(unsafe, "unsafe_content")
 
@@ -137,7 +135,7 @@ def safe_content(unsafe: Classifier | Sequence[str] | str, threshold: float = 0.
     Raises:
         ConfigError: The threshold is out of range, there is no pattern, or one is no regular
             expression or backtracks forever.
-        RubricError: (when scoring) The classifier failed, or a pattern took too long.
+        RubricError: (when scoring) The classifier failed.
     """
     if not 0.0 < threshold <= 1.0:
         raise ConfigError(f"safe_content: threshold must be above 0 and at most 1, got {threshold}")

@@ -117,7 +117,6 @@ def bad_format(
     Raises:
         ConfigError: The pattern is no regular expression or backtracks forever, or ``messages``
             is neither.
-        RubricError: (when scoring) The pattern took too long.
     """
     compiled = Pattern(pattern, "bad_format")
     if messages not in ("last", "all"):
