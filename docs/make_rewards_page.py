@@ -70,7 +70,8 @@ rubric = vf.Rubric(
 A plain function runs in a thread, a coroutine function in the event loop. Mark one that computes
 for more than some milliseconds, or may hang, with `@vf.cpu_bound(timeout=5)`: it runs in a process
 of its own, which is killed at the deadline. Regular expressions given to what is below have a time
-limit, and those that backtrack forever are refused when the rubric is made.
+limit, and those that backtrack forever are refused when the rubric is made. A text that exceeds the
+limit counts against the model: it breaks the format, or holds what is forbidden.
 
 ## Alarms
 

@@ -50,11 +50,11 @@ class Pattern:
         self._probe()
 
     def found_in(self, text: str) -> bool:
-        """Return whether the pattern occurs in a text; True, with a warning, if it takes too long."""
+        """Return whether the pattern occurs in a text; True and a warning if it takes too long."""
         return self._bounded(self._regex.search, text, too_long=True)
 
     def matches(self, text: str) -> bool:
-        """Return whether the whole text matches; False, with a warning, if it takes too long."""
+        """Return whether the whole text matches; False and a warning if it takes too long."""
         return self._bounded(self._regex.fullmatch, text, too_long=False)
 
     def _bounded(self, method: object, text: str, *, too_long: bool) -> bool:
