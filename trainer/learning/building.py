@@ -12,7 +12,7 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.learning.learning_rate import peak_learning_rate
 from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.learning.precision import compute_dtype, exact_ends
-from vf.trainer.learning.quantized import bitsandbytes, four_bits, keep_packing
+from vf.trainer.learning.quantized import EIGHT_BITS, bitsandbytes, four_bits, keep_packing
 from vf.trainer.settings.config import TrainerArgs
 
 
@@ -80,7 +80,7 @@ def build_optimizer(
     }
     optimizer: torch.optim.Optimizer
     if args.optim == "adamw_8bit":
-        package = bitsandbytes('trainer.args.optim = "adamw_8bit"')
+        package = bitsandbytes(EIGHT_BITS)
         optimizer = package.optim.AdamW8bit(trained, **settings)
     else:  # in the host's memory, one pass over it is what counts
         fused = True if args.optim == "adamw_offload" else None

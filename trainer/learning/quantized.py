@@ -6,6 +6,7 @@ Dettmers et al. 2022, arXiv:2110.02861 (the optimizer), and 2023, arXiv:2305.143
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -14,6 +15,10 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.processes.launch import is_fsdp, zero_stage
 from vf.trainer.settings.config import TrainerArgs
 
+EIGHT_BITS = 'trainer.args.optim = "adamw_8bit"'
+FOUR_BITS = "trainer.args.load_in_4bit = true"
+INSTALL = "`pip install 'vf-rl[quantized]'`"
+
 
 def check_quantized(args: TrainerArgs) -> None:
     """See that what the settings ask for is possible here.
@@ -21,21 +26,23 @@ def check_quantized(args: TrainerArgs) -> None:
     Raises:
         ConfigError: bitsandbytes is missing, or the launcher's settings leave no room for it.
     """
-    if args.optim == "adamw_8bit":
-        bitsandbytes('trainer.args.optim = "adamw_8bit"')
-    if args.load_in_4bit:
-        bitsandbytes("trainer.args.load_in_4bit = true")
-    fsdp, zero = is_fsdp(), zero_stage() is not None
-    if not (fsdp or zero):
-        return
-    how = "FSDP" if fsdp else "DeepSpeed"
+    fsdp = is_fsdp()
+    if fsdp or zero_stage() is not None:
+        _check_shared(args, "FSDP" if fsdp else "DeepSpeed")
+    asked = {EIGHT_BITS: args.optim == "adamw_8bit", FOUR_BITS: args.load_in_4bit}
+    for setting, is_asked in asked.items():
+        if is_asked and find_spec("bitsandbytes") is None:  # not imported yet: that takes seconds
+            raise ConfigError(f"{setting} needs bitsandbytes, which is not installed: {INSTALL}")
+
+
+def _check_shared(args: TrainerArgs, how: str) -> None:
     if args.load_in_4bit:
         raise ConfigError(
             f"trainer.args.load_in_4bit = true: {how} cannot share weights of 4 bits among "
             "processes; leave trainer.accelerate_config out, so that each holds them whole"
         )
     if args.optim == "adamw_offload":
-        instead = "fsdp_offload_params: true" if fsdp else "offload_optimizer_device: cpu"
+        instead = "fsdp_offload_params: true" if how == "FSDP" else "offload_optimizer_device: cpu"
         raise ConfigError(
             f'trainer.args.optim = "adamw_offload": {how} offloads by itself; set optim = "adamw", '
             f"and {instead} in the Accelerate config"
@@ -60,8 +67,7 @@ def bitsandbytes(setting: str) -> Any:
         return importlib.import_module("bitsandbytes")
     except (ImportError, OSError, RuntimeError) as error:
         raise ConfigError(
-            f"{setting} needs bitsandbytes, which cannot be imported ({error}): "
-            "`pip install 'vf-rl[quantized]'`"
+            f"{setting} needs bitsandbytes, which cannot be imported ({error}): {INSTALL}"
         ) from error
 
 

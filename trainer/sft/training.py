@@ -24,7 +24,13 @@ from vf.inference.model_files import find_model, load_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.learning.lora_targets import lora_targets
-from vf.trainer.learning.quantized import bitsandbytes, four_bits, keep_packing
+from vf.trainer.learning.quantized import (
+    EIGHT_BITS,
+    FOUR_BITS,
+    bitsandbytes,
+    four_bits,
+    keep_packing,
+)
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.saving.merging import merge
@@ -120,7 +126,7 @@ def load_trainable(config: SftConfig) -> Any:
     args, options = config.args, dict[str, Any]()
     dtype = torch.bfloat16 if args.bf16 and args.use_lora else torch.float32
     if args.load_in_4bit:
-        bitsandbytes("trainer.args.load_in_4bit = true")
+        bitsandbytes(FOUR_BITS)
         options["quantization_config"] = four_bits(dtype)
         # Where it will be trained: transformers' trainer does not move it.
         options["device_map"] = {"": 0 if torch.cuda.is_available() else "cpu"}
@@ -138,7 +144,7 @@ def build_trainer(config: SftConfig, model: Any, folder: RunFolder, tokenizer: A
     """
     args, held_out = config.args, held_out_file(folder)
     if args.optim == "adamw_8bit":
-        bitsandbytes('trainer.args.optim = "adamw_8bit"')
+        bitsandbytes(EIGHT_BITS)
     torch.manual_seed(args.seed)  # of the adapter
     try:
         trainer = SftTrainer(

@@ -46,8 +46,6 @@ def test_a_missing_package_is_named_with_the_command(
 def test_what_cannot_be_shared_among_processes_is_refused(
     args: dict[str, Any], variable: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if args != {"optim": "adamw_offload"}:
-        pytest.importorskip("bitsandbytes")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv(f"ACCELERATE_USE_{variable}", "true")
     with pytest.raises(ConfigError, match=said):
