@@ -107,7 +107,8 @@ class Serving:
         try:
             while drain and self._in_use.total():
                 time.sleep(POLL_SECONDS)
-            yield
+            with self.still():
+                yield
         finally:
             self._held = False
 
@@ -127,7 +128,7 @@ class Serving:
 
     def is_still(self) -> bool:
         """Return whether requests under way may stand still at present."""
-        return self._held or self._stills > 0
+        return self._stills > 0
 
     def in_use(self, model: str) -> bool:
         """Return whether any request under way asks for this model."""
