@@ -57,8 +57,8 @@ def _follow(policy: Policy) -> None:
                 result = attrgetter(path)(policy)(*args)
                 if isinstance(result, Iterator):
                     deque(result, maxlen=0)
-            case Finish():
+            case Finish(learning_rate):
                 # A loss that is not finite is so on every rank, and rank 0 decides what it means
                 # for the run: this one waits for the next command.
                 with suppress(TrainingError):
-                    policy.take_step()
+                    policy.take_step(learning_rate)

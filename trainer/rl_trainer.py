@@ -297,6 +297,7 @@ class RLTrainer:
             self.folder.rewind(-1)
             return 0
         self.step_count = progress.step
+        self.policy.position = progress.step * self.args.updates_per_step
         self._earlier_seconds = progress.seconds
         self._records.alarms = Alarms(**progress.alarms)
         self.publish()

@@ -1,4 +1,4 @@
-"""The model as it is loaded, with its adapter; its optimizer and learning rate."""
+"""The model as it is loaded, with its adapter, and its optimizer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 
 from vf.inference.model_files import load_module
 from vf.runtime.errors import ConfigError
-from vf.trainer.learning.learning_rate import peak_learning_rate
 from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.settings.config import TrainerArgs
 
@@ -32,26 +31,15 @@ def build_model(name: str, args: TrainerArgs) -> Any:
     return model
 
 
-def build_optimizer(model: Any, args: TrainerArgs) -> tuple[torch.optim.Optimizer, Any]:
-    """Return AdamW over the trained parameters (Loshchilov & Hutter 2019), and its schedule."""
-    from transformers import get_scheduler
-
-    config = model.config.get_text_config()
-    optimizer = torch.optim.AdamW(
+def build_optimizer(model: Any, args: TrainerArgs) -> torch.optim.Optimizer:
+    """Return AdamW over the trained parameters (Loshchilov & Hutter 2019, arXiv:1711.05101)."""
+    return torch.optim.AdamW(
         [parameter for parameter in model.parameters() if parameter.requires_grad],
-        lr=peak_learning_rate(args, config.hidden_size),
+        lr=0.0,  # each step sets its own
         betas=(args.betas[0], args.betas[1]),
         eps=args.eps,
         weight_decay=args.weight_decay,
     )
-    constant = args.lr_scheduler_type == "constant"
-    scheduler = get_scheduler(
-        "constant_with_warmup" if constant else args.lr_scheduler_type,
-        optimizer,
-        num_warmup_steps=args.warmup_steps * args.updates_per_step,
-        num_training_steps=args.max_steps * args.updates_per_step,
-    )
-    return optimizer, scheduler
 
 
 def weights_dtype(args: TrainerArgs) -> torch.dtype:

@@ -15,6 +15,7 @@ from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
 from vf.trainer.learning.building import build_model, build_optimizer, weights_dtype
 from vf.trainer.learning.forward import Forward, token_logprobs
+from vf.trainer.learning.learning_rate import Course
 from vf.trainer.learning.memory import CEILING
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
 from vf.trainer.learning.out_of_memory import KNOBS, Budget, Shortage, Work, attempt
@@ -49,6 +50,10 @@ class Policy:
         ConfigError: The model or the reference cannot be loaded, a LoRA target module does not
             exist, or a custom loss cannot be found.
         TrainingError: Another trainer process is gone.
+
+    Attributes:
+        position: Where the learning rate is in its course, in optimizer steps.
+        optimizer_steps: How many were taken.
     """
 
     def __init__(self, model_name: str, args: TrainerArgs) -> None:
@@ -64,7 +69,9 @@ class Policy:
         model = build_model(model_name, args)
         self.weights = Weights(model, self.ranks, adapter=args.use_lora)
         self.model: Any = model
-        self.optimizer, self.scheduler = build_optimizer(self.model, args)
+        self.optimizer = build_optimizer(self.model, args)
+        self.course = Course.of(args, model.config.get_text_config().hidden_size)
+        self.position = self.optimizer_steps = 0
         self.sharding = self.ranks.sharding
         self.sharding.prepare(self.accelerator, model, self.optimizer, args.max_grad_norm)
         self.model.eval()
@@ -93,7 +100,7 @@ class Policy:
     @property
     def learning_rate(self) -> float:
         """The rate that the next optimizer step will use."""
-        return float(self.scheduler.get_last_lr()[0])
+        return self.course.rate(self.position)
 
     def update(self, samples: Sequence[Sample]) -> UpdateStats:
         """Take one optimizer step on the samples.
@@ -143,9 +150,12 @@ class Policy:
             TrainingError: The loss or the gradient is not finite; no step was taken. Or another
                 trainer process is gone.
         """
-        self.ranks.tell([Finish()] * self.ranks.count)
+        rate = self.learning_rate
+        self.ranks.tell([Finish(rate)] * self.ranks.count)
         with self.phase("optimizer", None):
-            return self.take_step()
+            stats = self.take_step(rate)
+        self.position += 1
+        return stats
 
     @property
     def accumulated(self) -> Totals:
@@ -203,7 +213,7 @@ class Policy:
             self.sharding.backward(loss)
         self._sums += sums
 
-    def take_step(self) -> UpdateStats:
+    def take_step(self, learning_rate: float) -> UpdateStats:
         """Do this rank's part of :meth:`finish`; all ranks end with the same parameters.
 
         Raises:
@@ -225,6 +235,8 @@ class Policy:
         if not is_finite(sums):
             with self._training():
                 self._pass_idly(float("nan"))  # and a step with such a gradient is not taken
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
         norm = self.sharding.step(
             self.optimizer, self.weights.trained, factor, self.args.max_grad_norm
         )
@@ -234,7 +246,7 @@ class Policy:
                 f"the loss ({stats.loss}) or its gradient norm ({norm}) is not finite; "
                 "lower learning_rate, or look for rewards or logprobs gone wrong"
             )
-        self.scheduler.step()
+        self.optimizer_steps += 1
         self._update_reference()
         return stats
 
@@ -269,10 +281,8 @@ class Policy:
 
     def _update_reference(self) -> None:
         every = self.args.reference_update_steps
-        if self.reference is not None and every is not None:
-            steps: int = self.scheduler.state_dict()["last_epoch"]
-            if steps % every == 0:
-                self.reference.follow()
+        if self.reference is not None and every is not None and self.optimizer_steps % every == 0:
+            self.reference.follow()
 
     @together("logprobs")
     def logprobs(self, prompt_ids: list[int], token_ids: list[int]) -> list[float]:
@@ -294,7 +304,15 @@ class Policy:
         return self.sharding.optimizer_state(self.optimizer, self.weights.trained)
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`optimizer_state` returned."""
+        """Take back what :meth:`optimizer_state` returned, but for the settings of AdamW.
+
+        Those are the run's own, which may have been changed since.
+        """
+        groups = [
+            {**mine, "params": saved["params"]}
+            for mine, saved in zip(self.optimizer.param_groups, state["param_groups"], strict=True)
+        ]
+        state = {**state, "param_groups": groups}
         self.sharding.load_optimizer_state(self.optimizer, self.weights.trained, state)
 
     @together("reference_state")

@@ -64,7 +64,13 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Take the optimizer step together."""
+    """Take the optimizer step together.
+
+    Attributes:
+        learning_rate: Of this step.
+    """
+
+    learning_rate: float
 
 
 @dataclass(frozen=True, slots=True)

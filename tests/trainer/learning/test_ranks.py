@@ -141,8 +141,7 @@ policy = Policy("tiny", settings(True).args)
 given = policy.ranks.listen()
 assert len(given.batches) > 1
 policy.add_gradient(replace(given, batches=given.batches[1:]))
-policy.ranks.listen()
-policy.take_step()
+policy.take_step(policy.ranks.listen().learning_rate)
 """
 STRANGER = """
 from tests.trainer.learning.rank_updates import settings
