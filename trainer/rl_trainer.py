@@ -160,6 +160,7 @@ class RLTrainer:
         self.collector.open(self.step_count + 1, version=self.step_count)
         self.step_count += 1
         groups, updates = self._collect_and_learn()
+        self._follow_course()
         with self._clock.part("publish"), self.policy.phase("publish", None):
             gap = self.publish()
         self._open_ahead()
@@ -204,6 +205,10 @@ class RLTrainer:
                     self._finished = None
                     updates.append(self.policy.finish())
         return groups, updates
+
+    def _follow_course(self) -> None:
+        """Let the learning rate stand where the step does, also where steps taught nothing."""
+        self.policy.position = self.step_count * self.args.updates_per_step
 
     def _build(self, group: Group) -> list[Sample]:
         """Return the samples of a group, if it has anything to teach."""
@@ -297,7 +302,7 @@ class RLTrainer:
             self.folder.rewind(-1)
             return 0
         self.step_count = progress.step
-        self.policy.position = progress.step * self.args.updates_per_step
+        self._follow_course()
         self._earlier_seconds = progress.seconds
         self._records.alarms = Alarms(**progress.alarms)
         self.publish()

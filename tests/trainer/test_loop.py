@@ -154,6 +154,28 @@ def test_a_batch_can_be_trained_on_several_times(make_trainer: Any) -> None:
     assert trainer.policy.learning_rate == pytest.approx(5e-3 * left)
 
 
+def test_the_learning_rate_falls_on_steps_that_teach_nothing(make_trainer: Any) -> None:
+    class Once(vf.Environment):
+        """One of four tasks tells its rollouts apart."""
+
+        max_turns = 1
+        rubric = vf.Rubric(
+            outcome=lambda trace: random.Random(trace.seed).random() if trace.task.id == "0" else 1
+        )
+
+        def tasks(self, split: Any) -> Any:
+            return [vf.Task(str(index), f"Say {index}.") for index in range(4)]
+
+    vf.register("test-once", Once)
+    trainer: RLTrainer = make_trainer(
+        env="test-once", batch_size=8, num_iterations=2, lr_scheduler_type="linear"
+    )
+    lines = [trainer.step() for _ in range(4)]
+    assert sum(line["tokens/trained"] > 0 for line in lines) == 1
+    left = [0.75, 0.5, 0.25, 0.0]
+    assert [line["learning_rate"] for line in lines] == pytest.approx([5e-3 * x for x in left])
+
+
 def test_training_again_without_a_clip_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
     config = str(vf_config())
     args = [config, "--dry-run", "--set", "env.id=no-such", "--set", "num_iterations=2"]
