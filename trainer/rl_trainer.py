@@ -98,6 +98,8 @@ class RLTrainer:
 
         set_seed(self.args.seed)
         plan, folder = self.plan, self.folder
+        if plan.left_out:
+            log.warning("left out: %s", plan.left_out)
         self.policy = Policy(plan.config.model, self.args)
         self._on_close(self.policy.ranks.stop)
         leave_world()
@@ -168,6 +170,7 @@ class RLTrainer:
             "learning_rate": self.policy.learning_rate,
             "logprob_gap": gap,
             "tasks/resting": self.collector.orchestrator.cursor.resting,
+            "tasks/overlong": self.collector.orchestrator.cursor.overlong,
         }
         return self._records.measure(self.step_count, groups, updates, self._clock.lap(), others)
 

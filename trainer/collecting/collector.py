@@ -47,7 +47,7 @@ class Collector:
         folder: Where traces go.
         display: Shows them.
         clock: Receives what the awaited rollouts are doing.
-        note: Called with a description of every stall.
+        note: Called with a description of every stall, and of every task that is left out.
 
     Attributes:
         orchestrator: The event loop's side.
@@ -93,8 +93,10 @@ class Collector:
             args=args,
             serving=engine.serving,
             ahead=steps_ahead(plan.config),
+            overlong=plan.overlong,
             on_trace=self._on_trace,
             beat=lambda: self.watchdog.beat(),
+            note=note,
         )
         self.watchdog = Watchdog(
             args.stall_timeout,

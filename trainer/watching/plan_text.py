@@ -61,6 +61,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("loop", order),
         ("template", plan.template),
         ("prompts", plan.prompts.how),
+        *([("left out", plan.left_out)] if plan.left_out else []),
         ("memory", f"about {total / 2**20:,.0f} MiB at the peak ({parts})"),
         *budget,
     ]
