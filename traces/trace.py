@@ -183,6 +183,21 @@ class Failure:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which rollout of a training run a trace is.
+
+    Attributes:
+        step: Number of the training step; the first is 1.
+        group: Number of the group, in the sequence of all draws of tasks.
+        rollout: Its place in the group.
+    """
+
+    step: int
+    group: int
+    rollout: int
+
+
 @with_config(ConfigDict(ser_json_inf_nan="constants"))  # a null logprob could not be read back
 @dataclass(slots=True)
 class Trace:
@@ -194,6 +209,8 @@ class Trace:
     ended, and the trace can be scored again.
     The first ``prompt_messages`` of ``messages`` are those that ``reset`` returned, and
     ``tools`` the schemas of the tools on offer, in OpenAI's format.
+    ``info`` is the environment's: what its steps returned as info. ``origin`` is None outside of
+    training.
     """
 
     environment: str
@@ -213,6 +230,7 @@ class Trace:
     error: Failure | None = None
     timing: dict[str, float] = field(default_factory=dict)  # seconds by phase
     info: dict[str, Any] = field(default_factory=dict)
+    origin: Origin | None = None
 
     @property
     def reward(self) -> float | None:

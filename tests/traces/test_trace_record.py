@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import vf
 from vf.runtime.errors import ToolFailure
-from vf.traces.trace import Branch, Failure, Fork, Score, ToolEvent, Turn
+from vf.traces.trace import Branch, Failure, Fork, Origin, Score, ToolEvent, Turn
 
 TEXT = st.text(max_size=12)
 INTS = st.integers(-(2**40), 2**40)
@@ -69,6 +69,7 @@ TRACES = st.builds(
     error=st.none() | st.builds(Failure, TEXT, TEXT, TEXT, TEXT),
     timing=st.dictionaries(TEXT, REAL, max_size=2),
     info=st.dictionaries(TEXT, ANY_JSON, max_size=2),
+    origin=st.none() | st.builds(Origin, INTS, INTS, INTS),
 )
 
 

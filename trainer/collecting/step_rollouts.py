@@ -15,7 +15,7 @@ from vf.rubrics.group import score_group
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
-from vf.traces.trace import Trace
+from vf.traces.trace import Origin, Trace
 from vf.trainer.collecting.task_cursor import Draw, TaskCursor
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
@@ -157,7 +157,7 @@ class StepRollouts:
         self._refills = state["refills"]
         for saved in state["groups"]:
             group, done = self._saved_group(saved), saved["done"]
-            traces = [trace for trace in saved_traces if trace.info["group"] == group.number]
+            traces = [t for t in saved_traces if t.origin and t.origin.group == group.number]
             group.traces = traces
             if self._too_old(group):
                 done, traces = False, []
@@ -167,7 +167,7 @@ class StepRollouts:
                 self._finished.append(group)
             else:
                 group.failed = [trace for trace in traces if trace.error is not None]
-                ended = {t.info["rollout"]: t for t in traces if t.error is None}
+                ended = {t.origin.rollout: t for t in traces if t.origin and t.error is None}
                 self._launch(group, ended)
             for trace in traces:
                 if done or trace.error is not None or not self._rubric.group_rewards:
@@ -279,11 +279,12 @@ class StepRollouts:
         return [ended[index] for index in sorted(ended)]
 
     async def _one(self, group: Group, index: int) -> None:
-        tried = sum(trace.info["rollout"] == index for trace in group.failed)
+        origin = Origin(self._step, group.number, index)
+        tried = sum(trace.origin == origin for trace in group.failed)
         for attempt in range(tried, ATTEMPTS):
             seed = derive_seed(self._args.seed, "train", group.number, index, attempt)
             trace = await self._run(group.task, seed, group.number)
-            trace.info |= {"step": self._step, "group": group.number, "rollout": index}
+            trace.origin = origin
             if is_overlong(trace):
                 raise _Overlong(trace)
             ended = self._ended[group.number]

@@ -17,7 +17,7 @@ from vf.inference.models.token_model import PromptTooLong
 from vf.inference.serving import Serving
 from vf.runtime.errors import TrainingError
 from vf.traces.messages import Message
-from vf.traces.trace import Branch, Score
+from vf.traces.trace import Branch, Origin, Score
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
@@ -208,7 +208,7 @@ def test_what_is_too_old_is_done_over_with_its_task(during: str) -> None:
         while len((queue := await work.queue()).traces) < 8:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         for trace in queue.traces:
-            version = 0 if trace.info["group"] == 0 and trace.info["rollout"] == 2 else 1
+            version = 0 if trace.origin == Origin(step=3, group=0, rollout=2) else 1
             trace.branches.append(Branch([7], [1], [-0.5], [0], [version]))
         if during == "restoring":
             again = build(mixed, ahead=1, max_steps=3)
@@ -308,6 +308,32 @@ def test_what_was_stopped_before_a_save_is_counted_once() -> None:
     [group] = run(scene())
     assert len(group.traces) == 4
     assert group.stopped == 2
+
+
+def test_what_an_environment_records_is_there_for_group_rewards_and_in_the_trace() -> None:
+    mine = {"step": "mine", "group": [1, 2], "rollout": None}
+    seen: list[Any] = []
+
+    class Records(Say):
+        def step(self, message: vf.Message) -> vf.Step:
+            return vf.Step("", terminated=True, info=mine)
+
+    def same(traces: Sequence[vf.Trace]) -> list[float]:
+        seen.extend(trace.info for trace in traces)
+        return [0.0] * len(traces)
+
+    work = build(mixed)
+    work.environment = Records()
+    work.environment.rubric = vf.Rubric(
+        outcome=lambda trace: float(trace.reply), group_rewards=[vf.GroupReward(same)]
+    )
+    groups = run(one_step(work))
+    assert seen == [mine] * 8
+    traces = [trace for group in groups for trace in group.traces]
+    assert [trace.info for trace in traces] == [mine] * 8
+    assert [trace.origin for trace in traces] == [
+        Origin(step=1, group=group, rollout=index) for group in (0, 1) for index in range(4)
+    ]
 
 
 def too_long(prompts: set[int]) -> Answer:
