@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from vf.runtime.errors import TrainingError
 from vf.trainer.collecting.collector import Collector
 from vf.trainer.engines import build_engine, check_gap, probe
 from vf.trainer.learning.batch import Sample, build_samples, substeps
@@ -30,6 +31,8 @@ from vf.trainer.watching.records import Records
 from vf.trainer.watching.step_clock import StepClock
 
 log = logging.getLogger(__name__)
+
+MOST_SKIPPED = 3  # training steps in a row without one finite optimizer step
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class RLTrainer:
         self._earlier_seconds = 0.0
         self._started = time.perf_counter()
         self._streams = streams(plan.config)
+        self._skipped = 0  # the last training steps, if none of theirs was finite
         self._finished: FinishedStep | None = None  # None once the next step changes the weights
         self._stack = ExitStack()
         try:
@@ -128,7 +132,7 @@ class RLTrainer:
         If training ends early, by an error or Ctrl-C, the last finished step is saved first.
 
         Raises:
-            TrainingError: Too many rollouts failed, or the loss is not finite.
+            TrainingError: Too many rollouts failed, or the loss stays not finite.
             EngineError: The engine died.
             CheckpointError: The last checkpoint could not be written.
         """
@@ -156,13 +160,14 @@ class RLTrainer:
             The step's metrics. :meth:`train` writes them down; you do, if you call this yourself.
 
         Raises:
-            TrainingError: Too many rollouts failed, or the loss is not finite.
+            TrainingError: Too many rollouts failed, or the loss stays not finite.
             EngineError: The engine died.
         """
         self.collector.open(self.step_count + 1, version=self.step_count)
         self.step_count += 1
         groups, updates = self._collect_and_learn()
-        self._follow_course()
+        self.policy.position = self.step_count * self.args.updates_per_step
+        self._check_skipped(updates)
         with self._clock.part("publish"), self.policy.phase("publish", None):
             gap = self.publish()
         self._open_ahead()
@@ -205,13 +210,27 @@ class RLTrainer:
                     if left := [sample for group in share[done:] for sample in group]:
                         self.policy.accumulate(left)
                     done = 0
-                    self._finished = None
-                    updates.append(self.policy.finish())
+                    updates.append(self._finish())
         return groups, updates
 
-    def _follow_course(self) -> None:
-        """Let the learning rate stand where the step does, also where steps taught nothing."""
-        self.policy.position = self.step_count * self.args.updates_per_step
+    def _finish(self) -> UpdateStats:
+        """Take an optimizer step."""
+        finished, self._finished = self._finished, None
+        update = self.policy.finish()
+        if update.skipped:  # the weights have not changed
+            self._finished = finished
+        return update
+
+    def _check_skipped(self, updates: Sequence[UpdateStats]) -> None:
+        """Raise TrainingError if too many steps in a row were not finite."""
+        if updates:
+            self._skipped = self._skipped + 1 if all(each.skipped for each in updates) else 0
+        if self._skipped == MOST_SKIPPED:
+            raise TrainingError(
+                f"the loss or its gradient norm was not finite in {MOST_SKIPPED} training steps in "
+                f"a row, in the last {updates[-1].loss} and {updates[-1].grad_norm}; lower "
+                "learning_rate, or look for rewards or logprobs gone wrong"
+            )
 
     def _build(self, group: Group) -> list[Sample]:
         """Return the samples of a group, if it has anything to teach."""
@@ -305,7 +324,7 @@ class RLTrainer:
             self.folder.rewind(-1)
             return 0
         self.step_count = progress.step
-        self._follow_course()
+        self.policy.position = self.step_count * self.args.updates_per_step
         self._earlier_seconds = progress.seconds
         self._records.alarms = Alarms(**progress.alarms)
         self.publish()

@@ -146,9 +146,10 @@ class Policy:
     def finish(self) -> UpdateStats:
         """Take the optimizer step with the gradient of what was accumulated.
 
+        Where the loss or the gradient is not finite, no step is taken (``UpdateStats.skipped``).
+
         Raises:
-            TrainingError: The loss or the gradient is not finite; no step was taken. Or another
-                trainer process is gone.
+            TrainingError: Another trainer process is gone.
         """
         rate = self.learning_rate
         self.ranks.tell([Finish(rate)] * self.ranks.count)
@@ -240,15 +241,12 @@ class Policy:
         norm = self.sharding.step(
             self.optimizer, self.weights.trained, factor, self.args.max_grad_norm
         )
-        stats = replace(self.objective.stats(sums, factor, norm, totals), oom_retries=retries)
-        if not (is_finite(sums) and norm < float("inf")):
-            raise TrainingError(
-                f"the loss ({stats.loss}) or its gradient norm ({norm}) is not finite; "
-                "lower learning_rate, or look for rewards or logprobs gone wrong"
-            )
-        self.optimizer_steps += 1
-        self._update_reference()
-        return stats
+        taken = is_finite(sums) and norm < float("inf")
+        if taken:
+            self.optimizer_steps += 1
+            self._update_reference()
+        stats = self.objective.stats(sums, factor, norm, totals)
+        return replace(stats, oom_retries=retries, skipped=not taken)
 
     def _ask_reference(self, part: Accumulate) -> list[Work]:
         """Return micro-batches with log p_ref of their trained tokens."""
