@@ -13,9 +13,10 @@ from typing import Self
 from vf.runtime.errors import TrainingError
 from vf.trainer.collecting.collector import Collector
 from vf.trainer.engines import build_engine, check_gap, probe
-from vf.trainer.learning.batch import Sample, build_samples, substeps
+from vf.trainer.learning.batch import Sample, build_samples
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.learning.policy import Policy
+from vf.trainer.learning.streaming import StepBatch, at_the_end
 from vf.trainer.processes.launch import leave_world
 from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
@@ -191,26 +192,20 @@ class RLTrainer:
         """
         groups: list[Group] = []
         updates: list[UpdateStats] = []
-        streamed: dict[int, list[Sample]] = {}
-        args = self.args
+        batch = StepBatch(self.args.num_substeps, bool if self._streams else at_the_end)
         for group in self.collector.arriving(self.step_count):
             groups.append(group)
-            room = len(streamed) < args.groups_per_step // args.num_substeps
-            if self._streams and room and (new := self._build(group)):
+            if ready := batch.add(group.number, self._build(group)):
                 with self._clock.part("train"), self.engine.training():
-                    self.policy.accumulate(new)
-                streamed[group.number] = new
+                    self.policy.accumulate(ready)
         groups.sort(key=lambda group: group.number)
-        with self._clock.part("train"):
-            others = [self._build(group) for group in groups if group.number not in streamed]
-            samples, done = [*streamed.values(), *filter(None, others)], len(streamed)
-            shares = substeps(samples, args.num_substeps, done)
-            with self.engine.training():
-                for share in [*filter(None, shares)] * args.num_iterations:
-                    if left := [sample for group in share[done:] for sample in group]:
-                        self.policy.accumulate(left)
-                    done = 0
-                    updates.append(self._finish())
+        left, shares = batch.shares()
+        passes = [left, *shares[1:], *shares * (self.args.num_iterations - 1)] if shares else []
+        with self._clock.part("train"), self.engine.training():
+            for samples in passes:
+                if samples:
+                    self.policy.accumulate(samples)
+                updates.append(self._finish())
         return groups, updates
 
     def _finish(self) -> UpdateStats:

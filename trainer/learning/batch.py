@@ -125,23 +125,6 @@ def overlong(trace: Trace, args: TrainerArgs) -> list[float]:
     return overlong_costs(trace, args.max_tokens, args.overlong_buffer, args.overlong_penalty)
 
 
-def substeps(
-    groups: Sequence[list[Sample]], count: int, streamed: int = 0
-) -> list[Sequence[list[Sample]]]:
-    """Split a step's groups over its optimizer steps.
-
-    Args:
-        groups: Samples, by group.
-        count: How many optimizer steps.
-        streamed: How many of the first groups make up the first optimizer step; 0 for an even
-            split.
-    """
-    if not streamed or count == 1:
-        return [groups[i::count] for i in range(count)]
-    rest = groups[streamed:]
-    return [groups[:streamed], *(rest[i :: count - 1] for i in range(count - 1))]
-
-
 def sequence_tokens(sample: Sample) -> int:
     """Return how many tokens of a sample carry loss."""
     return sum(sample.branch.loss_mask[1:])  # nothing predicts the first
