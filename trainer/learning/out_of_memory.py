@@ -179,5 +179,5 @@ def unpack(batch: MicroBatch) -> list[Sample]:
             [0] * length,
         )
         advantages = tuple(batch.advantages[row, :length].tolist())
-        samples.append(Sample(branch, 0.0, advantages, float(batch.weights[row])))
+        samples.append(Sample(branch, 0.0, advantages, weight=float(batch.weights[row])))
     return samples
