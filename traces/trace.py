@@ -6,12 +6,13 @@ import traceback
 import uuid
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter, with_config
+from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter, with_config
 
 from vf.runtime.errors import InfrastructureError
 from vf.traces.messages import Message, writable
+from vf.traces.packed import pack, unpack
 from vf.traces.task import Task
 
 
@@ -118,6 +119,15 @@ class Branch:
         self.weight_version += versions
 
 
+def _packed(branch: Branch) -> dict[str, Any]:
+    return pack({name: getattr(branch, name) for name in branch.__slots__})
+
+
+_PackedBranch = Annotated[
+    Branch, PlainSerializer(_packed, when_used="json"), BeforeValidator(unpack)
+]
+
+
 @dataclass(slots=True)
 class Fork:
     """Where the context could not grow, so that a new branch began."""
@@ -220,7 +230,7 @@ class Trace:
     messages: list[Message] = field(default_factory=list)
     prompt_messages: int = 0
     tools: list[dict[str, Any]] = field(default_factory=list)
-    branches: list[Branch] = field(default_factory=list)
+    branches: list[_PackedBranch] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     tool_events: list[ToolEvent] = field(default_factory=list)
