@@ -192,7 +192,9 @@ class RLTrainer:
         """
         groups: list[Group] = []
         updates: list[UpdateStats] = []
-        batch = StepBatch(self.args.num_substeps, bool if self._streams else at_the_end)
+        batch = StepBatch(
+            self.args.num_substeps, self.policy.filled if self._streams else at_the_end
+        )
         for group in self.collector.arriving(self.step_count):
             groups.append(group)
             if ready := batch.add(group.number, self._build(group)):

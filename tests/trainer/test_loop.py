@@ -117,6 +117,7 @@ def test_streaming_trains_what_the_step_would_have(make_trainer: Any, num_subste
     lines = []
     for stream in (False, True):
         settings = {"batch_size": 32, "max_steps": 1, "num_substeps": num_substeps}
+        settings["micro_batch_size"] = 8  # a group fills it
         trainer: RLTrainer = make_trainer(f"{stream}", stream_minibatches=stream, **settings)
         accumulated: list[int] = []
         accumulate = trainer.policy.accumulate

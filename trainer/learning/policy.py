@@ -64,6 +64,7 @@ class Policy:
         self.phase: Phase = unwatched
         self._sums, self._totals = self.objective.empty_sums(), Totals()
         self._work: list[Work] = []  # of the optimizer step under way
+        self._loads = [0] * self.ranks.count  # tokens that each rank has got in it
         tokens = CEILING if args.micro_batch_tokens == "auto" else args.micro_batch_tokens
         self.budget = Budget(tokens, args.micro_batch_size)
         model = build_model(model_name, args)
@@ -114,7 +115,7 @@ class Policy:
     def accumulate(self, samples: Sequence[Sample]) -> None:
         """Add the gradient of samples to that of the optimizer step under way.
 
-        However a step's samples are handed over, in one call or in many, the gradient is that of
+        However a step's rollouts are passed, in one call or in many, the gradient is that of
         the same sum (:func:`~vf.trainer.learning.batch.weighted`). An exception: with
         ``kl_penalty_type = "advantage"``, where samples depend on the mean over all, a step must
         be one call.
@@ -130,7 +131,7 @@ class Policy:
         share = packed and self._share
         batches = [
             self.budget.pack(part, packed=packed, share=share)
-            for part in share_out(weighted(samples, args), count, share=share)
+            for part in share_out(weighted(samples, args), self._loads, share=share)
         ]
         computed = sum(batch.computed for part in batches for batch in part)
         totals = replace(Totals.of(samples), computed=computed, too_long=too_long)
@@ -151,12 +152,21 @@ class Policy:
         Raises:
             TrainingError: Another trainer process is gone.
         """
-        rate = self.learning_rate
+        rate, self._loads = self.learning_rate, [0] * self.ranks.count
         self.ranks.tell([Finish(rate)] * self.ranks.count)
         with self.phase("optimizer", None):
             stats = self.take_step(rate)
         self.position += 1
         return stats
+
+    def filled(self, samples: Sequence[Sample]) -> bool:
+        """Return whether samples are enough for a full micro-batch on every rank.
+
+        With fewer, :meth:`accumulate` would compute what samples share once for each rank, and some
+        would wait for others.
+        """
+        share = self.forward.how != "padded" and self._share
+        return self.budget.filled(samples, self.ranks.count, share=share)
 
     @property
     def accumulated(self) -> Totals:
