@@ -321,7 +321,6 @@ class RLTrainer:
             self.folder.rewind(-1)
             return 0
         self.step_count = progress.step
-        self.policy.position = self.step_count * self.args.updates_per_step
         self._earlier_seconds = progress.seconds
         self._records.alarms = Alarms(**progress.alarms)
         self.publish()

@@ -170,9 +170,11 @@ def load_checkpoint(path: Path, policy: Policy) -> None:
         state: dict[str, Any] = torch.load(
             path / "state.pt", map_location="cpu", weights_only=False
         )
+        step: int = json.loads((path / "progress.json").read_text())["step"]
     policy.weights.load_trainable_state(state["parameters"])
     policy.load_optimizer_state(state["optimizer"])
     policy.optimizer_steps = state["optimizer_steps"]
+    policy.position = step * policy.args.updates_per_step
     if policy.reference is not None:
         policy.reference.load_state(state.get("reference"))
     torch.set_rng_state(state["rng"]["torch"])
