@@ -26,11 +26,12 @@ _RUNS = ("loss_mask", "turn_index", "weight_version")
 def pack(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
     """Return the lists of a branch, by name, in their compact form.
 
-    Lists that differ in length, against the promise of a branch, stay as they are.
+    Lists that differ in length, against the promise of a branch, are arrays one and all.
     """
-    if len(set(map(len, columns.values()))) > 1:
-        return dict(columns)
     mask, logprobs = columns["loss_mask"], columns["logprobs"]
+    if len(set(map(len, columns.values()))) > 1:
+        arrays = {name: _integers(columns[name]) for name in ("token_ids", *_RUNS)}
+        return {**arrays, "logprobs": _floats(logprobs)}
     whole = any(compress(logprobs, map(not_, mask)))
     return {
         "token_ids": _integers(columns["token_ids"]),
@@ -50,9 +51,10 @@ def unpack(branch: Any) -> Any:
     out = dict(branch)
     ids = out["token_ids"] = _list(branch.get("token_ids"))
     for name in _RUNS:
-        out[name] = _expand(name, branch.get(name), len(ids))
+        value = branch.get(name)
+        out[name] = _list(value) if isinstance(value, str) else _expand(name, value, len(ids))
     logprobs = _list(branch["logprobs"])
-    if len(logprobs) < len(ids):
+    if len(logprobs) < len(ids) and not isinstance(branch["loss_mask"], str):
         mask = out["loss_mask"]
         if len(logprobs) != sum(map(bool, mask)):
             raise ValueError("logprobs: not one for each sampled token")

@@ -18,7 +18,7 @@ def trace(number: int) -> vf.Trace:
 
 
 def test_traces_are_written_in_order_by_another_thread(tmp_path: Path) -> None:
-    used = set()
+    used: set[threading.Thread] = set()
 
     class Watched(TraceStore):
         def append(self, trace: vf.Trace) -> None:
