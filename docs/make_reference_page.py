@@ -42,7 +42,7 @@ GROUPS = {
         *("long_sequences", "min_group_size"),
     ],
     "Lengths and sampling": [
-        *("max_tokens", "max_prompt_len", "max_seq_len", "temperature"),
+        *("max_tokens", "max_prompt_len", "overlong_prompts", "max_seq_len", "temperature"),
         *("top_p", "top_k", "min_p", "repetition_penalty", "generation_timeout"),
     ],
     "Optimizer": [

@@ -77,9 +77,10 @@ async def _in_groups(
 ) -> AsyncIterator[Trace]:
     """Score whole groups, which takes all traces at once, and yield in order."""
     every = [trace async for trace in scored]
-    groups: dict[tuple[str, str, str], list[Trace]] = {}
+    groups: dict[tuple[str, str, tuple[int, int] | None], list[Trace]] = {}
     for trace in every:
-        key = trace.environment, trace.task.id, str(trace.info.get("step"))
+        of = trace.origin
+        key = trace.environment, trace.task.id, None if of is None else (of.step, of.group)
         groups.setdefault(key, []).append(trace)
     for members in groups.values():
         await score_group(rubric, members, timeout)

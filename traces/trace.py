@@ -6,12 +6,13 @@ import traceback
 import uuid
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter, with_config
+from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter, with_config
 
 from vf.runtime.errors import InfrastructureError
 from vf.traces.messages import Message, writable
+from vf.traces.packed import pack, unpack
 from vf.traces.task import Task
 
 
@@ -118,6 +119,15 @@ class Branch:
         self.weight_version += versions
 
 
+def _packed(branch: Branch) -> dict[str, Any]:
+    return pack({name: getattr(branch, name) for name in branch.__slots__})
+
+
+_PackedBranch = Annotated[
+    Branch, PlainSerializer(_packed, when_used="json"), BeforeValidator(unpack)
+]
+
+
 @dataclass(slots=True)
 class Fork:
     """Where the context could not grow, so that a new branch began."""
@@ -183,6 +193,21 @@ class Failure:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which rollout of a training run a trace is.
+
+    Attributes:
+        step: Number of the training step; the first is 1.
+        group: Number of the group, in the sequence of all draws of tasks.
+        rollout: Its place in the group.
+    """
+
+    step: int
+    group: int
+    rollout: int
+
+
 @with_config(ConfigDict(ser_json_inf_nan="constants"))  # a null logprob could not be read back
 @dataclass(slots=True)
 class Trace:
@@ -194,6 +219,8 @@ class Trace:
     ended, and the trace can be scored again.
     The first ``prompt_messages`` of ``messages`` are those that ``reset`` returned, and
     ``tools`` the schemas of the tools on offer, in OpenAI's format.
+    ``info`` is the environment's: what its steps returned as info. ``origin`` is None outside of
+    training.
     """
 
     environment: str
@@ -203,7 +230,7 @@ class Trace:
     messages: list[Message] = field(default_factory=list)
     prompt_messages: int = 0
     tools: list[dict[str, Any]] = field(default_factory=list)
-    branches: list[Branch] = field(default_factory=list)
+    branches: list[_PackedBranch] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     tool_events: list[ToolEvent] = field(default_factory=list)
@@ -213,6 +240,7 @@ class Trace:
     error: Failure | None = None
     timing: dict[str, float] = field(default_factory=dict)  # seconds by phase
     info: dict[str, Any] = field(default_factory=dict)
+    origin: Origin | None = None
 
     @property
     def reward(self) -> float | None:

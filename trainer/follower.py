@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from operator import attrgetter
 
 import torch
 
-from vf.runtime.errors import TrainingError, VfError
+from vf.runtime.errors import VfError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.ranks import Accumulate, Finish, Load, Stop, Together
 from vf.trainer.saving.checkpoint import load_checkpoint
@@ -57,8 +56,5 @@ def _follow(policy: Policy) -> None:
                 result = attrgetter(path)(policy)(*args)
                 if isinstance(result, Iterator):
                     deque(result, maxlen=0)
-            case Finish():
-                # A loss that is not finite is so on every rank, and rank 0 decides what it means
-                # for the run: this one waits for the next command.
-                with suppress(TrainingError):
-                    policy.take_step()
+            case Finish(learning_rate):
+                policy.take_step(learning_rate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vf.environments.environment import Environment
@@ -24,6 +24,7 @@ from vf.inference.settings import EmbeddedSettings
 from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, VfError
+from vf.traces.task import Task
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.fit import UNKNOWN, Device, check_fit, plan_memory, settle
 from vf.trainer.learning.memory import Shape
@@ -35,9 +36,9 @@ from vf.trainer.processes.launch import (
     outer_environ,
     processes_to_launch,
 )
-from vf.trainer.run.first_prompts import measure
+from vf.trainer.run.first_prompts import FirstPrompts, measure
 from vf.trainer.run.plan import Plan
-from vf.trainer.settings.config import Config
+from vf.trainer.settings.config import Config, TrainerArgs
 from vf.trainer.watching.trackers import check_trackers
 
 SHARDED_ENGINE = (
@@ -104,12 +105,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         take_tasks(environment, "eval", args.eval_examples) if args.eval_strategy == "steps" else []
     )
     prompts = asyncio.run(measure(environment, renderer, [*tasks, *eval_tasks], say))
-    if prompts.exact and prompts.longest > args.max_prompt_len:
-        raise ConfigError(
-            f"trainer.args.max_prompt_len = {args.max_prompt_len}, but the first prompt of task "
-            f"{prompts.task.id!r} has {prompts.longest} tokens; raise it (and max_seq_len), or "
-            "shorten the prompts"
-        )
+    overlong, held_out, left_out = _check_prompts(prompts, tasks, eval_tasks, args)
     shape = model_shape(model_config)
     budget = ""
     # A process that only launches others leaves the devices alone: they find it.
@@ -123,15 +119,50 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         environment,
         renderer,
         tasks,
-        eval_tasks,
+        held_out,
         prompts.first[: args.max_prompt_len],
         prompts,
         shape.parameters,
         shape.hidden,
         memory,
         summary(verdicts),
+        overlong,
+        left_out,
         budget,
     )
+
+
+def _check_prompts(
+    prompts: FirstPrompts, tasks: Sequence[Task], eval_tasks: Sequence[Task], args: TrainerArgs
+) -> tuple[list[str], list[Task], str]:
+    """Look for tasks whose first prompts are too long.
+
+    Returns:
+        Ids of those in the train split, the other held-out tasks, and how many are left out, in
+        one line.
+
+    Raises:
+        ConfigError: There are some and they are an error, or no task of a split seems to be left.
+    """
+    over = {index for index, size in prompts.lengths.items() if size > args.max_prompt_len}
+    known = [tasks[index].id for index in sorted(over) if index < len(tasks)]
+    held_out = [task for index, task in enumerate(eval_tasks, len(tasks)) if index not in over]
+    if not over:
+        return [], held_out, ""
+    nothing_left = over == prompts.lengths.keys() or (eval_tasks and not held_out)
+    if args.overlong_prompts == "error" or nothing_left:
+        raise ConfigError(
+            f"trainer.args.max_prompt_len = {args.max_prompt_len}, but the first prompt of task "
+            f"{prompts.task.id!r} has {prompts.longest} tokens, and those of {len(over)} of "
+            f"{len(prompts.lengths)} measured tasks are too long; raise it (and max_seq_len), "
+            "shorten the prompts, or leave a few such tasks out with overlong_prompts = 'skip'"
+        )
+    gone = len(eval_tasks) - len(held_out)
+    which = f"{len(known)} of {len(tasks)} train tasks" if known else ""
+    which += " and " * bool(known and gone)
+    which += f"{gone} of {len(eval_tasks)} held-out tasks" if gone else ""
+    why = f"first prompts of more than max_prompt_len = {args.max_prompt_len} tokens"
+    return known, held_out, f"{which}, for {why} ({prompts.longest} in {prompts.task.id!r})"
 
 
 def make_environment(config: Config) -> Environment:

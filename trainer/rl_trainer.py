@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from vf.runtime.errors import TrainingError
 from vf.trainer.collecting.collector import Collector
 from vf.trainer.engines import build_engine, check_gap, probe
-from vf.trainer.learning.batch import Sample, build_samples, substeps
+from vf.trainer.learning.batch import Sample, build_samples
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.learning.policy import Policy
+from vf.trainer.learning.streaming import StepBatch, at_the_end
 from vf.trainer.processes.launch import leave_world
 from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
@@ -30,6 +32,8 @@ from vf.trainer.watching.records import Records
 from vf.trainer.watching.step_clock import StepClock
 
 log = logging.getLogger(__name__)
+
+MOST_SKIPPED = 3  # training steps in a row without one finite optimizer step
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ class RLTrainer:
         self._earlier_seconds = 0.0
         self._started = time.perf_counter()
         self._streams = streams(plan.config)
+        self._skipped = 0  # the last training steps, if none of theirs was finite
         self._finished: FinishedStep | None = None  # None once the next step changes the weights
         self._stack = ExitStack()
         try:
@@ -98,6 +103,8 @@ class RLTrainer:
 
         set_seed(self.args.seed)
         plan, folder = self.plan, self.folder
+        if plan.left_out:
+            log.warning("left out: %s", plan.left_out)
         self.policy = Policy(plan.config.model, self.args)
         self._on_close(self.policy.ranks.stop)
         leave_world()
@@ -126,7 +133,7 @@ class RLTrainer:
         If training ends early, by an error or Ctrl-C, the last finished step is saved first.
 
         Raises:
-            TrainingError: Too many rollouts failed, or the loss is not finite.
+            TrainingError: Too many rollouts failed, or the loss stays not finite.
             EngineError: The engine died.
             CheckpointError: The last checkpoint could not be written.
         """
@@ -154,12 +161,14 @@ class RLTrainer:
             The step's metrics. :meth:`train` writes them down; you do, if you call this yourself.
 
         Raises:
-            TrainingError: Too many rollouts failed, or the loss is not finite.
+            TrainingError: Too many rollouts failed, or the loss stays not finite.
             EngineError: The engine died.
         """
         self.collector.open(self.step_count + 1, version=self.step_count)
         self.step_count += 1
         groups, updates = self._collect_and_learn()
+        self.policy.position = self.step_count * self.args.updates_per_step
+        self._check_skipped(updates)
         with self._clock.part("publish"), self.policy.phase("publish", None):
             gap = self.publish()
         self._open_ahead()
@@ -167,6 +176,7 @@ class RLTrainer:
             "learning_rate": self.policy.learning_rate,
             "logprob_gap": gap,
             "tasks/resting": self.collector.orchestrator.cursor.resting,
+            "tasks/overlong": self.collector.orchestrator.cursor.overlong,
         }
         return self._records.measure(self.step_count, groups, updates, self._clock.lap(), others)
 
@@ -182,28 +192,42 @@ class RLTrainer:
         """
         groups: list[Group] = []
         updates: list[UpdateStats] = []
-        streamed: dict[int, list[Sample]] = {}
-        args = self.args
+        batch = StepBatch(
+            self.args.num_substeps, self.policy.filled if self._streams else at_the_end
+        )
         for group in self.collector.arriving(self.step_count):
             groups.append(group)
-            room = len(streamed) < args.groups_per_step // args.num_substeps
-            if self._streams and room and (new := self._build(group)):
+            if ready := batch.add(group.number, self._build(group)):
                 with self._clock.part("train"), self.engine.training():
-                    self.policy.accumulate(new)
-                streamed[group.number] = new
+                    self.policy.accumulate(ready)
         groups.sort(key=lambda group: group.number)
-        with self._clock.part("train"):
-            others = [self._build(group) for group in groups if group.number not in streamed]
-            samples, done = [*streamed.values(), *filter(None, others)], len(streamed)
-            shares = substeps(samples, args.num_substeps, done)
-            with self.engine.training():
-                for share in [*filter(None, shares)] * args.num_iterations:
-                    if left := [sample for group in share[done:] for sample in group]:
-                        self.policy.accumulate(left)
-                    done = 0
-                    self._finished = None
-                    updates.append(self.policy.finish())
+        left, shares = batch.shares()
+        passes = [left, *shares[1:], *shares * (self.args.num_iterations - 1)] if shares else []
+        with self._clock.part("train"), self.engine.training():
+            for samples in passes:
+                if samples:
+                    self.policy.accumulate(samples)
+                updates.append(self._finish())
         return groups, updates
+
+    def _finish(self) -> UpdateStats:
+        """Take an optimizer step."""
+        finished, self._finished = self._finished, None
+        update = self.policy.finish()
+        if update.skipped:  # the weights have not changed
+            self._finished = finished
+        return update
+
+    def _check_skipped(self, updates: Sequence[UpdateStats]) -> None:
+        """Raise TrainingError if too many steps in a row were not finite."""
+        if updates:
+            self._skipped = self._skipped + 1 if all(each.skipped for each in updates) else 0
+        if self._skipped == MOST_SKIPPED:
+            raise TrainingError(
+                f"the loss or its gradient norm was not finite in {MOST_SKIPPED} training steps in "
+                f"a row, in the last {updates[-1].loss} and {updates[-1].grad_norm}; lower "
+                "learning_rate, or look for rewards or logprobs gone wrong"
+            )
 
     def _build(self, group: Group) -> list[Sample]:
         """Return the samples of a group, if it has anything to teach."""

@@ -34,7 +34,7 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
     Raises:
         ConfigError: The file or a setting is wrong, a package is missing, or the run needs several
             processes, which only ``vf-rl`` starts.
-        TrainingError: Too many rollouts failed, the loss is not finite, or the last checkpoint
+        TrainingError: Too many rollouts failed, the loss stays not finite, or the last checkpoint
             could not be written.
         EngineError: The engine did not start, or died.
     """

@@ -13,7 +13,9 @@ from vf.traces.trace import Branch, Fork
 
 
 class PromptTooLong(ModelError):
-    """The first prompt of a rollout is longer than ``max_prompt_len``."""
+    """The first prompt of a rollout is longer than ``max_prompt_len``: so is it in every other."""
+
+    boundary = "prompt"
 
 
 @dataclass(eq=False)

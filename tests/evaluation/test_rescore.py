@@ -13,7 +13,7 @@ import vf
 from tests.evaluation.commands import call
 from tests.rubrics.traces import make_trace
 from vf.evaluation.rescore import rescore
-from vf.traces.trace import Failure
+from vf.traces.trace import Failure, Origin
 from vf.trainer.commands.main import main
 
 
@@ -143,7 +143,7 @@ def test_groups_are_found_wherever_their_members_stand() -> None:
 
     def trace(text: str, task: str, step: int) -> vf.Trace:
         found = make_trace(text, task=task)
-        found.info["step"] = step
+        found.origin = Origin(step, group=step, rollout=0)
         return found
 
     traces = [

@@ -163,12 +163,12 @@ def test_a_full_context_ends_the_rollout_within_its_limit(url: str) -> None:
     assert len(trace.turns) > 1
 
 
-def test_a_prompt_over_its_limit_is_a_failure_of_the_model_boundary(url: str) -> None:
+def test_a_prompt_over_its_limit_is_a_failure_with_a_boundary_of_its_own(url: str) -> None:
     (trace,) = roll(
         url, Chatter(), [vf.Task("t", "Talk. " * 50)], vf.Sampling(4), max_prompt_len=60
     )
     assert trace.error is not None
-    assert trace.error.boundary == "model"
+    assert trace.error.boundary == "prompt"
     assert "over max_prompt_len = 60" in trace.error.message
     assert trace.stop_reason is StopReason.ERROR
     assert trace.reward is None

@@ -22,7 +22,7 @@ from vf.traces.export.openai_chat import chat_line, read_chat
 from vf.traces.export.parquet import read_parquet, schema
 from vf.traces.export.write import export_traces
 from vf.traces.messages import Message, ToolCall
-from vf.traces.trace import Branch, Failure, Fork, Score, StopReason, ToolEvent, Trace, Turn
+from vf.traces.trace import Branch, Failure, Fork, Origin, Score, StopReason, ToolEvent, Trace, Turn
 
 
 def rich(**changes: Any) -> Trace:
@@ -58,6 +58,7 @@ def rich(**changes: Any) -> Trace:
         stop_reason=StopReason.MAX_TURNS,
         timing={"model": 1.5, "total": 2.0},
         info={"group": 4, "nested": {"list": [1, "ü"]}},
+        origin=Origin(2, 4, 7),
     )
     return replace(trace, **changes)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import random
+from array import array
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import strategies as st
 
 import vf
 from vf.runtime.errors import ToolFailure
-from vf.traces.trace import Branch, Failure, Fork, Score, ToolEvent, Turn
+from vf.traces.trace import Branch, Failure, Fork, Origin, Score, ToolEvent, Turn
 
 TEXT = st.text(max_size=12)
 INTS = st.integers(-(2**40), 2**40)
@@ -69,6 +72,7 @@ TRACES = st.builds(
     error=st.none() | st.builds(Failure, TEXT, TEXT, TEXT, TEXT),
     timing=st.dictionaries(TEXT, REAL, max_size=2),
     info=st.dictionaries(TEXT, ANY_JSON, max_size=2),
+    origin=st.none() | st.builds(Origin, INTS, INTS, INTS),
 )
 
 
@@ -78,6 +82,57 @@ def test_a_trace_is_one_json_line_and_reads_back_equal(trace: vf.Trace) -> None:
     line = trace.to_json()
     assert b"\n" not in line
     assert vf.Trace.from_json(line) == trace
+
+
+def growing(size: int, turns: int) -> Branch:
+    """Return a branch of so many tokens, half of them sampled, as an engine reports them."""
+    rng, branch, each = random.Random(0), Branch(), size // turns // 2
+    for turn in range(turns):
+        branch.add_context([rng.randrange(150_000) for _ in range(each)], turn)
+        logprobs = array("f", [-5.0 * rng.random() for _ in range(each)]).tolist()
+        ids = [rng.randrange(150_000) for _ in range(each)]
+        branch.add_sampled(ids, logprobs, [turn // 8] * each, turn)
+    return branch
+
+
+def test_token_arrays_are_compact_and_exact() -> None:
+    branch = growing(32_768, turns=32)
+    trace = make_trace(branches=[branch])
+    line = trace.to_json()
+    assert len(line) < 9 * len(branch), "text of numbers takes some 25 bytes a token"
+    assert vf.Trace.from_json(line) == trace
+
+
+def test_a_line_with_lists_of_numbers_is_read() -> None:
+    branch = growing(64, turns=2)
+    raw = json.loads(make_trace(branches=[branch]).to_json())
+    raw["branches"] = [asdict(branch)]
+    assert vf.Trace.from_json(json.dumps(raw)).branches == [branch]
+
+
+def test_lists_that_differ_in_length_are_kept() -> None:
+    broken = make_trace(branches=[Branch([1, 2], [1], [math.inf, 0.0], [0], [])])
+    assert vf.Trace.from_json(broken.to_json()) == broken
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"loss_mask": [[1, 10**15]]},  # would fill the memory
+        {"loss_mask": [[1, -2], [0, 4]]},
+        {"turn_index": 3},
+        {"token_ids": "u4:AAA"},
+        {"token_ids": "x9:AAAA"},
+        {"logprobs": "f4:"},
+    ],
+)
+def test_arrays_that_are_none_make_a_line_that_is_no_trace(wrong: dict[str, Any]) -> None:
+    raw = json.loads(
+        make_trace(branches=[Branch([7, 8], [1, 0], [-1.0, 0.0], [0, 0], [2, -1])]).to_json()
+    )
+    raw["branches"][0] |= wrong
+    with pytest.raises(ValueError, match="validation error"):
+        vf.Trace.from_json(json.dumps(raw))
 
 
 def test_a_logprob_of_nan_can_be_read_back() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import vf
+from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.commands.main import main
 from vf.trainer.learning.batch import Sample, scale
@@ -53,7 +55,9 @@ def test_no_token_is_older_than_allowed_and_none_of_a_step_is_lost(
     for step in range(1, 7):
         assert min(versions(trainer, step)) >= step - 1 - ahead
         assert max(versions(trainer, step)) <= step - 1
-    trained = [t.info["group"] for s in range(1, 7) for t in trainer.folder.step_traces(s)]
+    trained = [
+        t.origin.group for s in range(1, 7) for t in trainer.folder.step_traces(s) if t.origin
+    ]
     assert sorted(trained) == sorted([*range(12)] * 8), "each draw once, eight rollouts of each"
 
 
@@ -113,6 +117,7 @@ def test_streaming_trains_what_the_step_would_have(make_trainer: Any, num_subste
     lines = []
     for stream in (False, True):
         settings = {"batch_size": 32, "max_steps": 1, "num_substeps": num_substeps}
+        settings["micro_batch_size"] = 8  # a group fills it
         trainer: RLTrainer = make_trainer(f"{stream}", stream_minibatches=stream, **settings)
         accumulated: list[int] = []
         accumulate = trainer.policy.accumulate
@@ -152,6 +157,61 @@ def test_a_batch_can_be_trained_on_several_times(make_trainer: Any) -> None:
     trainer.step()
     left = 1 - steps / 12  # the schedule counts every optimizer step
     assert trainer.policy.learning_rate == pytest.approx(5e-3 * left)
+
+
+def test_the_learning_rate_falls_on_steps_that_teach_nothing(make_trainer: Any) -> None:
+    class Once(vf.Environment):
+        """One of four tasks tells its rollouts apart."""
+
+        max_turns = 1
+        rubric = vf.Rubric(
+            outcome=lambda trace: random.Random(trace.seed).random() if trace.task.id == "0" else 1
+        )
+
+        def tasks(self, split: Any) -> Any:
+            return [vf.Task(str(index), f"Say {index}.") for index in range(4)]
+
+    vf.register("test-once", Once)
+    trainer: RLTrainer = make_trainer(
+        env="test-once", batch_size=8, num_iterations=2, lr_scheduler_type="linear"
+    )
+    lines = [trainer.step() for _ in range(4)]
+    assert sum(line["tokens/trained"] > 0 for line in lines) == 1
+    left = [0.75, 0.5, 0.25, 0.0]
+    assert [line["learning_rate"] for line in lines] == pytest.approx([5e-3 * x for x in left])
+
+
+def broken_at(path: Path, steps: set[int]) -> dict[str, Any]:
+    """Return the settings of a loss that is NaN in some training steps of one micro-batch each."""
+    path.write_text(
+        "import itertools\n"
+        "steps = itertools.count(1)\n"
+        "def loss(arrays):\n"
+        f"    factor = float('nan') if next(steps) in {steps} else 1.0\n"
+        "    return -factor * arrays.log_ratio.exp() * arrays.advantages\n"
+    )
+    return {"loss_fn": "custom", "import_path": f"{path}:loss"}
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_counted(
+    make_trainer: Any, tmp_path: Path
+) -> None:
+    trainer: RLTrainer = make_trainer(max_steps=4, **broken_at(tmp_path / "bad.py", {2, 3}))
+    trainer.train()
+    lines = trainer.folder.read_metrics()
+    assert [line["updates/skipped"] for line in lines] == [0, 1, 1, 0]
+    assert [line["tokens/trained"] > 0 for line in lines] == [True, False, False, True]
+    assert "step 2" in trainer.folder.trainer_log.read_text()
+    assert trainer.policy.optimizer_steps == 2
+
+
+def test_a_run_whose_steps_are_not_finite_in_a_row_ends_with_what_it_has(
+    make_trainer: Any, tmp_path: Path
+) -> None:
+    trainer: RLTrainer = make_trainer(max_steps=9, **broken_at(tmp_path / "bad.py", {2, 3, 4, 5}))
+    with pytest.raises(TrainingError, match="3 training steps in a row"):
+        trainer.train()
+    assert trainer.summary().checkpoint.name == "step-3", "the weights are still those of step 3"
 
 
 def test_training_again_without_a_clip_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from vf.inference.model import Conversation, Sampling
 from vf.trainer.preflight import preflight
 from vf.trainer.run import first_prompts
 from vf.trainer.run.first_prompts import AT_ONCE, MOST, FirstPrompts
+from vf.trainer.run.plan import Plan
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching.plan_text import describe
 
@@ -145,6 +146,30 @@ def test_an_expensive_reset_is_not_called() -> None:
     found = first_prompts_of(expensive=True)
     assert (Slow.resets, found.exact, found.task.id) == (0, False, "train-39")
     assert "declared expensive" in found.how
+
+
+def overlong(**args: object) -> Plan:
+    """Preflight 600 tasks of which the last one's prompt is over the limit."""
+    env = {"id": "test-slow-reset", "args": {"task_count": 600}}
+    limits = {"max_prompt_len": 120, "max_seq_len": 384}
+    return preflight(parse_config(config() | {"env": env, "trainer": {"args": limits | args}})[0])
+
+
+def test_an_overlong_prompt_is_left_out_and_counted() -> None:
+    plan = overlong()
+    assert plan.overlong == ["train-599"]
+    assert len(plan.tasks) == 600, "the order of the others does not depend on what was measured"
+    assert "1 of 600 train tasks" in plan.left_out
+
+
+def test_an_overlong_prompt_is_refused_where_it_is_an_error() -> None:
+    with pytest.raises(vf.ConfigError, match=r"max_prompt_len = 120, but .* task 'train-599'"):
+        overlong(overlong_prompts="error")
+
+
+def test_prompts_that_are_all_overlong_are_refused() -> None:
+    with pytest.raises(vf.ConfigError, match="max_prompt_len = 4, but the first prompt of task"):
+        overlong(max_prompt_len=4)
 
 
 class Simulated(vf.Environment):

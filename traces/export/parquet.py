@@ -87,6 +87,7 @@ def schema() -> Any:
         "forks": rows(turn=i64, reason=text),
         "timing": rows(phase=text, seconds=f64),
         "info_json": text,
+        "origin": pa.struct([(name, i64) for name in ("step", "group", "rollout")]),
     }
     return pa.schema(list(columns.items()), metadata={_MARK: _VERSION})
 
@@ -199,6 +200,7 @@ def _row(trace: Trace, model: str) -> dict[str, Any]:
         "forks": [asdict(fork) for fork in trace.forks],
         "timing": _pairs(trace.timing, "phase", "seconds"),
         "info_json": _json(trace.info),
+        "origin": trace.origin and asdict(trace.origin),
     }
 
 
@@ -226,6 +228,7 @@ def _trace(row: dict[str, Any]) -> Trace:
             "score": score,
             "timing": {each["phase"]: each["seconds"] for each in row["timing"]},
             "info": json.loads(row["info_json"]),
+            "origin": row.get("origin"),  # not in files that were exported before it was
         }
     )
 

@@ -41,7 +41,7 @@ def row_of(trace: Trace) -> dict[str, Any]:
         "failed": failed,
         "forks": len(trace.forks),
         "seconds": trace.timing.get("total"),
-        "step": trace.info.get("step") if isinstance(trace.info.get("step"), int) else None,
+        "step": None if trace.origin is None else trace.origin.step,
         "prompt": asked[:PREVIEW],
         "reply": trace.reply[:PREVIEW],
         "foreign": trace.info.get("foreign") is True,

@@ -20,6 +20,7 @@ from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 from vf.trainer.collecting.background import BackgroundLoop
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
+from vf.trainer.collecting.trace_writer import TraceWriter
 from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
@@ -39,7 +40,8 @@ STOP_TIMEOUT = 3 * CLOSE_TIMEOUT  # seconds; an environment may take CLOSE_TIMEO
 class Collector:
     """Runs an :class:`Orchestrator` in a thread of its own, and writes every trace.
 
-    While the trainer waits here, it notices within a second if the engine or a step ahead failed.
+    While the trainer waits here, it notices within a second if the engine or a step ahead failed,
+    or a trace could not be written.
 
     Args:
         plan: The run.
@@ -47,7 +49,7 @@ class Collector:
         folder: Where traces go.
         display: Shows them.
         clock: Receives what the awaited rollouts are doing.
-        note: Called with a description of every stall.
+        note: Called with a description of every stall, and of every task that is left out.
 
     Attributes:
         orchestrator: The event loop's side.
@@ -76,6 +78,7 @@ class Collector:
         self._ended: Counter[int] = Counter()  # rollouts by step
         self._evaluation: tuple[Future[Evaluation], TraceStore] | None = None
         self._stopped = False
+        self._writer = TraceWriter()
         self._loop = BackgroundLoop()
         self.sampler: TokenClient = engine.sampler(args.generation_timeout)
         model = TokenModel(
@@ -93,8 +96,10 @@ class Collector:
             args=args,
             serving=engine.serving,
             ahead=steps_ahead(plan.config),
+            overlong=plan.overlong,
             on_trace=self._on_trace,
             beat=lambda: self.watchdog.beat(),
+            note=note,
         )
         self.watchdog = Watchdog(
             args.stall_timeout,
@@ -136,7 +141,7 @@ class Collector:
                 break
             yield group
         if (store := self._stores.pop(step, None)) is not None:
-            store.close()
+            self._writer.close(store)
 
     def begin_evaluation(self, step: int) -> None:
         """Start the evaluation on the held-out tasks after ``step`` training steps."""
@@ -146,7 +151,7 @@ class Collector:
         def on_trace(trace: Trace) -> None:
             nonlocal done
             done += 1
-            _append(store, trace)
+            self._writer.append(store, trace)
             _log_failure(trace)
             self._display.rollouts(done, total, evaluating=True)
 
@@ -164,7 +169,7 @@ class Collector:
         (future, store), self._evaluation = self._evaluation, None
         with self._clock.part("evaluate"):
             result = self._loop.wait(future, self._watch)
-        store.close()
+        self._writer.close(store)
         scored = [trace for trace in result.traces if trace.reward is not None]
         if not scored:
             raise TrainingError("not one rollout of the held-out evaluation could be scored")
@@ -205,11 +210,13 @@ class Collector:
             self._loop.call(self.sampler.close(), watch)
         finally:
             self._loop.stop()
+            self._writer.stop()
             for store in self._stores.values():
                 store.close()
 
     def _watch(self) -> None:
         self._engine.check()
+        self._writer.check()
         self.orchestrator.check()
         self._clock.sample(self.orchestrator.activities(self._step))
 
@@ -217,19 +224,10 @@ class Collector:
         """Keep a finished training rollout. Called from the rollouts' thread."""
         if step not in self._stores:
             self._stores[step] = self._folder.step_traces(step)
-        _append(self._stores[step], trace)
+        self._writer.append(self._stores[step], trace)
         self._ended[step] += trace.error is None
         self._display.rollouts(self._ended[self._step], self._plan.config.args.batch_size)
         _log_failure(trace)
-
-
-def _append(store: TraceStore, trace: Trace) -> None:
-    try:
-        store.append(trace)
-    except OSError as error:
-        raise TrainingError(
-            f"a trace could not be written to {store.path}: {error}; make room and --resume"
-        ) from error
 
 
 def _log_failure(trace: Trace) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 from vf.trainer.collecting.places import Places, Rank
-from vf.trainer.collecting.step_rollouts import StepRollouts, check_failures
+from vf.trainer.collecting.step_rollouts import StepRollouts, check_failures, is_overlong
 from vf.trainer.collecting.task_cursor import TaskCursor
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
@@ -61,8 +61,10 @@ class Orchestrator:
         args: ``[trainer.args]``.
         serving: The model's server; rollouts wait while it is down.
         ahead: Steps that generation may run ahead of training.
+        overlong: Ids of train tasks whose first prompts are known to be too long.
         on_trace: Called with every finished training rollout and its step.
         beat: Called whenever a rollout makes progress.
+        note: Called with what the user should know.
     """
 
     def __init__(
@@ -75,8 +77,10 @@ class Orchestrator:
         args: TrainerArgs,
         serving: Serving,
         ahead: int,
+        overlong: Collection[str] = (),
         on_trace: Callable[[int, Trace], None] = lambda step, trace: None,
         beat: Callable[[], None] = lambda: None,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.environment = environment
         self.model = model
@@ -88,13 +92,14 @@ class Orchestrator:
             min_p=args.min_p,
             repetition_penalty=args.repetition_penalty,
         )
-        self.cursor = TaskCursor(tasks, args)
+        self.cursor = TaskCursor(tasks, args, overlong)
         self._eval_tasks = eval_tasks
         self._args = args
         self._serving = serving
         self._ahead = ahead
         self._on_trace = on_trace
         self._beat = beat
+        self._note = note
         self._places = Places(args.max_concurrent, args.eval_share)
         self._open: dict[int, StepRollouts] = {}
         self._live: dict[Activity, int] = {}  # with their step
@@ -160,7 +165,10 @@ class Orchestrator:
             check=False,
             run=run,
         )
-        failed = [trace for trace in result.traces if trace.error is not None]
+        counted = result.traces
+        if args.overlong_prompts == "skip":
+            counted = [trace for trace in counted if not is_overlong(trace)]
+        failed = [trace for trace in counted if trace.error is not None]
         check_failures(failed, len(result.traces), args.max_error_rate)
         return result
 
@@ -215,6 +223,7 @@ class Orchestrator:
             args=self._args,
             oldest=step - 1 - self._ahead,
             on_trace=lambda trace: self._on_trace(step, trace),
+            note=self._note,
         )
 
     async def _run(self, task: Task, seed: int, step: int, rank: Rank | None) -> Trace:

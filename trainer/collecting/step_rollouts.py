@@ -10,16 +10,25 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from vf.environments.environment import Environment
+from vf.inference.models.token_model import PromptTooLong
 from vf.rubrics.group import score_group
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
-from vf.traces.trace import Trace
+from vf.traces.trace import Origin, Trace
 from vf.trainer.collecting.task_cursor import Draw, TaskCursor
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
 ATTEMPTS = 3  # of one rollout, before its group does without it
+
+
+class _Overlong(Exception):
+    """A group's task has too long a first prompt, as this rollout found out."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
 
 Run = Callable[[Task, int, int], Awaitable[Trace]]
 Doing = Callable[[Task, str], AbstractContextManager[Any]]
@@ -31,7 +40,9 @@ class StepRollouts:
     A rollout that fails is replaced by another of the same task. A group that ends with too few
     scored rollouts stays, with nothing to teach. A rollout that the rubric leaves without a reward
     is not replaced: it did not fail, and a rubric that cannot score this task would be called
-    forever. A group without spread is followed by one of another task, within ``max_refill``.
+    forever. A task whose first prompt is too long is replaced by another, and left out from then
+    on, or ends the run (``overlong_prompts``). A group without spread is followed by one of another
+    task, within ``max_refill``.
 
     Args:
         step: Number of the step.
@@ -43,6 +54,7 @@ class StepRollouts:
         oldest: Version of the oldest weights whose tokens may be trained on.
         on_trace: Called with every trace as it finishes, failed ones included; where the rubric
             has group rewards, with those of a group once they are scored.
+        note: Called with what the user should know.
     """
 
     def __init__(
@@ -56,6 +68,7 @@ class StepRollouts:
         args: TrainerArgs,
         oldest: int,
         on_trace: Callable[[Trace], None],
+        note: Callable[[str], None],
     ) -> None:
         self._step = step
         self._run = run
@@ -66,6 +79,7 @@ class StepRollouts:
         self._args = args
         self._oldest = oldest
         self._on_trace = on_trace
+        self._note = note
         self._refills = round(args.groups_per_step * args.max_refill)
         self._groups: dict[int, Group] = {}  # by their number
         self._ended: dict[int, dict[int, Trace]] = {}  # rollouts of unfinished groups, by index
@@ -143,7 +157,7 @@ class StepRollouts:
         self._refills = state["refills"]
         for saved in state["groups"]:
             group, done = self._saved_group(saved), saved["done"]
-            traces = [trace for trace in saved_traces if trace.info["group"] == group.number]
+            traces = [t for t in saved_traces if t.origin and t.origin.group == group.number]
             group.traces = traces
             if self._too_old(group):
                 done, traces = False, []
@@ -153,7 +167,7 @@ class StepRollouts:
                 self._finished.append(group)
             else:
                 group.failed = [trace for trace in traces if trace.error is not None]
-                ended = {t.info["rollout"]: t for t in traces if t.error is None}
+                ended = {t.origin.rollout: t for t in traces if t.origin and t.error is None}
                 self._launch(group, ended)
             for trace in traces:
                 if done or trace.error is not None or not self._rubric.group_rewards:
@@ -197,7 +211,11 @@ class StepRollouts:
         self._changed.set()
 
     async def _whole(self, group: Group) -> None:
-        traces = await self._enough(group)
+        try:
+            traces = await self._enough(group)
+        except _Overlong as found:
+            self._replace(group, found.trace)
+            return
         if self._rubric.group_rewards:
             with self._doing(group.task, "score"):
                 await score_group(self._rubric, traces, self._timeout)
@@ -213,10 +231,32 @@ class StepRollouts:
             self._launch(self._group(self._cursor.draw()))
         self._finished.append(group)
 
+    def _replace(self, group: Group, trace: Trace) -> None:
+        """Leave a task out, and begin a group of another in the place of its group.
+
+        Raises:
+            TrainingError: ``overlong_prompts`` says that it ends the run.
+            ConfigError: No task is left.
+        """
+        message = trace.error.message if trace.error is not None else ""
+        self._on_trace(trace)
+        if self._args.overlong_prompts == "error":
+            raise TrainingError(
+                f"task {group.task.id!r}: {message}, and overlong_prompts = 'error'; raise "
+                "max_prompt_len, shorten the prompt, or have such tasks left out with 'skip'"
+            )
+        if self._cursor.leave_out(group.task.id):
+            self._note(f"task {group.task.id!r} is left out of the run: {message}")
+        del self._groups[group.number], self._ended[group.number]
+        self._launch(self._group(self._cursor.draw()))
+
     async def _enough(self, group: Group) -> list[Trace]:
         """Run the group's rollouts, and return as many as it needs.
 
         They are in the order of the seeds, not of arrival: a resumed run sums in the same order.
+
+        Raises:
+            _Overlong: The task's first prompt is too long.
         """
         args, ended = self._args, self._ended[group.number]
         started = math.ceil(args.rollouts_per_example * args.oversample)
@@ -239,11 +279,14 @@ class StepRollouts:
         return [ended[index] for index in sorted(ended)]
 
     async def _one(self, group: Group, index: int) -> None:
-        tried = sum(trace.info["rollout"] == index for trace in group.failed)
+        origin = Origin(self._step, group.number, index)
+        tried = sum(trace.origin == origin for trace in group.failed)
         for attempt in range(tried, ATTEMPTS):
             seed = derive_seed(self._args.seed, "train", group.number, index, attempt)
             trace = await self._run(group.task, seed, group.number)
-            trace.info |= {"step": self._step, "group": group.number, "rollout": index}
+            trace.origin = origin
+            if is_overlong(trace):
+                raise _Overlong(trace)
             ended = self._ended[group.number]
             if trace.error is None and len(ended) >= self._args.rollouts_per_example:
                 group.stopped += 1  # the others came first, if only by a moment
@@ -260,6 +303,11 @@ class StepRollouts:
 
     def _check_failures(self) -> None:
         check_failures(self._failures, self._args.batch_size, self._args.max_error_rate)
+
+
+def is_overlong(trace: Trace) -> bool:
+    """Return whether a rollout never began because the task's first prompt is too long."""
+    return trace.error is not None and trace.error.boundary == PromptTooLong.boundary
 
 
 def check_failures(failures: Sequence[Trace], total: int, most: float) -> None:

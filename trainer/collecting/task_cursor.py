@@ -1,11 +1,12 @@
-"""Which task comes next: shuffled epochs, in which easy or hard tasks may rest."""
+"""Which task comes next: shuffled epochs, in which tasks may rest or be left out."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+from vf.runtime.errors import ConfigError
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.trainer.settings.config import TrainerArgs
@@ -31,20 +32,24 @@ class TaskCursor:
     Args:
         tasks: The train split.
         args: ``[trainer.args]``: the seed, and how long easy and hard tasks rest.
+        overlong: Ids of tasks whose first prompts are known to be too long: they are left out.
     """
 
-    def __init__(self, tasks: Sequence[Task], args: TrainerArgs) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], args: TrainerArgs, overlong: Collection[str] = ()
+    ) -> None:
         self._tasks = tasks
         self._args = args
         self._by_id = {task.id: task for task in tasks}
         self._position = 0
         self._rests_through: dict[str, int] = {}  # the last epoch without it, by a task's id
+        self._left_out = dict.fromkeys(overlong, args.max_prompt_len)  # by the limit they exceed
         self._shuffled: tuple[int, list[int]] = (-1, [])
 
     @property
     def first(self) -> Task:
-        """The first task of the split."""
-        return self._tasks[0]
+        """The first task of the split that is not left out."""
+        return next(task for task in self._tasks if task.id not in self._left_out)
 
     @property
     def resting(self) -> int:
@@ -52,14 +57,38 @@ class TaskCursor:
         epoch = self._position // len(self._tasks)
         return sum(through >= epoch for through in self._rests_through.copy().values())
 
+    @property
+    def overlong(self) -> int:
+        """How many tasks are left out. For any thread."""
+        return len(self._left_out)
+
+    def leave_out(self, task_id: str) -> bool:
+        """Never draw a task again, for its first prompt is over ``max_prompt_len``.
+
+        Returns:
+            Whether it was not left out already.
+        """
+        new = task_id not in self._left_out
+        self._left_out[task_id] = self._args.max_prompt_len
+        return new
+
     def draw(self) -> Draw:
-        """Return the next task that does not rest."""
+        """Return the next task that neither rests nor is left out.
+
+        Raises:
+            ConfigError: All are left out.
+        """
+        if len(self._left_out) == len(self._tasks):
+            raise ConfigError(
+                f"the first prompts of all {len(self._tasks)} train tasks are longer than "
+                f"trainer.args.max_prompt_len = {self._args.max_prompt_len}; raise it"
+            )
         while True:
             number = self._position
             epoch, place = divmod(number, len(self._tasks))
             self._position += 1
             task = self._tasks[self._order(epoch)[place]]
-            if self._rests_through.get(task.id, -1) < epoch:
+            if task.id not in self._left_out and self._rests_through.get(task.id, -1) < epoch:
                 return Draw(task, number, epoch)
 
     def task(self, task_id: str) -> Task | None:
@@ -85,12 +114,22 @@ class TaskCursor:
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, as JSON."""
-        return {"position": self._position, "rests_through": dict(self._rests_through)}
+        return {
+            "position": self._position,
+            "rests_through": dict(self._rests_through),
+            "left_out": dict(self._left_out),
+        }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Resume where a saved cursor was."""
+        """Resume where a saved cursor was. A higher ``max_prompt_len`` lets tasks return."""
         self._position = int(state["position"])
         self._rests_through = dict(state["rests_through"])
+        limit = self._args.max_prompt_len
+        self._left_out |= {
+            task: exceeded
+            for task, exceeded in state.get("left_out", {}).items()
+            if exceeded >= limit and task in self._by_id
+        }
 
     def _order(self, epoch: int) -> list[int]:
         if self._shuffled[0] != epoch:

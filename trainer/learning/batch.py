@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -29,12 +30,14 @@ class Sample:
         branch: The tokens.
         advantage: A of all its tokens.
         turn_advantages: If not empty, A by the turn of a token, instead.
+        rollout: What the other branches of its rollout have too; None for a rollout of one branch.
         weight: Factor of each trained token's loss; see :func:`weighted`.
     """
 
     branch: Branch
     advantage: float
     turn_advantages: tuple[float, ...] = ()
+    rollout: str | None = None
     weight: float = 1.0
 
     def __len__(self) -> int:
@@ -93,7 +96,7 @@ def build_samples(groups: Sequence[Group], args: TrainerArgs) -> list[list[Sampl
             continue
         by_turn = _turn_advantages(group, args)
         batch = [
-            Sample(branch, values[0], values if args.credit == "turn" else ())
+            Sample(branch, values[0], values if args.credit == "turn" else (), trace.id)
             for trace, values in zip(group.traces, by_turn, strict=True)
             if not (args.mask_truncated and was_cut(trace))
             for branch in trace.branches
@@ -125,26 +128,18 @@ def overlong(trace: Trace, args: TrainerArgs) -> list[float]:
     return overlong_costs(trace, args.max_tokens, args.overlong_buffer, args.overlong_penalty)
 
 
-def substeps(
-    groups: Sequence[list[Sample]], count: int, streamed: int = 0
-) -> list[Sequence[list[Sample]]]:
-    """Split a step's groups over its optimizer steps.
-
-    Args:
-        groups: Samples, by group.
-        count: How many optimizer steps.
-        streamed: How many of the first groups make up the first optimizer step; 0 for an even
-            split.
-    """
-    if not streamed or count == 1:
-        return [groups[i::count] for i in range(count)]
-    rest = groups[streamed:]
-    return [groups[:streamed], *(rest[i :: count - 1] for i in range(count - 1))]
-
-
 def sequence_tokens(sample: Sample) -> int:
     """Return how many tokens of a sample carry loss."""
     return sum(sample.branch.loss_mask[1:])  # nothing predicts the first
+
+
+def rollout_tokens(samples: Sequence[Sample]) -> tuple[list[str | int], Counter[str | int]]:
+    """Return a key of each sample's rollout, and by it how many tokens carry loss in all of it."""
+    keys = [index if each.rollout is None else each.rollout for index, each in enumerate(samples)]
+    counts: Counter[str | int] = Counter()
+    for key, sample in zip(keys, samples, strict=True):
+        counts[key] += sequence_tokens(sample)
+    return keys, counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +148,14 @@ class Totals:
 
     Attributes:
         tokens: Trained tokens N.
-        sequences: Branches S that have any.
+        rollouts: Rollouts R that have any.
         processed: All their tokens, however often they are shared, without padding.
         computed: Tokens that went through the model: padding counts, a shared prefix once.
         too_long: Samples over ``max_seq_len``, which were dropped or cut.
     """
 
     tokens: int = 0
-    sequences: int = 0
+    rollouts: int = 0
     processed: int = 0
     computed: int = 0
     too_long: int = 0
@@ -170,23 +165,28 @@ class Totals:
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> Totals:
-        """Count samples."""
-        counts = [sequence_tokens(sample) for sample in samples]
-        return cls(sum(counts), sum(count > 0 for count in counts), sum(map(len, samples)))
+        """Count samples, which hold all branches of their rollouts."""
+        _, counts = rollout_tokens(samples)
+        rollouts = sum(count > 0 for count in counts.values())
+        return cls(counts.total(), rollouts, sum(map(len, samples)))
 
 
 def weighted(samples: Sequence[Sample], args: TrainerArgs) -> list[Sample]:
     """Return samples with the weights of their token losses, up to the factor :func:`scale`.
 
     The loss of an optimizer step is scale · Σ weight · token loss over all its trained tokens. A
-    weight depends on its sequence alone, and the factor is known once the step's last sample is:
+    weight depends on its rollout alone, and the factor is known once the step's last sample is:
     the step is the same sum however its samples are split over micro-batches, passes and trainer
-    processes. With N trained tokens in S sequences (branches that have any), n of them in this
-    sequence, weight · scale is:
+    processes. With N trained tokens in R rollouts that have any, n of them in all branches of this
+    one, weight · scale is:
 
     - ``token``: 1 · 1/N (DAPO, arXiv:2503.14476, section 3.3).
-    - ``sequence``: 1/n · 1/S (GRPO, arXiv:2402.03300, eq. 3).
-    - ``fixed``: 1/F · 1/S, F = ``fixed_length`` (Dr. GRPO, arXiv:2503.20783, section 3.2).
+    - ``sequence``: 1/n · 1/R (GRPO, arXiv:2402.03300, eq. 3).
+    - ``fixed``: 1/F · 1/R, F = ``fixed_length`` (Dr. GRPO, arXiv:2503.20783, section 3.2).
+
+    Args:
+        samples: With all branches of their rollouts.
+        args: ``[trainer.args]``: ``loss_normalisation`` and ``fixed_length``.
     """
 
     def weight(count: int) -> float:
@@ -198,12 +198,16 @@ def weighted(samples: Sequence[Sample], args: TrainerArgs) -> list[Sample]:
             case "fixed":
                 return 1.0 / (args.fixed_length or args.max_seq_len)
 
-    return [replace(sample, weight=weight(sequence_tokens(sample))) for sample in samples]
+    keys, counts = rollout_tokens(samples)
+    return [
+        replace(sample, weight=weight(counts[key]))
+        for key, sample in zip(keys, samples, strict=True)
+    ]
 
 
 def scale(totals: Totals, args: TrainerArgs) -> float:
     """Return the factor of an optimizer step's summed, weighted loss."""
-    count = totals.tokens if args.loss_normalisation == "token" else totals.sequences
+    count = totals.tokens if args.loss_normalisation == "token" else totals.rollouts
     return 1.0 / max(count, 1)  # without tokens, the sum is 0
 
 

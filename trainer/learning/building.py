@@ -1,4 +1,4 @@
-"""The model as it is loaded, with its adapter; its optimizer and learning rate."""
+"""The model as it is loaded, with its adapter, and its optimizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 
 from vf.inference.model_files import load_module
 from vf.runtime.errors import ConfigError
-from vf.trainer.learning.learning_rate import peak_learning_rate
 from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.learning.precision import compute_dtype, exact_ends
 from vf.trainer.learning.quantized import EIGHT_BITS, bitsandbytes, four_bits, keep_packing
@@ -58,41 +57,31 @@ def build_model(
 
 
 def build_optimizer(
-    trained: Iterable[torch.nn.Parameter], hidden_size: int, args: TrainerArgs
-) -> tuple[torch.optim.Optimizer, Any]:
-    """Return AdamW over the trained parameters (Loshchilov & Hutter 2019), and its schedule.
+    trained: Iterable[torch.nn.Parameter], args: TrainerArgs
+) -> torch.optim.Optimizer:
+    """Return AdamW over what is trained (Loshchilov & Hutter 2019, arXiv:1711.05101).
 
     Args:
         trained: What is stepped, in float32.
-        hidden_size: Width of the model.
         args: ``[trainer.args]``.
 
     Raises:
         ConfigError: bitsandbytes is missing.
     """
-    from transformers import get_scheduler
-
     settings: dict[str, Any] = {
-        "lr": peak_learning_rate(args, hidden_size),
+        "lr": 0.0,  # each step sets its own
         "betas": (args.betas[0], args.betas[1]),
         "eps": args.eps,
         "weight_decay": args.weight_decay,
     }
-    optimizer: torch.optim.Optimizer
     if args.optim == "adamw_8bit":
-        package = bitsandbytes(EIGHT_BITS)
-        optimizer = package.optim.AdamW8bit(trained, **settings)
-    else:  # in the host's memory, one pass over it is what counts
-        fused = True if args.optim == "adamw_offload" else None
-        optimizer = torch.optim.AdamW(trained, fused=fused, **settings)
-    constant = args.lr_scheduler_type == "constant"
-    scheduler = get_scheduler(
-        "constant_with_warmup" if constant else args.lr_scheduler_type,
-        optimizer,
-        num_warmup_steps=args.warmup_steps * args.updates_per_step,
-        num_training_steps=args.max_steps * args.updates_per_step,
-    )
-    return optimizer, scheduler
+        optimizer: torch.optim.Optimizer = bitsandbytes(EIGHT_BITS).optim.AdamW8bit(
+            trained, **settings
+        )
+        return optimizer
+    # In the host's memory, one pass over it is what counts.
+    fused = True if args.optim == "adamw_offload" else None
+    return torch.optim.AdamW(trained, fused=fused, **settings)
 
 
 def check_moments(state: Mapping[str, Any], args: TrainerArgs) -> None:

@@ -1,4 +1,4 @@
-"""`learning_rate = "auto"`, and advice where a rate is far from it.
+"""`learning_rate = "auto"`, advice where a rate is far from it, and its course over a run.
 
     rate = 1e-6 · (4096 / hidden size) · √(rollouts per optimizer step / 64)        all weights
          = 10 · the same · (32 / lora_alpha)                                        LoRA
@@ -17,8 +17,10 @@ A rule of thumb to begin with: it knows nothing of the task.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from vf.trainer.settings.config import TrainerArgs
+from vf.trainer.settings.shared import Schedule
 
 FULL_RATE = 1e-6
 HIDDEN = 4096
@@ -45,6 +47,52 @@ def peak_learning_rate(args: TrainerArgs, hidden_size: int) -> float:
     if args.learning_rate == "auto":
         return auto_learning_rate(args, hidden_size)
     return args.learning_rate
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The learning rate over a run, as a function of the position alone.
+
+    After a linear warm-up from 0 it is constant, falls linearly to 0, or falls to 0 as half a
+    cosine wave (Loshchilov & Hutter 2017, arXiv:1608.03983, eq. 5, without restarts).
+
+    Attributes:
+        peak: The highest rate.
+        kind: What follows the warm-up.
+        warmup: Length of the warm-up, in optimizer steps.
+        length: Optimizer steps of the run, warm-up included.
+    """
+
+    peak: float
+    kind: Schedule
+    warmup: int
+    length: int
+
+    @classmethod
+    def of(cls, args: TrainerArgs, hidden_size: int) -> Course:
+        """Return the course that the settings ask for.
+
+        Args:
+            args: ``[trainer.args]``.
+            hidden_size: Width of the model.
+        """
+        updates = args.updates_per_step
+        peak = peak_learning_rate(args, hidden_size)
+        kind, warmup, length = args.lr_scheduler_type, args.warmup_steps, args.max_steps
+        return cls(peak, kind, warmup * updates, length * updates)
+
+    def rate(self, position: int) -> float:
+        """Return the rate of the optimizer step before which there are ``position`` others."""
+        if position < self.warmup:
+            return self.peak * position / self.warmup
+        done = (position - self.warmup) / max(1, self.length - self.warmup)
+        match self.kind:
+            case "constant":
+                return self.peak
+            case "linear":
+                return self.peak * max(0.0, 1.0 - done)
+            case "cosine":
+                return self.peak * 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
 
 
 def advice(args: TrainerArgs, hidden_size: int) -> str | None:

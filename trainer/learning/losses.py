@@ -150,6 +150,7 @@ class Gspo:
 
     In GSPO-token's form (arXiv:2507.18071, eq. 13 and 14): a token's s is sg(s)·p / sg(p), which
     has the value of s, and the gradient of GSPO (eq. 5) where A is the same in a whole sequence.
+    A sequence is a branch. How much it weighs among those of its rollout is the normalisation's.
 
     Attributes:
         clip_low: ε_low.

@@ -59,6 +59,7 @@ class UpdateStats:
             share counts once. Where memory ran out, those of the first try's micro-batches.
         too_long: Samples over ``max_seq_len``, which were dropped or cut.
         oom_retries: How many trainer processes ran out of memory and began the step again.
+        skipped: Whether the loss or the gradient was not finite, so that no step was taken.
     """
 
     loss: float
@@ -81,6 +82,7 @@ class UpdateStats:
     computed_tokens: int
     too_long: int
     oom_retries: int = 0
+    skipped: bool = False
 
 
 class Objective:

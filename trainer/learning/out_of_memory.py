@@ -19,7 +19,7 @@ import torch
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches
-from vf.trainer.learning.packing import pack
+from vf.trainer.learning.packing import fills, pack
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +90,10 @@ class Budget:
         if packed:
             return pack(samples, self.tokens, self._rows, share=share)
         return micro_batches(samples, self.tokens, self._rows)
+
+    def filled(self, samples: Sequence[Sample], ranks: int, *, share: bool) -> bool:
+        """Return whether samples are enough for a full micro-batch on every rank."""
+        return fills(samples, ranks, self.tokens, self._rows, share=share)
 
     def cut(self, work: Iterable[Work], *, share: bool) -> list[Work]:
         """Return the same work, cut where a micro-batch is over the budget."""
@@ -180,5 +184,5 @@ def unpack(batch: MicroBatch) -> list[Sample]:
             [0] * length,
         )
         advantages = tuple(batch.advantages[row, :length].tolist())
-        samples.append(Sample(branch, 0.0, advantages, float(batch.weights[row])))
+        samples.append(Sample(branch, 0.0, advantages, weight=float(batch.weights[row])))
     return samples

@@ -94,21 +94,51 @@ def _runs(rows: Sequence[Row], max_tokens: int, max_rows: int) -> list[tuple[int
     return runs[::-1]
 
 
-def share_out(samples: Sequence[Sample], ranks: int, *, share: bool = True) -> list[list[Sample]]:
-    """Split samples into one share per rank, nearly equal in tokens to compute.
+def share_out(
+    samples: Sequence[Sample], loads: list[int], *, share: bool = True
+) -> list[list[Sample]]:
+    """Split samples into one share per rank, so that all ranks have nearly equal tokens to compute.
 
     What begins alike stays together, unless the slowest rank gains by a split.
+
+    Args:
+        samples: The work.
+        loads: Tokens that each rank has got in the optimizer step so far; those of the samples are
+            added in place.
+        share: Whether samples that begin alike share their beginning.
 
     Returns:
         As many lists as ranks; some are empty where there are fewer samples.
     """
-    if ranks == 1:
+    if len(loads) == 1:
         return [list(samples)]
     rows = rows_of(samples, share=share)
-    fair = cost(rows) / ranks
-    splits = [balance(_pieces(rows, fair * grain), ranks, cost) for grain in GRAINS]
-    best = min(splits, key=lambda split: max(sum(map(cost, pieces)) for pieces in split))
-    return [[row.sample for piece in pieces for row in piece] for pieces in best]
+    fair = cost(rows) / len(loads)
+    splits = [balance(_pieces(rows, fair * grain), loads, cost) for grain in GRAINS]
+    totals = [
+        [load + sum(map(cost, pieces)) for load, pieces in zip(loads, split, strict=True)]
+        for split in splits
+    ]
+    best = min(range(len(splits)), key=lambda index: max(totals[index]))
+    loads[:] = totals[best]
+    return [[row.sample for piece in pieces for row in piece] for pieces in splits[best]]
+
+
+def fills(
+    samples: Sequence[Sample], ranks: int, max_tokens: int, max_rows: int | None, *, share: bool
+) -> bool:
+    """Return whether samples are enough for a full micro-batch on every rank.
+
+    Args:
+        samples: The work.
+        ranks: How many ranks.
+        max_tokens: The budget of a micro-batch, in tokens that are computed.
+        max_rows: Most samples in one micro-batch.
+        share: Whether samples that begin alike share their beginning.
+    """
+    if max_rows is not None and len(samples) >= ranks * max_rows:
+        return True
+    return cost(rows_of(samples, share=share)) >= ranks * max_tokens
 
 
 def _pieces(rows: Sequence[Row], limit: float) -> list[list[Row]]:

@@ -15,6 +15,7 @@ from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
 from vf.trainer.learning.building import build_model, build_optimizer, check_moments
 from vf.trainer.learning.forward import Forward, token_logprobs
+from vf.trainer.learning.learning_rate import Course
 from vf.trainer.learning.memory import CEILING
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
 from vf.trainer.learning.out_of_memory import KNOBS, Budget, Shortage, Work, attempt
@@ -51,6 +52,10 @@ class Policy:
         ConfigError: The model or the reference cannot be loaded, a LoRA target module does not
             exist, or a custom loss cannot be found.
         TrainingError: Another trainer process is gone.
+
+    Attributes:
+        position: Where the learning rate is in its course, in optimizer steps.
+        optimizer_steps: How many were taken.
     """
 
     def __init__(self, model_name: str, args: TrainerArgs) -> None:
@@ -61,6 +66,7 @@ class Policy:
         self.phase: Phase = unwatched
         self._sums, self._totals = self.objective.empty_sums(), Totals()
         self._work: list[Work] = []  # of the optimizer step under way
+        self._loads = [0] * self.ranks.count  # tokens that each rank has got in it
         tokens = CEILING if args.micro_batch_tokens == "auto" else args.micro_batch_tokens
         self.budget = Budget(tokens, args.micro_batch_size)
         check_quantized(args)
@@ -70,8 +76,9 @@ class Policy:
         offload = args.optim == "adamw_offload"
         self.weights = Weights(model, self.ranks, adapter=args.use_lora, offload=offload)
         self.model: Any = model
-        hidden = model.config.get_text_config().hidden_size
-        self.optimizer, self.scheduler = build_optimizer(self.weights.trained, hidden, args)
+        self.optimizer = build_optimizer(self.weights.trained, args)
+        self.course = Course.of(args, model.config.get_text_config().hidden_size)
+        self.position = self.optimizer_steps = 0
         self.sharding.prepare(self.accelerator, model, self.optimizer, args.max_grad_norm)
         self.model.eval()
         self.forward = self._choose_forward(self.weights.module)
@@ -103,7 +110,7 @@ class Policy:
     @property
     def learning_rate(self) -> float:
         """The rate that the next optimizer step will use."""
-        return float(self.scheduler.get_last_lr()[0])
+        return self.course.rate(self.position)
 
     def update(self, samples: Sequence[Sample]) -> UpdateStats:
         """Take one optimizer step on the samples.
@@ -117,7 +124,7 @@ class Policy:
     def accumulate(self, samples: Sequence[Sample]) -> None:
         """Add the gradient of samples to that of the optimizer step under way.
 
-        However a step's samples are handed over, in one call or in many, the gradient is that of
+        However a step's rollouts are passed, in one call or in many, the gradient is that of
         the same sum (:func:`~vf.trainer.learning.batch.weighted`). An exception: with
         ``kl_penalty_type = "advantage"``, where samples depend on the mean over all, a step must
         be one call.
@@ -133,7 +140,7 @@ class Policy:
         share = packed and self._share
         batches = [
             self.budget.pack(part, packed=packed, share=share)
-            for part in share_out(weighted(samples, args), count, share=share)
+            for part in share_out(weighted(samples, args), self._loads, share=share)
         ]
         computed = sum(batch.computed for part in batches for batch in part)
         totals = replace(Totals.of(samples), computed=computed, too_long=too_long)
@@ -149,13 +156,26 @@ class Policy:
     def finish(self) -> UpdateStats:
         """Take the optimizer step with the gradient of what was accumulated.
 
+        Where the loss or the gradient is not finite, no step is taken (``UpdateStats.skipped``).
+
         Raises:
-            TrainingError: The loss or the gradient is not finite; no step was taken. Or another
-                trainer process is gone.
+            TrainingError: Another trainer process is gone.
         """
-        self.ranks.tell([Finish()] * self.ranks.count)
+        rate, self._loads = self.learning_rate, [0] * self.ranks.count
+        self.ranks.tell([Finish(rate)] * self.ranks.count)
         with self.phase("optimizer", None):
-            return self.take_step()
+            stats = self.take_step(rate)
+        self.position += 1
+        return stats
+
+    def filled(self, samples: Sequence[Sample]) -> bool:
+        """Return whether samples are enough for a full micro-batch on every rank.
+
+        With fewer, :meth:`accumulate` would compute what samples share once for each rank, and some
+        would wait for others.
+        """
+        share = self.forward.how != "padded" and self._share
+        return self.budget.filled(samples, self.ranks.count, share=share)
 
     @property
     def accumulated(self) -> Totals:
@@ -213,7 +233,7 @@ class Policy:
             self.sharding.backward(loss)
         self._sums += sums
 
-    def take_step(self) -> UpdateStats:
+    def take_step(self, learning_rate: float) -> UpdateStats:
         """Do this rank's part of :meth:`finish`; all ranks end with the same parameters.
 
         Raises:
@@ -235,19 +255,18 @@ class Policy:
         if not is_finite(sums):
             with self._training():
                 self._pass_idly(float("nan"))  # and a step with such a gradient is not taken
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
         norm = self.sharding.step(
             self.optimizer, self.weights.trained, factor, self.args.max_grad_norm
         )
         self.weights.masters.write()
-        stats = replace(self.objective.stats(sums, factor, norm, totals), oom_retries=retries)
-        if not (is_finite(sums) and norm < float("inf")):
-            raise TrainingError(
-                f"the loss ({stats.loss}) or its gradient norm ({norm}) is not finite; "
-                "lower learning_rate, or look for rewards or logprobs gone wrong"
-            )
-        self.scheduler.step()
-        self._update_reference()
-        return stats
+        taken = is_finite(sums) and norm < float("inf")
+        if taken:
+            self.optimizer_steps += 1
+            self._update_reference()
+        stats = self.objective.stats(sums, factor, norm, totals)
+        return replace(stats, oom_retries=retries, skipped=not taken)
 
     def _ask_reference(self, part: Accumulate) -> list[Work]:
         """Return micro-batches with log p_ref of their trained tokens."""
@@ -280,10 +299,8 @@ class Policy:
 
     def _update_reference(self) -> None:
         every = self.args.reference_update_steps
-        if self.reference is not None and every is not None:
-            steps: int = self.scheduler.state_dict()["last_epoch"]
-            if steps % every == 0:
-                self.reference.follow()
+        if self.reference is not None and every is not None and self.optimizer_steps % every == 0:
+            self.reference.follow()
 
     @together("logprobs")
     def logprobs(self, prompt_ids: list[int], token_ids: list[int]) -> list[float]:
@@ -305,12 +322,19 @@ class Policy:
         return self.sharding.optimizer_state(self.optimizer, self.weights.trained)
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`optimizer_state` returned.
+        """Take back what :meth:`optimizer_state` returned, but for the settings of AdamW.
+
+        Those are the run's own, which may have been changed since.
 
         Raises:
             ConfigError: It is of an optimizer that keeps other moments.
         """
         check_moments(state, self.args)
+        groups = [
+            {**mine, "params": saved["params"]}
+            for mine, saved in zip(self.optimizer.param_groups, state["param_groups"], strict=True)
+        ]
+        state = {**state, "param_groups": groups}
         self.sharding.load_optimizer_state(self.optimizer, self.weights.trained, state)
 
     @together("reference_state")

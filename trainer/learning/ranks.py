@@ -64,7 +64,13 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Take the optimizer step together."""
+    """Take the optimizer step together.
+
+    Attributes:
+        learning_rate: Of this step.
+    """
+
+    learning_rate: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +105,22 @@ class Stop:
 Command = Accumulate | Finish | Together | Load | Stop
 
 
-def balance(pieces: Sequence[T], ranks: int, cost: Callable[[T], int] = len) -> list[list[T]]:
+def balance(
+    pieces: Sequence[T], loads: Sequence[int], cost: Callable[[T], int] = len
+) -> list[list[T]]:
     """Split samples, or other pieces of work, into one share per rank, nearly equal in tokens.
 
     The longest are assigned first, each to the rank with the fewest tokens so far.
 
     Args:
         pieces: The work.
-        ranks: How many shares.
+        loads: Tokens that each rank has already.
         cost: How many tokens a piece is.
     """
-    shares: list[list[T]] = [[] for _ in range(ranks)]
-    tokens = [0] * ranks
+    shares: list[list[T]] = [[] for _ in loads]
+    tokens = list(loads)
     for piece in sorted(pieces, key=cost, reverse=True):
-        rank = min(range(ranks), key=tokens.__getitem__)
+        rank = min(range(len(tokens)), key=tokens.__getitem__)
         shares[rank].append(piece)
         tokens[rank] += cost(piece)
     return shares

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vf.environments.environment import Environment
@@ -36,6 +36,7 @@ class FirstPrompts:
         task: The task that has it.
         how: What was measured, in one line.
         exact: Whether they are what ``reset`` returned, and not the tasks' own prompts.
+        lengths: If they are, tokens in the prompts that were measured, by the tasks' indices.
     """
 
     first: list[int]
@@ -43,6 +44,7 @@ class FirstPrompts:
     task: Task
     how: str
     exact: bool = True
+    lengths: dict[int, int] = field(default_factory=dict)
 
 
 async def measure(
@@ -53,9 +55,10 @@ async def measure(
 ) -> FirstPrompts:
     """Reset the environment for some tasks, and render what it returns.
 
-    The first task is reset alone, then those with the longest prompts, several concurrently, until
-    their number or the time is up. Where ``reset`` is declared expensive, or the first one does
-    not return in time, the tasks' own prompts are measured instead.
+    The first task is reset alone, then that with the shortest prompt and those with the longest,
+    several concurrently, until their number or the time is up. Where ``reset`` is declared
+    expensive, or the first one does not return in time, the tasks' own prompts are measured
+    instead.
 
     Args:
         environment: The definition.
@@ -69,30 +72,39 @@ async def measure(
     """
     if environment.expensive_reset:
         return _own_prompts(environment, renderer, tasks, "reset is declared expensive")
-    first, *others = tasks
-    chosen = heapq.nlargest(MOST - 1, others, key=lambda task: len(str(task.prompt)))
-    found: list[tuple[Task, list[int]]] = []
+    first, sizes = tasks[0], [len(str(task.prompt)) for task in tasks]
+    chosen = _extremes(sizes)
+    found: dict[int, list[int]] = {}
     began = time.monotonic()
 
-    async def work(waiting: Iterator[Task]) -> None:
-        for task in waiting:
+    async def work(waiting: Iterator[int]) -> None:
+        for index in waiting:
             if time.monotonic() > began + BEGIN_SECONDS:
                 return
-            found.append((task, await _prompt(environment, renderer, task)))
+            found[index] = await _prompt(environment, renderer, tasks[index])
             say(f"measured the first prompts of {len(found)} of {len(chosen) + 1} tasks ...")
 
     say(f"resetting the environment for task {first.id!r} ...")
-    await _until(began + END_SECONDS, [work(iter([first]))])
+    await _until(began + END_SECONDS, [work(iter([0]))])
     if not found:
         reason = f"reset of task {first.id!r} takes longer than {END_SECONDS:g} s: {_DECLARE}"
         return _own_prompts(environment, renderer, tasks, reason)
     waiting = iter(chosen)
     await _until(began + END_SECONDS, [work(waiting) for _ in range(AT_ONCE)])
-    task, tokens = max(found, key=lambda each: len(each[1]))
-    how = f"longest of {len(found)} tasks: {len(tokens)} tokens"
+    lengths = {index: len(tokens) for index, tokens in found.items()}
+    longest = max(lengths, key=lengths.__getitem__)
+    how = f"longest of {len(found)} tasks: {lengths[longest]} tokens"
     if len(found) <= len(chosen):
         how += f" (of {len(tasks)}: those that were reset in {BEGIN_SECONDS:g} s)"
-    return FirstPrompts(found[0][1], len(tokens), task, how)
+    return FirstPrompts(found[0], lengths[longest], tasks[longest], how, lengths=lengths)
+
+
+def _extremes(sizes: Sequence[int]) -> list[int]:
+    """Return which tasks after the first to measure: the shortest, then the longest."""
+    others = range(1, len(sizes))
+    shortest = heapq.nsmallest(1, others, key=sizes.__getitem__)
+    longest = heapq.nlargest(MOST - 1, others, key=sizes.__getitem__)
+    return list(dict.fromkeys([*shortest, *longest]))[: MOST - 1]
 
 
 async def _until(deadline: float, works: Sequence[Coroutine[Any, Any, None]]) -> None:

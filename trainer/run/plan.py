@@ -48,7 +48,7 @@ class Plan:
         config: The settings.
         environment: Where the model acts.
         renderer: Chat template and parser.
-        tasks: The train split.
+        tasks: The train split, with the tasks that are left out.
         eval_tasks: The held-out tasks to evaluate on; empty if there is no evaluation.
         probe_ids: The first train task's prompt, which the engine is probed with.
         prompts: What is known of the tasks' first prompts.
@@ -56,6 +56,8 @@ class Plan:
         hidden_size: Width of the model.
         memory: What trainer and server are predicted to need.
         template: What the chat template makes of conversations, in one line.
+        overlong: Ids of the train tasks whose first prompts were found to be too long.
+        left_out: How many tasks are left out because of that, in one line; empty if none is.
         budget: How ``micro_batch_tokens = "auto"`` was found, in one line; empty if it is a number.
     """
 
@@ -70,6 +72,8 @@ class Plan:
     hidden_size: int
     memory: Memory
     template: str
+    overlong: Sequence[str] = ()
+    left_out: str = ""
     budget: str = ""
 
 

@@ -55,7 +55,7 @@ def save_checkpoint(
     """Write ``folder/step-N`` and return it; a kill never leaves half a checkpoint.
 
     It holds the adapter or model with the tokenizer in Hugging Face's format (``model/``), the
-    exact trained parameters, optimizer, schedule and random states (``state.pt``), the run's
+    exact trained parameters, optimizer and random states (``state.pt``), the run's
     settings (``config.toml``) and the rollouts that are ahead (``rollouts.jsonl``).
 
     Args:
@@ -158,6 +158,8 @@ def read_progress(path: Path) -> Progress:
 def load_checkpoint(path: Path, policy: Policy) -> None:
     """Load a checkpoint's state into a policy, in place.
 
+    What a setting decides, such as the learning rate, is not part of it.
+
     On rank 0 it is loaded into the policies of all trainer processes.
 
     Raises:
@@ -168,9 +170,11 @@ def load_checkpoint(path: Path, policy: Policy) -> None:
         state: dict[str, Any] = torch.load(
             path / "state.pt", map_location="cpu", weights_only=False
         )
+        step: int = json.loads((path / "progress.json").read_text())["step"]
     policy.weights.load_trainable_state(state["parameters"])
     policy.load_optimizer_state(state["optimizer"])
-    policy.scheduler.load_state_dict(state["scheduler"])
+    policy.optimizer_steps = state["optimizer_steps"]
+    policy.position = step * policy.args.updates_per_step
     if policy.reference is not None:
         policy.reference.load_state(state.get("reference"))
     torch.set_rng_state(state["rng"]["torch"])
@@ -186,7 +190,7 @@ def _state(policy: Policy) -> dict[str, Any]:
     return {
         "parameters": policy.weights.trainable_state(),
         "optimizer": policy.optimizer_state(),
-        "scheduler": policy.scheduler.state_dict(),
+        "optimizer_steps": policy.optimizer_steps,
         "reference": policy.reference_state(),
         "rng": {
             "torch": torch.get_rng_state(),

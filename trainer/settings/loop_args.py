@@ -42,6 +42,8 @@ class LoopArgs(BaseModel):
     max_error_rate: Outcome = 0.25
     """Share of a step's rollouts that may fail before the run stops."""
 
+    overlong_prompts: Literal["skip", "error"] = "skip"
+    """A task whose first prompt is longer than max_prompt_len is left out, or ends the run."""
     max_refill: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Groups whose rewards are all equal are replaced by groups of fresh tasks, at most this share
     of a batch's groups, rounded, in a step; 0 replaces none."""

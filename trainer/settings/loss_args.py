@@ -42,9 +42,9 @@ class LossArgs(BaseModel):
     """Loss per token; see docs/losses.md."""
     loss_normalisation: Literal["token", "sequence", "fixed"] = "token"
     """What the sum of token losses is divided by: all trained tokens of the optimizer step; a
-    sequence's own, then the sequences; or a fixed length, then those."""
+    rollout's own, then the rollouts; or a fixed length, then those."""
     fixed_length: Positive | None = None
-    """`fixed`: tokens that a sequence counts for; by default max_seq_len."""
+    """`fixed`: tokens that a rollout counts for; by default max_seq_len."""
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
     """`ppo`, `cispo`: a token's ratio floor is 1 - this."""
     clip_high: Annotated[float, Field(gt=0)] = 0.2

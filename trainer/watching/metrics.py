@@ -184,14 +184,17 @@ def update_metrics(updates: Sequence[UpdateStats], *, reference: bool = False) -
     """Return the training side, token-weighted over a step's optimizer steps.
 
     The outer quantiles of the importance ratio are those of the optimizer step where it is widest.
+    A step that was skipped, for it was not finite, is counted and in no mean.
 
     Args:
         updates: What the optimizer steps did.
         reference: Whether there is a reference model to tell the distance from.
     """
+    every, updates = updates, [update for update in updates if not update.skipped]
     tokens = sum(update.tokens for update in updates)
+    skipped = len(every) - len(updates)
     if not tokens:
-        return {"tokens/trained": 0}
+        return {"tokens/trained": 0, "updates/skipped": skipped}
 
     def mean(values: Sequence[float]) -> float:
         return sum(v * u.tokens for v, u in zip(values, updates, strict=True)) / tokens
@@ -211,9 +214,10 @@ def update_metrics(updates: Sequence[UpdateStats], *, reference: bool = False) -
         "clip_fraction": mean([update.clip_fraction for update in updates]),
         "drop_fraction": mean([update.drop_fraction for update in updates]),
         "tokens/trained": tokens,
-        "tokens/computed": sum(update.computed_tokens for update in updates),
-        "sequences/too_long": sum(update.too_long for update in updates),
-        "oom_retries": sum(update.oom_retries for update in updates),
+        "tokens/computed": sum(update.computed_tokens for update in every),
+        "sequences/too_long": sum(update.too_long for update in every),
+        "oom_retries": sum(update.oom_retries for update in every),
+        "updates/skipped": skipped,
     }
     if reference:
         out["kl_reference_v1"] = mean([update.kl_reference_v1 for update in updates])

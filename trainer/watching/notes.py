@@ -1,4 +1,4 @@
-"""Notes on a step's metrics: no signal, long waits, the baseline, lack of memory."""
+"""Notes on a step's metrics: no signal, what was skipped, long waits, the baseline, memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ TOO_EASY = 0.8
 
 def step_notes(step: int, groups: Sequence[Group], metrics: Metrics) -> list[str]:
     """Return what a user should know about a step."""
-    return [*_signal(step, groups), *_waits(step, metrics), *_memory(step, metrics)]
+    return [
+        *_signal(step, groups),
+        *_skipped(step, metrics),
+        *_waits(step, metrics),
+        *_memory(step, metrics),
+    ]
 
 
 def baseline_notes(step: int, metrics: Metrics, *, evaluates: bool) -> list[str]:
@@ -74,6 +79,16 @@ def _signal(step: int, groups: Sequence[Group]) -> list[str]:
     return [
         f"step {step} taught nothing: within each of the {len(groups)} groups all rewards are "
         f"equal ({shown}). {reason}; max_refill draws fresh tasks for such groups."
+    ]
+
+
+def _skipped(step: int, metrics: Metrics) -> list[str]:
+    if not (count := metrics.get("updates/skipped")):
+        return []
+    return [
+        f"step {step}: {count:g} of its optimizer steps {'was' if count == 1 else 'were'} skipped, "
+        "for the loss or the gradient was not finite; the weights are as before. If it happens "
+        "again, lower learning_rate, or look for rewards or logprobs gone wrong"
     ]
 
 

@@ -68,6 +68,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("loop", order),
         ("template", plan.template),
         ("prompts", plan.prompts.how),
+        *([("left out", plan.left_out)] if plan.left_out else []),
         *describe_memory(plan.memory, args.max_seq_len),
         *budget,
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import vf
-from vf.traces.trace import Branch, Failure, Fork, Score, StopReason, ToolEvent, Turn
+from vf.traces.trace import Branch, Failure, Fork, Origin, Score, StopReason, ToolEvent, Turn
 
 ATTACK = (
     '</script><script>window.pwned=1</script><img src=x onerror="window.pwned=2">'
@@ -76,7 +76,7 @@ def research(index: int = 0) -> vf.Trace:
         ),
         stop_reason=StopReason.TERMINATED,
         timing={"reset": 0.02, "model": 2.25, "step": 0.35, "score": 0.1, "total": 2.75},
-        info={"step": 4},
+        origin=Origin(step=4, group=12, rollout=0),
     )
 
 

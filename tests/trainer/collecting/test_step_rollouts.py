@@ -13,9 +13,11 @@ import pytest
 import vf
 from vf.environments.environment import Split
 from vf.inference.model import Conversation, Reply, Sampling
+from vf.inference.models.token_model import PromptTooLong
 from vf.inference.serving import Serving
+from vf.runtime.errors import TrainingError
 from vf.traces.messages import Message
-from vf.traces.trace import Branch, Score
+from vf.traces.trace import Branch, Origin, Score
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
@@ -44,7 +46,11 @@ class Model:
 
 
 def build(
-    answer: Answer, traces: list[vf.Trace] | None = None, ahead: int = 0, **args: Any
+    answer: Answer,
+    traces: list[vf.Trace] | None = None,
+    ahead: int = 0,
+    notes: list[str] | None = None,
+    **args: Any,
 ) -> Orchestrator:
     kept = traces if traces is not None else []
     usual = {"batch_size": 8, "rollouts_per_example": 4, "max_steps": 1}
@@ -58,6 +64,7 @@ def build(
         serving=Serving("m"),
         ahead=ahead,
         on_trace=lambda step, trace: kept.append(trace),
+        note=(notes if notes is not None else []).append,
     )
 
 
@@ -201,7 +208,7 @@ def test_what_is_too_old_is_done_over_with_its_task(during: str) -> None:
         while len((queue := await work.queue()).traces) < 8:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         for trace in queue.traces:
-            version = 0 if trace.info["group"] == 0 and trace.info["rollout"] == 2 else 1
+            version = 0 if trace.origin == Origin(step=3, group=0, rollout=2) else 1
             trace.branches.append(Branch([7], [1], [-0.5], [0], [version]))
         if during == "restoring":
             again = build(mixed, ahead=1, max_steps=3)
@@ -301,6 +308,84 @@ def test_what_was_stopped_before_a_save_is_counted_once() -> None:
     [group] = run(scene())
     assert len(group.traces) == 4
     assert group.stopped == 2
+
+
+def test_what_an_environment_records_is_there_for_group_rewards_and_in_the_trace() -> None:
+    mine = {"step": "mine", "group": [1, 2], "rollout": None}
+    seen: list[Any] = []
+
+    class Records(Say):
+        def step(self, message: vf.Message) -> vf.Step:
+            return vf.Step("", terminated=True, info=mine)
+
+    def same(traces: Sequence[vf.Trace]) -> list[float]:
+        seen.extend(trace.info for trace in traces)
+        return [0.0] * len(traces)
+
+    work = build(mixed)
+    work.environment = Records()
+    work.environment.rubric = vf.Rubric(
+        outcome=lambda trace: float(trace.reply), group_rewards=[vf.GroupReward(same)]
+    )
+    groups = run(one_step(work))
+    assert seen == [mine] * 8
+    traces = [trace for group in groups for trace in group.traces]
+    assert [trace.info for trace in traces] == [mine] * 8
+    assert [trace.origin for trace in traces] == [
+        Origin(step=1, group=group, rollout=index) for group in (0, 1) for index in range(4)
+    ]
+
+
+def too_long(prompts: set[int]) -> Answer:
+    async def answer(prompt: str, sampling: Sampling) -> str:
+        if int(prompt) in prompts:
+            raise PromptTooLong("the first prompt has 9 tokens, over max_prompt_len = 8")
+        return await mixed(prompt, sampling)
+
+    return answer
+
+
+def test_a_task_with_an_overlong_prompt_is_replaced_and_not_drawn_again() -> None:
+    async def scene() -> list[str]:
+        trained = []
+        for step in range(1, 13):  # two epochs
+            await work.open(step, version=step - 1)
+            groups = await groups_of(work, step)
+            assert [len(group.traces) for group in groups] == [4, 4]
+            trained += [group.task.id for group in groups]
+        return trained
+
+    notes, traces = list[str](), list[vf.Trace]()
+    work = build(too_long({3, 7}), traces, notes=notes, max_steps=12, max_error_rate=0.0)
+    trained = run(scene())
+    assert set(trained) == {f"train-{n}" for n in range(12)} - {"train-3", "train-7"}
+    tried = sorted(trace.task.id for trace in traces if trace.error is not None)
+    assert tried == ["train-3", "train-7"], "none was tried twice"
+    assert work.cursor.overlong == 2
+    assert ["9 tokens, over max_prompt_len = 8" in note for note in notes] == [True, True]
+    again = build(too_long({3, 7}), max_steps=12)
+    again.cursor.load(work.cursor.state())
+    assert again.cursor.overlong == 2, "nor is it after a resume"
+
+
+def test_an_overlong_prompt_ends_the_run_where_it_is_an_error() -> None:
+    work = build(too_long(set(range(12))), overlong_prompts="error")
+    with pytest.raises(TrainingError, match=r"'train-\d+': the first prompt has 9 .*'error'"):
+        run(one_step(work))
+
+
+def test_tasks_that_are_all_overlong_end_the_run() -> None:
+    work = build(too_long(set(range(12))))
+    with pytest.raises(
+        vf.ConfigError, match=r"all 12 train tasks are longer than .*max_prompt_len"
+    ):
+        run(one_step(work))
+
+
+def test_an_overlong_prompt_is_no_failure_of_an_evaluation() -> None:
+    work = build(too_long({3, 7}), max_error_rate=0.0)
+    result = run(work.evaluate(lambda trace: None))
+    assert sum(trace.reward is not None for trace in result.traces) == 10
 
 
 def test_a_queue_with_a_task_that_is_gone_is_refused() -> None:

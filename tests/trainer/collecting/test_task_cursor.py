@@ -55,6 +55,16 @@ def test_solved_tasks_rest_and_are_visited_again() -> None:
         assert [e for e, task in seen if task == name][: last - 1] == list(range(last - 1))
 
 
+def test_a_task_that_was_left_out_comes_back_with_a_higher_limit() -> None:
+    made = cursor(4, max_prompt_len=100)
+    made.leave_out("task-1")
+    assert sorted(made.draw().task.id for _ in range(3)) == ["task-0", "task-2", "task-3"]
+    for limit, left_out in ((100, 1), (99, 1), (101, 0)):
+        resumed = cursor(4, max_prompt_len=limit)
+        resumed.load(json.loads(json.dumps(made.state())))
+        assert resumed.overlong == left_out
+
+
 def test_a_task_that_gets_harder_does_not_rest_again() -> None:
     made = cursor(1, rest_easy=1)
     made.observe(made.draw(), [1.0, 1.0])

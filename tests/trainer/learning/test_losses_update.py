@@ -13,10 +13,21 @@ from tests.trainer.learning.test_policy import samples
 from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
-from vf.trainer.learning.batch import Sample, Totals, micro_batches, scale, weighted
+from vf.traces.task import Task
+from vf.traces.trace import Branch, Score, Trace
+from vf.trainer.learning.batch import (
+    Sample,
+    Totals,
+    build_samples,
+    micro_batches,
+    scale,
+    weighted,
+)
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.learning_rate import advice, auto_learning_rate
+from vf.trainer.learning.losses import LossArrays, TokenLosses, build_loss
 from vf.trainer.learning.policy import Policy
+from vf.trainer.run.group import Group
 from vf.trainer.saving.checkpoint import Progress, load_checkpoint, save_checkpoint
 from vf.trainer.settings.config import TrainerArgs
 
@@ -118,6 +129,42 @@ def test_weights_are_those_of_the_whole_step(kind: Any) -> None:
     expected = tokens / (9 * args.max_seq_len) if kind == "fixed" else 1.0
     total *= scale(Totals.of(batch), args)
     assert total == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss_fn", ["importance_sampling", "gspo"])
+@pytest.mark.parametrize("kind", ["sequence", "fixed"])
+def test_a_rollout_weighs_the_same_however_many_branches_it_has(loss_fn: Any, kind: Any) -> None:
+    """On-policy, where r = s = 1: the gradient of a token's logprob is −A·w, w = 1/(R·n), 1/(R·F).
+
+    R = 2 rollouts, of n = 3 and of n = 1 + 4 + 1 trained tokens.
+    """
+    args = TrainerArgs(
+        loss_fn=loss_fn, loss_normalisation=kind, fixed_length=7 if kind == "fixed" else None
+    )
+
+    def rollout(reward: float, *sizes: int) -> Trace:
+        trace = Trace("test", Task("t", "?"), seed=0, score=Score(reward, reward))
+        for size in sizes:
+            branch = Branch()
+            branch.add_context([1, 2], 0)
+            branch.add_sampled([3] * size, [-1.5] * size, [0] * size, 0)
+            trace.branches.append(branch)
+        return trace
+
+    group = Group(Task("t", "?"), [rollout(1.0, 3), rollout(0.0, 1, 4, 1)])
+    [built] = build_samples([group], args)
+    [batch] = micro_batches(weighted(built, args), 2048)
+    logprobs, mask = batch.sampler_logprobs.clone().requires_grad_(), batch.loss_mask
+    arrays = LossArrays(logprobs, batch.sampler_logprobs, batch.advantages, mask)
+    losses = build_loss(args)(arrays)
+    assert isinstance(losses, TokenLosses)
+    loss = (losses.values * batch.weights).sum() * scale(Totals.of(built), args)
+    torch.autograd.backward(loss)
+    assert logprobs.grad is not None
+    for advantage, tokens in ((0.5, 3), (-0.5, 6)):
+        own = logprobs.grad[(batch.advantages == advantage) & mask]
+        divisor = 2 * (tokens if kind == "sequence" else 7)
+        assert own.tolist() == pytest.approx([-advantage / divisor] * tokens)
 
 
 def base_logprobs(made: Policy, batch: list[Sample]) -> list[dict[int, float]]:

@@ -82,8 +82,9 @@ def test_a_resumed_policy_continues_to_the_last_bit(args: dict[str, Any], tmp_pa
         assert resumed.update(samples(step)) == unbroken.update(samples(step))
     for mine, theirs in zip(copies(resumed), copies(unbroken), strict=True):
         assert torch.equal(mine, theirs)
-    mine, theirs = resumed.weights.trainable_state(), unbroken.weights.trainable_state()
-    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    state = resumed.weights.trainable_state()
+    for name, value in unbroken.weights.trainable_state().items():
+        assert torch.equal(state[name], value)
 
 
 def test_moments_of_another_kind_are_refused() -> None:

@@ -90,8 +90,8 @@ def test_the_gradient_is_that_of_a_step_with_enough_memory(
     stats: list[int] = []
     finish = policy.take_step
 
-    def take_step() -> Any:
-        done = finish()
+    def take_step(learning_rate: float) -> Any:
+        done = finish(learning_rate)
         stats.append(done.oom_retries)
         return done
 
@@ -194,8 +194,8 @@ policy = make(**limits, micro_batch_tokens=16 * 260)
 resource.setrlimit(resource.RLIMIT_AS, (free + 3 * grown, resource.RLIM_INFINITY))
 retries = []
 finish = policy.take_step
-def take_step():
-    stats = finish()
+def take_step(learning_rate):
+    stats = finish(learning_rate)
     retries.append(stats.oom_retries)
     return stats
 policy.take_step = take_step

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from vf.runtime.errors import ConfigError, TrainingError
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.policy import Policy
@@ -123,15 +123,19 @@ def test_warmup_and_decay_of_the_learning_rate() -> None:
     assert rates == pytest.approx([0.0, 5e-4, 1e-3, 5e-4, 0.0])
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_step() -> None:
+def test_a_step_whose_loss_is_not_finite_is_skipped() -> None:
     policy = Policy("tiny", TrainerArgs())
     before = policy.weights.trainable_state()
     broken = samples()
     broken[0].branch.logprobs[-1] = float("-inf")
-    with pytest.raises(TrainingError, match="not finite"):
-        policy.update(broken)
+    assert policy.update(broken).skipped
     after = policy.weights.trainable_state()
     assert all(torch.equal(before[name], after[name]) for name in before)
+    assert (policy.optimizer_steps, policy.position) == (0, 1)
+    stats = policy.update(samples())
+    assert not stats.skipped
+    assert stats.grad_norm > 0
+    assert policy.optimizer_steps == 1
 
 
 def test_gradient_checkpointing_changes_memory_and_not_the_gradient() -> None:

@@ -169,8 +169,7 @@ policy = Policy("tiny", settings(True).args)
 given = policy.ranks.listen()
 assert len(given.batches) > 1
 policy.add_gradient(replace(given, batches=given.batches[1:]))
-policy.ranks.listen()
-policy.take_step()
+policy.take_step(policy.ranks.listen().learning_rate)
 """
 STRANGER = """
 from tests.trainer.learning.rank_updates import settings
@@ -235,7 +234,7 @@ def test_a_rank_with_another_model_is_an_error() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_shares_hold_every_sample_once_and_are_nearly_equal(ranks: int) -> None:
     batch = samples(0, 40)
-    shares = balance(batch, ranks)
+    shares = balance(batch, [0] * ranks)
     assert len(shares) == ranks
     assert sorted(id(sample) for share in shares for sample in share) == sorted(map(id, batch))
     tokens = [sum(map(len, share)) for share in shares]
@@ -243,4 +242,4 @@ def test_shares_hold_every_sample_once_and_are_nearly_equal(ranks: int) -> None:
 
 
 def test_more_ranks_than_samples_leave_some_without() -> None:
-    assert sorted(len(share) for share in balance(samples(0, 2), 4)) == [0, 0, 1, 1]
+    assert sorted(len(share) for share in balance(samples(0, 2), [0] * 4)) == [0, 0, 1, 1]

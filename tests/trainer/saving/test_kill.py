@@ -65,8 +65,9 @@ def ledger(folder: RunFolder) -> dict[int, list[tuple[Any, ...]]]:
     """Return, by step, every rollout that was trained on: its draw, task, number and seed."""
     return {
         step: sorted(
-            (trace.info["group"], trace.task.id, trace.info["rollout"], trace.seed)
+            (origin.group, trace.task.id, origin.rollout, trace.seed)
             for trace in folder.step_traces(step)
+            if (origin := trace.origin) is not None
         )
         for step in range(1, STEPS + 1)
     }

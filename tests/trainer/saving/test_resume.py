@@ -96,6 +96,32 @@ def test_a_checkpoint_of_another_adapter_is_refused(make_trainer: Any) -> None:
         other.resume(allow_changes=True)
 
 
+def test_optimizer_settings_that_were_changed_act_after_a_resume(make_trainer: Any) -> None:
+    schedule: dict[str, Any] = {"lr_scheduler_type": "linear", "max_steps": 4}
+    first: RLTrainer = make_trainer(**schedule)
+    first.step()
+    first.save()
+    first.close()
+    new: dict[str, Any] = {"betas": [0.5, 0.75], "eps": 1e-4, "weight_decay": 0.25}
+    resumed: RLTrainer = make_trainer(**schedule, **new, learning_rate=1e-3)
+    names = [*new, "learning_rate"]
+    assert resumed.resume({f"trainer.args.{name}" for name in names}) == 1
+    assert resumed.policy.learning_rate == 1e-3 * 3 / 4
+    used: list[dict[str, Any]] = []
+    resumed.policy.optimizer.register_step_pre_hook(
+        lambda optimizer, *_: used.append({**optimizer.param_groups[0]})
+    )
+    resumed.step()
+    [group] = used
+    assert {name: group[name] for name in (*new, "lr")} == {
+        "betas": (0.5, 0.75),
+        "eps": 1e-4,
+        "weight_decay": 0.25,
+        "lr": 1e-3 * 3 / 4,
+    }
+    assert all(float(entry["step"]) == 2 for entry in resumed.policy.optimizer.state.values())
+
+
 def test_traces_of_a_run_can_be_read_back(make_trainer: Any) -> None:
     trainer: RLTrainer = make_trainer()
     metrics = trainer.step()

@@ -113,7 +113,7 @@ function showDetails(trace, row) {
     ...Object.entries(trace.timing).map(([name, value]) => [`time: ${name}`, seconds(value)]),
   ];
   box.append(el("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [el("dt", {}, oneLine(name)), el("dd", {}, long(String(value)))])));
-  for (const [name, value] of [["info", trace.info], ["task.info", trace.task.info], ["task.prompt", trace.task.prompt]]) {
+  for (const [name, value] of [["origin", trace.origin], ["info", trace.info], ["task.info", trace.task.info], ["task.prompt", trace.task.prompt]]) {
     if (value && (typeof value === "string" || Object.keys(value).length)) {
       box.append(el("h3", {}, name), long(typeof value === "string" ? value : JSON.stringify(value, null, 2), "text mono boxed"));
     }

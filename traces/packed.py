@@ -1,0 +1,117 @@
+"""The token arrays of a branch as a traces file holds them: compact, exact, and still JSON.
+
+An array is text, ``u4:`` and base64 of little-endian numbers: ``u2`` and ``u4`` are unsigned
+integers of 2 and 4 bytes, ``i8`` signed ones of 8, ``f4`` and ``f8`` floats; the narrowest that
+holds every value exactly. What changes seldom is runs, ``[[value, count], ...]``. Log-probabilities
+are those of the sampled tokens, unless another token has one that is not 0.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import compress, groupby
+from operator import not_
+from typing import Any
+
+_INTEGERS = {"u2": "H", "u4": "I", "i8": "q"}
+_FLOATS = {"f4": "f", "f8": "d"}
+_CODES = _INTEGERS | _FLOATS
+_RUNS = ("loss_mask", "turn_index", "weight_version")
+
+
+def pack(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Return the lists of a branch, by name, in their compact form.
+
+    Lists that differ in length, against the promise of a branch, are arrays one and all.
+    """
+    mask, logprobs = columns["loss_mask"], columns["logprobs"]
+    if len(set(map(len, columns.values()))) > 1:
+        arrays = {name: _integers(columns[name]) for name in ("token_ids", *_RUNS)}
+        return {**arrays, "logprobs": _floats(logprobs)}
+    whole = any(compress(logprobs, map(not_, mask)))
+    return {
+        "token_ids": _integers(columns["token_ids"]),
+        "logprobs": _floats(logprobs if whole else list(compress(logprobs, mask))),
+        **{name: _runs(columns[name]) for name in _RUNS},
+    }
+
+
+def unpack(branch: Any) -> Any:
+    """Return what :func:`pack` returned as lists again. Lists, as of older files, stay lists.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if not isinstance(branch, dict) or not isinstance(branch.get("logprobs"), str):
+        return branch
+    out = dict(branch)
+    ids = out["token_ids"] = _list(branch.get("token_ids"))
+    for name in _RUNS:
+        value = branch.get(name)
+        out[name] = _list(value) if isinstance(value, str) else _expand(name, value, len(ids))
+    logprobs = _list(branch["logprobs"])
+    if len(logprobs) < len(ids) and not isinstance(branch["loss_mask"], str):
+        mask = out["loss_mask"]
+        if len(logprobs) != sum(map(bool, mask)):
+            raise ValueError("logprobs: not one for each sampled token")
+        values = iter(logprobs)
+        logprobs = [next(values) if sampled else 0.0 for sampled in mask]
+    out["logprobs"] = logprobs
+    return out
+
+
+def _integers(values: list[int]) -> str | list[int]:
+    for name, code in _INTEGERS.items():
+        try:
+            return _text(name, array(code, values))
+        except OverflowError:
+            continue
+    return values  # beyond 64 bits: no vocabulary's
+
+
+def _floats(values: list[float]) -> str:
+    single = array("f", values)
+    return _text("f4", single) if single.tolist() == values else _text("f8", array("d", values))
+
+
+def _text(name: str, numbers: array[Any]) -> str:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return f"{name}:{base64.b64encode(numbers).decode()}"
+
+
+def _list(value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    name, _, text = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if name not in _CODES:
+        raise ValueError("not an array of numbers")
+    numbers = array(_CODES[name])
+    try:
+        numbers.frombytes(base64.b64decode(text, validate=True))
+    except binascii.Error as error:
+        raise ValueError(f"not base64: {error}") from None
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tolist()
+
+
+def _runs(values: Sequence[int]) -> list[list[int]]:
+    return [[value, len(list(run))] for value, run in groupby(values)]
+
+
+def _expand(name: str, runs: Any, size: int) -> list[int]:
+    try:
+        counts = [int(count) for _, count in runs]
+        if min(counts, default=0) < 0 or sum(counts) != size:  # before memory is spent on it
+            raise ValueError(f"{name}: its runs are not those of {size} tokens")
+        out: list[int] = []
+        for (value, _), count in zip(runs, counts, strict=True):
+            out += [value] * count
+    except TypeError as error:
+        raise ValueError(f"{name}: not runs of [value, count]") from error
+    return out
