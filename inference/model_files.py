@@ -150,3 +150,24 @@ def load_module(name: str, dtype: Any, key: str = "model", **options: Any) -> An
         )
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key} = {name!r}: cannot load it: {error}") from error
+
+
+def save_module(module: Any, folder: Path, state: dict[str, Any] | None = None) -> None:
+    """Write a causal language model in Hugging Face's format, its generation config as it is.
+
+    transformers refuses to write a generation config whose flags contradict each other, as those
+    of some published models do, and with it the weights.
+
+    Args:
+        module: One of transformers'.
+        folder: Where to.
+        state: Tensors by name, in place of the module's own.
+    """
+    from transformers import GenerationConfig
+
+    generation, module.generation_config = module.generation_config, GenerationConfig()
+    try:
+        module.save_pretrained(folder, state_dict=state)
+    finally:
+        module.generation_config = generation
+    generation.to_json_file(folder / "generation_config.json")

@@ -210,6 +210,8 @@ class ChatTemplate:
 
 def _shaped(message: Message, dialect: Dialect) -> dict[str, Any]:
     raw = message.to_openai()
+    if message.reasoning is not None:
+        raw["thinking"] = message.reasoning  # what gpt-oss's template reads
     if dialect.parts:
         raw["content"] = [{"type": "text", "text": raw["content"]}]
     for call in raw.get("tool_calls", ()):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from vf.inference.model_files import save_module
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.masters import Masters
 from vf.trainer.learning.ranks import Ranks, together
@@ -75,8 +76,10 @@ class Weights:
         state = None
         if self.ranks.sharding.together:
             state = self.served_state() if self._adapter else self.state()
-        self.model.save_pretrained(folder, state_dict=state)
-        if not self._adapter:
+        if self._adapter:
+            self.model.save_pretrained(folder, state_dict=state)
+        else:
+            save_module(self.model, folder, state)
             self._config().save_pretrained(folder)
 
     def _config(self) -> Any:

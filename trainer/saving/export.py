@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from vf.inference.model_files import save_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
 from vf.trainer.saving.merging import (
@@ -109,7 +110,7 @@ def export(
             named = {**(source.adapter or {}), "base_model_name_or_path": source.base}
             _write_json(folder / ADAPTER_CONFIG, named)
         else:
-            model.save_pretrained(folder)
+            save_module(model, folder)
         tokenizer.save_pretrained(folder)
         _write_json(folder / "generation_config.json", generation)
         size = sum(file.stat().st_size for file in folder.rglob("*"))

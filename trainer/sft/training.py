@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, TrainerCallback
+from transformers import GenerationConfig, PrinterCallback, TrainerCallback
 from trl import SFTConfig as TrlConfig
 from trl import SFTTrainer as TrlTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-from vf.inference.model_files import find_model, load_module
+from vf.inference.model_files import find_model, load_module, save_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.learning.lora_targets import lora_targets
@@ -187,6 +187,8 @@ def warm_start(
     started = time.perf_counter()
     model = load_trainable(config)
     original = _own_settings(model)
+    # The trainer would not write a checkpoint with flags that contradict each other.
+    generation, model.generation_config = model.generation_config, GenerationConfig()
     trainer = build_trainer(config, model, folder, renderer.tokenizer)
     last = latest_checkpoint(folder)
     done = 0 if last is None else _step_of(last)
@@ -212,6 +214,7 @@ def warm_start(
         failed = False
     finally:
         tracker.close(failed=failed)
+    model.generation_config = generation
     _save_model(trainer, config, renderer, folder.path / "model", original)
     losses = [line["eval/loss"] for line in folder.read_metrics() if "eval/loss" in line]
     return Warmed(
@@ -333,7 +336,7 @@ def _save_model(
     model.generation_config.eos_token_id = stops[0] if len(stops) == 1 else stops
     writing = target.with_name(f".writing-{target.name}-{os.getpid()}")
     try:
-        model.save_pretrained(writing)
+        save_module(model, writing)
         renderer.tokenizer.save_pretrained(writing)
         if target.exists():
             shutil.rmtree(target)  # of the run before it was resumed with more steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -58,7 +59,10 @@ def traces(solved: list[Trace], tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model with the shipped tokenizer that was never trained."""
+    """A small model with the shipped tokenizer that was never trained.
+
+    Its sampling flags contradict each other, as those of some published models do.
+    """
     tokenizer = AutoTokenizer.from_pretrained(resolve_model("tiny"))
     folder = tmp_path_factory.mktemp("blank")
     torch.manual_seed(0)
@@ -77,6 +81,8 @@ def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    flags = {"do_sample": False, "temperature": 0.6}
+    (folder / "generation_config.json").write_text(json.dumps(flags))
     return folder
 
 
