@@ -102,7 +102,7 @@ def resolve(pip: list[str], wanted: list[str], torch: str | None) -> tuple[bool,
     with tempfile.TemporaryDirectory() as folder:
         report, constraints = Path(folder) / "report.json", Path(folder) / "constraints.txt"
         constraints.write_text(torch or "")
-        options = ["--dry-run", "--ignore-installed", "--use-feature=fast-deps", "--quiet"]
+        options = ["--dry-run", "--ignore-installed", "--use-feature=fast-deps"]
         command = [*pip, "install", *options, "--report", str(report), "-c", str(constraints)]
         try:
             done = subprocess.run(
@@ -111,7 +111,7 @@ def resolve(pip: list[str], wanted: list[str], torch: str | None) -> tuple[bool,
         except subprocess.TimeoutExpired:
             return False, f"pip had not ended after {TIMEOUT} s"
         if done.returncode:
-            return False, why(done.stderr)
+            return False, why(done.stdout + done.stderr)
         found = json.loads(report.read_text())["install"]
     versions = {each["metadata"]["name"].lower(): each["metadata"]["version"] for each in found}
     shown = " ".join(f"{name} {versions[name]}" for name in SHOWN if name in versions)
