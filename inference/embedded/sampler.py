@@ -1,23 +1,21 @@
 """Sampling one token per request, each with its own parameters and its own random stream.
 
-It plugs into transformers' continuous batching as a logits processor: it draws the token itself
-and hands back scores that leave only that token. So a request's tokens depend on its seed and
-not on what else is in the batch, the logprobs are those of the distribution that was sampled
-from, and each token knows the version of the weights that made it.
+So a request's tokens depend on its seed and not on what else is in the batch, and the logprobs are
+those of the distribution that was sampled from.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-from transformers.generation.continuous_batching.cb_logits_processors import (
-    ContinuousBatchingLogitsProcessor,
-)
 
 from vf.inference.model import Sampling
+
+BLOCK = 256  # tokens of the vocabulary that are summed up before one of them is drawn
+BELOW_ONE = 1.0 - 2.0**-40  # so that no rounding takes a draw to a token of no probability
 
 
 @dataclass(slots=True)
@@ -27,8 +25,9 @@ class Stream:
     Attributes:
         sampling: The request's parameters.
         prompt_ids: The prompt; only read by the repetition penalty.
-        logprobs: Natural-log probability of each sampled token.
-        versions: Version of the weights that sampled each token.
+        token_ids: The sampled tokens.
+        logprobs: Natural-log probability of each.
+        versions: Version of the weights that sampled each.
     """
 
     sampling: Sampling
@@ -42,85 +41,94 @@ class Stream:
         self.rng = random.Random(self.sampling.seed)
 
 
-class SeededSampler(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
-    """Draws the next token of every request in a batch.
+def sample(logits: torch.Tensor, streams: Sequence[Stream], version: int) -> None:
+    """Draw the next token of every stream, and append it there.
 
-    Attributes:
-        streams: The open requests by id.
-        version: Version of the weights now in the model; stamped on every token.
-    """
-
-    supported_kwargs: dict[str, type] = {}
-    ignored_kwargs: tuple[str, ...] = ()
-
-    def __init__(self) -> None:
-        self.streams: dict[str, Stream] = {}
-        self.version = 0
-        self._rows: list[Stream | None] = []
-
-    def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
-        """Nothing is kept in the tensor: the parameters live in ``streams``."""
-        int32_tensor.zero_()
-
-    def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
-        """Note whose logits the next call gets, row by row."""
-        self._rows = [self.streams.get(entry.state.request_id) for entry in requests_with_new_token]
-        return torch.zeros(len(self._rows), dtype=torch.int32)
-
-    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
-        """Sample from ``scores``.
-
-        Args:
-            scores: Logits, float32 ``[at least rows, vocabulary]``.
-            tensor_arg: Unused.
-
-        Returns:
-            Scores of the same shape: 0 for the sampled token, -inf for all others.
-        """
-        # A cancelled request may still be in the batch: its row is sampled and thrown away. Rows
-        # beyond those are of prompts that are still being read: nothing is sampled for them.
-        rows = [stream or Stream(Sampling(temperature=0.0), []) for stream in self._rows]
-        if not rows:
-            return scores
-        logprobs = processed_logprobs(scores[: len(rows)], rows)
-        drawn = _draw(logprobs, rows)
-        chosen = logprobs.gather(1, drawn[:, None])[:, 0].tolist()
-        for stream, token, logprob in zip(rows, drawn.tolist(), chosen, strict=True):
-            stream.token_ids.append(token)
-            stream.logprobs.append(logprob)
-            stream.versions.append(self.version)
-        only = torch.full_like(scores, float("-inf"))
-        only[: len(rows)].scatter_(1, drawn[:, None], 0.0)
-        return only
-
-
-def processed_logprobs(scores: torch.Tensor, rows: list[Stream]) -> torch.Tensor:
-    """Return the log-distribution each row is sampled from.
-
-    In vLLM's order: repetition penalty, temperature, min-p, top-k, top-p; then normalised. A
-    temperature of 0 stands for greedy choice, and gets the logprobs of temperature 1.
+    A temperature of 0 stands for greedy choice, and gets the logprobs of temperature 1.
 
     Args:
-        scores: Logits, float32 ``[rows, vocabulary]``.
-        rows: One stream per row.
+        logits: ``[streams, vocabulary]``, of any floating dtype.
+        streams: One for each row.
+        version: Of the weights that made the logits.
+    """
+    probs = distributions(logits.float(), streams)
+    uniform = torch.tensor([stream.rng.random() for stream in streams], dtype=torch.float64)
+    drawn = draw(probs, uniform.to(probs.device))
+    greedy = [stream.sampling.temperature == 0.0 for stream in streams]
+    if any(greedy):
+        drawn = torch.where(torch.tensor(greedy, device=probs.device), probs.argmax(-1), drawn)
+    chosen = probs.gather(1, drawn[:, None])[:, 0].log().tolist()
+    for stream, token, logprob in zip(streams, drawn.tolist(), chosen, strict=True):
+        stream.token_ids.append(token)
+        stream.logprobs.append(logprob)
+        stream.versions.append(version)
+
+
+def distributions(scores: torch.Tensor, streams: Sequence[Stream]) -> torch.Tensor:
+    """Return the probabilities that each row is sampled by.
+
+    In vLLM's order: repetition penalty, temperature, min-p, top-k, top-p; then normalised.
+
+    Args:
+        scores: Logits, float32 ``[streams, vocabulary]``.
+        streams: One for each row.
 
     Returns:
-        float32 ``[rows, vocabulary]``; -inf for what was filtered out.
+        float32 ``[streams, vocabulary]``; 0 for what was filtered out.
     """
-    params = [stream.sampling for stream in rows]
+    params = [stream.sampling for stream in streams]
     if any(p.repetition_penalty != 1.0 for p in params):
-        scores = _penalise_repetition(scores, rows)
+        scores = _penalise_repetition(scores, streams)
+    temperatures = [p.temperature or 1.0 for p in params]
+    if any(temperature != 1.0 for temperature in temperatures):
+        scores = scores / torch.tensor(temperatures, device=scores.device)[:, None]
+    filtered = [row for row, p in enumerate(params) if p.min_p > 0 or p.top_k > 0 or p.top_p < 1]
+    if filtered:
+        rows = torch.tensor(filtered, device=scores.device)
+        kept = _filter(scores[rows].log_softmax(-1), [params[row] for row in filtered])
+        scores = scores.index_copy(0, rows, kept)
+    return scores.softmax(-1)
+
+
+def draw(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """Draw one token per row by inverting its cumulative distribution.
+
+    First among blocks of the vocabulary by their sums, then within one block: so only block sums
+    and a single block are in float64.
+
+    Args:
+        probs: float32 ``[rows, vocabulary]``.
+        uniform: In [0, 1), float64 ``[rows]``.
+
+    Returns:
+        int64 ``[rows]``; no token of probability 0.
+    """
+    rows, vocabulary = probs.shape
+    if short := -vocabulary % BLOCK:
+        probs = torch.nn.functional.pad(probs, (0, short))
+    blocks = probs.view(rows, -1, BLOCK)
+    ends = blocks.sum(-1).double().cumsum(-1)
+    target = uniform.clamp(max=BELOW_ONE)[:, None] * ends[:, -1:]
+    block = torch.searchsorted(ends, target, right=True)
+    begin = torch.where(block > 0, ends.gather(1, (block - 1).clamp(min=0)), 0.0)
+    share = (target - begin) / (ends.gather(1, block) - begin)
+    within = blocks[torch.arange(rows, device=probs.device), block[:, 0]].double().cumsum(-1)
+    target = share.clamp(0.0, BELOW_ONE) * within[:, -1:]
+    return (block * BLOCK + torch.searchsorted(within, target, right=True))[:, 0]
+
+
+def _filter(logprobs: torch.Tensor, params: list[Sampling]) -> torch.Tensor:
+    """Return log-probabilities with -inf for what min-p, top-k and top-p drop, in this order."""
 
     def column(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=scores.dtype, device=scores.device)[:, None]
+        return torch.tensor(values, dtype=logprobs.dtype, device=logprobs.device)[:, None]
 
-    logprobs = torch.log_softmax(scores / column([p.temperature or 1.0 for p in params]), dim=-1)
     if any(p.min_p > 0.0 for p in params):
         floor = logprobs.amax(-1, keepdim=True) + column([p.min_p for p in params]).log()
         logprobs = logprobs.masked_fill(logprobs < floor, float("-inf"))
     if any(p.top_k > 0 or p.top_p < 1.0 for p in params):
         logprobs = _top_k_top_p(logprobs, params)
-    return torch.log_softmax(logprobs, dim=-1)
+    return logprobs
 
 
 def _top_k_top_p(logprobs: torch.Tensor, params: list[Sampling]) -> torch.Tensor:
@@ -137,10 +145,10 @@ def _top_k_top_p(logprobs: torch.Tensor, params: list[Sampling]) -> torch.Tensor
     return torch.empty_like(logprobs).scatter_(1, order, ordered)
 
 
-def _penalise_repetition(scores: torch.Tensor, rows: list[Stream]) -> torch.Tensor:
+def _penalise_repetition(scores: torch.Tensor, streams: Sequence[Stream]) -> torch.Tensor:
     """Divide positive and multiply negative logits of seen tokens (CTRL, arXiv:1909.05858, 4.1)."""
     scores = scores.clone()
-    for row, stream in enumerate(rows):
+    for row, stream in enumerate(streams):
         penalty = stream.sampling.repetition_penalty
         if penalty == 1.0:
             continue
@@ -148,18 +156,3 @@ def _penalise_repetition(scores: torch.Tensor, rows: list[Stream]) -> torch.Tens
         values = scores[row, seen]
         scores[row, seen] = torch.where(values > 0, values / penalty, values * penalty)
     return scores
-
-
-def _draw(logprobs: torch.Tensor, rows: list[Stream]) -> torch.Tensor:
-    """Draw one token per row by inverting its cumulative distribution (int64 ``[rows]``)."""
-    uniform = torch.tensor(
-        [stream.rng.random() for stream in rows], dtype=torch.float64, device=logprobs.device
-    )
-    cumulative = logprobs.double().exp().cumsum(-1)
-    targets = uniform[:, None] * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, targets, right=True)[:, 0]
-    drawn = drawn.clamp(max=logprobs.shape[-1] - 1)
-    greedy = torch.tensor(
-        [stream.sampling.temperature == 0.0 for stream in rows], device=logprobs.device
-    )
-    return torch.where(greedy, logprobs.argmax(-1), drawn)

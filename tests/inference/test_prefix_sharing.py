@@ -15,10 +15,10 @@ from tests.inference.tiny_serving import (
 )
 from tests.waiting import until
 from vf.inference.completions import Completion
-from vf.inference.embedded.embedded_engine import PAGE_TOKENS, EmbeddedEngine
+from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.model import Sampling
 
-PREFIX = [40 + index % 60 for index in range(6 * PAGE_TOKENS)]
+PREFIX = [40 + index % 60 for index in range(96)]
 NEVER = [-1]
 
 
@@ -78,7 +78,7 @@ def test_requests_under_way_at_a_publish_do_not_hand_on_their_prefix() -> None:
             await until(lambda: len(seen) > 3)
             await asyncio.to_thread(change_weights, engine)
             await asyncio.to_thread(engine.publish, 1)
-            await until(lambda: len(seen[-1].token_ids) > 3 * PAGE_TOKENS)  # it completes pages
+            await until(lambda: len(seen[-1].token_ids) > 48)  # it completes pages
             fresh = [
                 await engine.generate([*PREFIX, 9], Sampling(4, seed=1), NEVER) for _ in range(2)
             ]

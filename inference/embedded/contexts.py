@@ -1,0 +1,170 @@
+"""Where each context's keys and values lie in the cache, and which contexts begin alike.
+
+The cache is one long run of tokens, with room for so many contexts of the greatest length. A
+context holds one block of it: a sixteenth of the greatest length, times a power of two, at a
+multiple of its own size (a buddy system: Knowlton 1965, doi:10.1145/365628.365655). So a context
+is contiguous, blocks of one size are the rows of one tensor, and short contexts leave room for
+those that no request uses at the moment.
+
+Nothing here knows of tensors: whoever opens or grows a context copies what it holds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+PARTS = 16  # of the greatest length, in the smallest block
+LEAST = 16  # tokens in the smallest block
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """Tokens whose keys and values are in the cache.
+
+    Attributes:
+        ids: The tokens.
+        start: Where its block begins, in smallest blocks.
+        size: Of its block, in smallest blocks.
+        busy: Whether a request is under way on it.
+        used: When it was last used; larger is later.
+        stale: Whether some of it was computed with earlier weights.
+    """
+
+    ids: list[int]
+    start: int
+    size: int
+    busy: bool = True
+    used: int = 0
+    stale: bool = False
+
+
+class Contexts:
+    """The contexts in a cache.
+
+    Args:
+        count: Contexts of the greatest length that there is room for; no more may be busy.
+        longest: The greatest length, in tokens.
+
+    Attributes:
+        unit: Tokens in the smallest block.
+        tokens: Tokens in the cache, less than ``count * (longest + 16)``.
+    """
+
+    def __init__(self, count: int, longest: int) -> None:
+        parts = PARTS
+        while parts > 1 and longest < parts * LEAST:
+            parts //= 2
+        self.unit = math.ceil(longest / parts)
+        self.tokens = count * parts * self.unit
+        self._blocks: list[Context | None] = [None] * (count * parts)
+        self._held: list[Context] = []
+        self._clock = 0
+
+    def match(self, ids: list[int]) -> tuple[Context | None, int]:
+        """Return the context that begins most like ``ids``, and how many tokens they share."""
+        best, length = None, 0
+        for context in self._held:
+            if not context.stale and (found := common(context.ids, ids, length)) > length:
+                best, length = context, found
+        return best, length
+
+    def open(self, ids: list[int], source: Context | None, length: int) -> Context:
+        """Return a busy context that holds the first ``length`` of ``ids``.
+
+        It is ``source`` where that holds just these and is not busy; else they are copied from it
+        by the caller, at once, for its block may be given away.
+        """
+        if source is not None and not source.busy and length == len(source.ids):
+            source.busy = True
+            return source
+        context = Context(ids[:length], 0, self._size(length + 1))
+        spared = self._place(context, spare=source)
+        context.start = self._place(context) if spared is None else spared
+        self._take(context)
+        self._held.append(context)
+        return context
+
+    def grow(self, context: Context, length: int) -> None:
+        """Give a busy context room for ``length`` tokens; its block may lie elsewhere then."""
+        size = self._size(length)
+        if size <= context.size:
+            return
+        self._release(context)
+        context.size = size
+        context.start = self._place(context)
+        self._take(context)
+
+    def close(self, context: Context) -> None:
+        """Keep a context for requests to come, in a block no larger than it needs."""
+        self._clock += 1
+        context.busy, context.used = False, self._clock
+        self._release(context)
+        if context.stale or not context.ids:
+            self._held.remove(context)
+            return
+        context.size = self._size(len(context.ids))
+        self._take(context)
+
+    def forget(self) -> None:
+        """Share nothing that is held now, for the weights have changed."""
+        for context in self._held:
+            context.stale = True
+            if not context.busy:
+                self._release(context)
+        self._held = [context for context in self._held if context.busy]
+
+    def _size(self, length: int) -> int:
+        return 1 << (math.ceil(length / self.unit) - 1).bit_length()
+
+    def _place(self, context: Context, spare: Context | None = None) -> int | None:
+        """Return where there is a free block, or else one that has not been used for longest.
+
+        None is found only if ``spare``, which is to be kept, is in the way: the others that are
+        busy are fewer than there are blocks of the greatest size.
+        """
+        size, best, oldest = context.size, None, math.inf
+        starts = range(0, len(self._blocks), size)
+        if context.start in starts and self._last_use(context.start, size, spare) == 0:
+            return context.start  # it need not move
+        for start in starts:
+            used = self._last_use(start, size, spare)
+            if used < oldest:
+                best, oldest = start, used
+            if used == 0:
+                break
+        return best
+
+    def _last_use(self, start: int, size: int, spare: Context | None) -> float:
+        """Return when a block was last used; 0 if it is free, infinity if it cannot be had."""
+        last = 0
+        for held in self._blocks[start : start + size]:
+            if held is not None:
+                if held.busy or held is spare:
+                    return math.inf
+                last = max(last, held.used)
+        return last
+
+    def _take(self, context: Context) -> None:
+        """Let a context have its block; what else is there is gone."""
+        for other in {*self._blocks[context.start : context.start + context.size]} - {None}:
+            self._release(other)
+            self._held.remove(other)
+        self._fill(context, context)
+
+    def _release(self, context: Context) -> None:
+        self._fill(context, None)
+
+    def _fill(self, context: Context, holder: Context | None) -> None:
+        blocks = slice(context.start, context.start + context.size)
+        self._blocks[blocks] = [holder] * context.size
+
+
+def common(one: list[int], other: list[int], least: int = 0) -> int:
+    """Return how many tokens two lists share at their beginnings, or 0 if not over ``least``."""
+    shorter = min(len(one), len(other))
+    # Most lists that are compared differ early, or right after what is shared by all.
+    if shorter <= least or one[least] != other[least] or one[:least] != other[:least]:
+        return 0
+    pairs = enumerate(zip(one[least:], other[least:]), least)
+    return next((place for place, (a, b) in pairs if a != b), shorter)

@@ -1,0 +1,271 @@
+"""Which tokens of which requests are in the next forward pass, and what comes of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from vf.inference.embedded.adapters import LoraLayers
+from vf.inference.embedded.attention import KeyValueCache, Pass, Query, attending
+from vf.inference.embedded.contexts import Context, Contexts, common
+from vf.inference.embedded.sampler import Stream, sample
+from vf.inference.model import Sampling
+
+Reason = Literal["stop", "length"]
+
+WORTH = 8  # tokens that are worth a copy, or a pass of waiting for whoever computes them
+CHECKED = 8  # tokens that a model is checked with
+# Relative differences of logits that rounding explains.
+TOLERANCE = {torch.float32: 0.01, torch.float64: 1e-6}
+LOW_PRECISION = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request from its prompt to its last token.
+
+    Attributes:
+        stream: What it samples by, and what it has sampled.
+        stops: The tokens that end it.
+        every_token: Whether each token is news, or only the last.
+        cancelled: Set by whoever is no longer interested.
+        todo: Tokens that are known, and not computed.
+        context: Where its keys and values are, once it runs.
+    """
+
+    stream: Stream
+    stops: frozenset[int]
+    every_token: bool
+    cancelled: bool = False
+    todo: list[int] = field(default_factory=list)
+    context: Context = field(init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What has come of a request.
+
+    Attributes:
+        request: Which.
+        count: Its tokens so far.
+        reason: Why it ended; None if it has not.
+    """
+
+    request: Request
+    count: int
+    reason: Reason | None
+
+
+class Scheduler:
+    """Runs requests by continuous batching: in each pass all that decode, and pieces of prompts.
+
+    All of it is called by one thread at a time.
+
+    Args:
+        model: A causal language model of transformers'.
+        max_seq_len: Most tokens in one context.
+        max_requests: Most requests that run; the rest wait their turn.
+        max_batch_tokens: Most tokens in a pass.
+
+    Raises:
+        MemoryError: There is no room for the books.
+
+    Attributes:
+        version: Of the weights; stamped on every token.
+    """
+
+    def __init__(
+        self, model: Any, *, max_seq_len: int, max_requests: int, max_batch_tokens: int
+    ) -> None:
+        self._model = model
+        self._device = model.get_input_embeddings().weight.device
+        self._lora = LoraLayers(model)
+        self._max_seq_len = max_seq_len
+        self._contexts = Contexts(max_requests, max_seq_len)
+        self._cache = KeyValueCache(self._contexts.tokens)
+        self._most = min(max_requests, max_batch_tokens)  # so each has a token in every pass
+        self._max_batch_tokens = max_batch_tokens
+        self._waiting: deque[Request] = deque()
+        self._running: list[Request] = []
+        self.version = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self._device
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is any request."""
+        return bool(self._running or self._waiting)
+
+    def add(self, request: Request) -> None:
+        """Let a request wait for its turn."""
+        self._waiting.append(request)
+
+    def publish(self, version: int) -> None:
+        """Stamp this version on tokens from now on, and share nothing that was computed before."""
+        self.version = version
+        self._contexts.forget()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Prepare the model for :meth:`step`; nobody else may run it until the block ends."""
+        with torch.no_grad(), attending(self._model), self._lora.fused():
+            yield
+
+    def step(self) -> list[News]:
+        """Run one forward pass, and sample a token for each request that is ready for one."""
+        self._drop_cancelled()
+        self._admit()
+        parts = self._choose()
+        if not parts:
+            return []
+        logits = self._forward(parts)
+        ready = []
+        for request, count in parts:
+            request.context.ids += request.todo[:count]
+            del request.todo[:count]
+            if not request.todo:
+                ready.append(request)
+        if not ready:
+            return []
+        sample(logits, [request.stream for request in ready], self.version)
+        return [news for request in ready if (news := self._follow(request)) is not None]
+
+    def check(self) -> None:
+        """Compare the logits of a short sequence with the model's own, and make the cache.
+
+        Raises:
+            ValueError: They differ, or the model's attention is more than the engine's.
+            MemoryError: There is no memory for the cache.
+        """
+        vocabulary = self._model.config.get_text_config().vocab_size
+        ids = [(7919 * place) % vocabulary for place in range(1, min(CHECKED, self._max_seq_len) + 1)]
+        first = (len(ids) + 1) // 2  # as a prompt; the others as if they had been sampled
+        with torch.no_grad():
+            known = torch.tensor([ids], device=self._device)
+            expected = self._model(input_ids=known, use_cache=False).logits[0, first - 1 :].float()
+        request = Request(Stream(Sampling(), ids[:first]), frozenset(), every_token=False)
+        with self.active():
+            self._start(request, None, 0)
+            found = []
+            for token in [*ids[first:], None]:
+                [part] = self._choose()
+                found.append(self._forward([part])[-1].float())
+                request.context.ids += request.todo
+                request.todo = [] if token is None else [token]
+            self._end(request)
+        self._contexts.forget()
+        spread = (expected - expected.mean(-1, keepdim=True)).norm()
+        gap = float((torch.stack(found) - expected).norm() / spread)
+        if not gap <= TOLERANCE.get(self._model.dtype, LOW_PRECISION):
+            raise ValueError(f"token by token its logits differ by {gap:.1%} from those of a sequence")
+
+    def _drop_cancelled(self) -> None:
+        for request in [request for request in self._running if request.cancelled]:
+            self._end(request)
+
+    def _admit(self) -> None:
+        """Start requests in the order that they came.
+
+        One whose prompt begins like another's that is just being read waits for that: what they
+        share is computed once.
+        """
+        if not self._waiting:
+            return
+        reading = [r for r in self._running if r.todo and not r.stream.token_ids]
+        later: list[Request] = []
+        while self._waiting and len(self._running) < self._most:
+            request = self._waiting.popleft()
+            if request.cancelled:
+                continue
+            prompt = request.stream.prompt_ids
+            source, shared = self._contexts.match(prompt)
+            if any(common(r.stream.prompt_ids, prompt, shared + WORTH) for r in reading):
+                later.append(request)
+                continue
+            shared = min(shared, len(prompt) - 1)  # the last one's logits are needed
+            self._start(request, source, shared if shared >= WORTH else 0)
+            reading.append(request)
+        self._waiting.extendleft(reversed(later))
+
+    def _start(self, request: Request, source: Context | None, shared: int) -> None:
+        prompt = request.stream.prompt_ids
+        origin = source.start if source is not None else 0
+        request.context = self._contexts.open(prompt, source if shared else None, shared)
+        if shared and request.context is not source:
+            self._move(origin, request.context.start, shared)
+        request.todo = prompt[shared:]
+        self._running.append(request)
+
+    def _choose(self) -> list[tuple[Request, int]]:
+        """Return who is in the next pass, with how many tokens: those with one first."""
+        budget = self._max_batch_tokens - len(self._running)
+        parts = []
+        for request in self._running:
+            count = min(len(request.todo), budget + 1)
+            budget -= count - 1
+            self._make_room(request.context, len(request.context.ids) + count)
+            parts.append((request, count))
+        return sorted(
+            parts, key=lambda part: (part[1] > 1, part[0].context.size, part[0].context.start)
+        )
+
+    def _make_room(self, context: Context, length: int) -> None:
+        before = context.start
+        self._contexts.grow(context, length)
+        if context.start != before:
+            self._move(before, context.start, len(context.ids))
+
+    def _move(self, source: int, target: int, count: int) -> None:
+        unit = self._contexts.unit
+        self._cache.copy(source * unit, target * unit, count)
+
+    def _forward(self, parts: list[tuple[Request, int]]) -> torch.Tensor:
+        """Return the logits of the requests whose known tokens are all computed."""
+        ids: list[int] = []
+        positions: list[int] = []
+        queries, last = [], []
+        unit = self._contexts.unit
+        for request, count in parts:
+            context, past = request.context, len(request.context.ids)
+            queries.append(Query(context.start * unit, context.size * unit, past, count))
+            ids += request.todo[:count]
+            positions += range(past, past + count)
+            if count == len(request.todo):
+                last.append(len(ids) - 1)
+        device = self._device
+        output = self._model(
+            input_ids=torch.tensor([ids], device=device),
+            position_ids=torch.tensor([positions], device=device),
+            use_cache=False,
+            logits_to_keep=torch.tensor(last, device=device) if len(last) < len(ids) else 0,
+            vf_pass=Pass(self._cache, queries, device),
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
+    def _follow(self, request: Request) -> News | None:
+        """End a request after its new token, or feed the token back; return what is news."""
+        stream = request.stream
+        token, count = stream.token_ids[-1], len(stream.token_ids)
+        reason: Reason | None = None
+        if token in request.stops:
+            reason = "stop"
+        elif count == stream.sampling.max_tokens:
+            reason = "length"
+        if reason is not None:
+            self._end(request)
+        else:
+            request.todo.append(token)
+        return News(request, count, reason) if reason or request.every_token else None
+
+    def _end(self, request: Request) -> None:
+        self._running.remove(request)
+        self._contexts.close(request.context)
