@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.functional import linear
 
 
 class LoraLayers:
@@ -65,13 +64,16 @@ def _forward(layer: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
     down, up, scale = layer.lora_A[names[0]], layer.lora_B[names[0]], layer.scaling[names[0]]
     if type(down) is not torch.nn.Linear or up.bias is not None:
         return None
-    weight, bias, a, b = base.weight, base.bias, down.weight, up.weight.t()
+    weight, bias, a, b = base.weight.t(), base.bias, down.weight.t(), up.weight.t()
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        out = linear(x, weight, bias)
-        inner = linear(x.to(a.dtype), a)
-        flat = out.flatten(0, -2).to(inner.dtype)
-        found = torch.addmm(flat, inner.flatten(0, -2), b, alpha=scale)
-        return found.view(out.shape).to(out.dtype)
+        rows = x.flatten(0, -2)
+        out = torch.mm(rows, weight) if bias is None else torch.addmm(bias, rows, weight)
+        if a.dtype == out.dtype:
+            out = torch.addmm(out, torch.mm(rows, a), b, alpha=scale)
+        else:
+            inner = torch.mm(rows.to(a.dtype), a)
+            out = torch.addmm(out.to(a.dtype), inner, b, alpha=scale).to(out.dtype)
+        return out.view(*x.shape[:-1], -1)
 
     return forward

@@ -195,21 +195,16 @@ class Pass:
             query = padded.index_copy_(0, self._rows, query)
         found, first = [], 0
         for index, span in enumerate(self._spans):
-            rows = slice(first, first + len(span.lengths))
-            blocks = slice(span.first, span.first + len(span.lengths))
-            k, v = (
-                x.view(-1, span.size, *x.shape[1:])[blocks, : span.width].transpose(1, 2)
-                for x in (keys, values)
-            )
+            count = len(span.lengths)
             out = scaled_dot_product_attention(
-                query[rows].reshape(len(k), heads, -1, query.shape[-1]),
-                k,
-                v,
+                query[first : first + count].reshape(count, heads, -1, query.shape[-1]),
+                _rows(keys, span),
+                _rows(values, span),
                 attn_mask=self._span_mask(index, span, query, window),
                 scale=scale,
             )
-            found.append(out.reshape(len(k), query.shape[1], -1))
-            first = rows.stop
+            found.append(out.reshape(count, query.shape[1], -1))
+            first += count
         out = found[0] if len(found) == 1 else torch.cat(found)
         return out if self._rows is None else out.index_select(0, self._rows)
 
@@ -270,6 +265,17 @@ class Pass:
                 hidden |= places <= own - window
             self._masks[key] = _additive(hidden, query)
         return self._masks[key]
+
+
+def _rows(tensor: torch.Tensor, span: Span) -> torch.Tensor:
+    """Return a view ``[blocks, K, width, D]`` on a span's tokens."""
+    _, heads, width = tensor.shape
+    token = heads * width
+    return tensor.as_strided(
+        (len(span.lengths), heads, span.width, width),
+        (span.size * token, width, token, 1),
+        span.first * span.size * token,
+    )
 
 
 def _additive(hidden: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -7,14 +7,16 @@ from contextlib import contextmanager
 
 from transformers import PreTrainedModel
 
-from vf.inference.completions import TokenClient
+from vf.inference.completions import Completion, TokenClient
 from vf.inference.embedded.app import build_app
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.server_thread import ServerThread
+from vf.inference.model import Sampling
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.serving import Serving
+from vf.inference.serving import Served, Serving
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.wire import JsonClient
+from vf.runtime.seeding import derive_seed
 
 
 class EmbeddedServer:
@@ -74,8 +76,20 @@ class EmbeddedServer:
         self._server.check()
 
     def sampler(self, timeout: float) -> TokenClient:
-        """Return a client that samples from the server."""
-        return TokenClient(JsonClient(self.base_url, timeout=timeout), self.serving)
+        """Return a client that asks the engine directly, without HTTP: it is in this process."""
+
+        async def ask(
+            client: JsonClient,
+            served: Served,
+            prompt_ids: list[int],
+            sampling: Sampling,
+            stop_token_ids: list[int],
+        ) -> Completion:
+            if sampling.seed is not None:  # as the first choice of a request over HTTP
+                sampling = sampling.with_(seed=derive_seed(sampling.seed, 0))
+            return await self.engine.generate(prompt_ids, sampling, stop_token_ids)
+
+        return TokenClient(JsonClient(self.base_url, timeout=timeout), self.serving, ask)
 
     @contextmanager
     def training(self) -> Iterator[None]:
