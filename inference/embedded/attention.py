@@ -142,9 +142,7 @@ class Pass:
         self._rows = None
         if self._padded > self._singles:
             self._rows = torch.tensor(rows, device=device)
-        places = [
-            q.block + place for q in queries for place in range(q.past, q.past + q.count)
-        ]
+        places = [q.block + place for q in queries for place in range(q.past, q.past + q.count)]
         self.places = torch.tensor(places, device=device)
         self._masks: dict[tuple[int, int | None], torch.Tensor | None] = {}
 
@@ -236,10 +234,14 @@ class Pass:
         window: int | None,
     ) -> torch.Tensor:
         length = each.past + each.count
+        tokens, heads, width = query.shape
+        key_heads = keys.shape[1]
         # Key heads are the batch, [K, G, T, D], and each is repeated for its G query heads.
-        q = query.unflatten(1, (keys.shape[1], -1)).permute(1, 2, 0, 3)
+        q = query.reshape(tokens, key_heads, -1, width).permute(1, 2, 0, 3)
         k, v = (
-            x[each.block : each.block + length].transpose(0, 1)[:, None].expand(-1, q.shape[1], -1, -1)
+            x[each.block : each.block + length]
+            .transpose(0, 1)[:, None]
+            .expand(-1, heads // key_heads, -1, -1)
             for x in (keys, values)
         )
         mask = self._mask(index, each, query, window)

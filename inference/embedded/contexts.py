@@ -79,8 +79,7 @@ class Contexts:
             source.busy = True
             return source
         context = Context(ids[:length], 0, self._size(length + 1))
-        spared = self._place(context, spare=source)
-        context.start = self._place(context) if spared is None else spared
+        context.start = self._place(context, source)
         self._take(context)
         self._held.append(context)
         return context
@@ -117,13 +116,13 @@ class Contexts:
     def _size(self, length: int) -> int:
         return 1 << (math.ceil(length / self.unit) - 1).bit_length()
 
-    def _place(self, context: Context, spare: Context | None = None) -> int | None:
+    def _place(self, context: Context, spare: Context | None = None) -> int:
         """Return where there is a free block, or else one that has not been used for longest.
 
-        None is found only if ``spare``, which is to be kept, is in the way: the others that are
+        ``spare`` is given away only if there is no other. There always is one: the others that are
         busy are fewer than there are blocks of the greatest size.
         """
-        size, best, oldest = context.size, None, math.inf
+        size, best, oldest = context.size, -1, math.inf
         starts = range(0, len(self._blocks), size)
         if context.start in starts and self._last_use(context.start, size, spare) == 0:
             return context.start  # it need not move
@@ -133,7 +132,7 @@ class Contexts:
                 best, oldest = start, used
             if used == 0:
                 break
-        return best
+        return best if best >= 0 else self._place(context)
 
     def _last_use(self, start: int, size: int, spare: Context | None) -> float:
         """Return when a block was last used; 0 if it is free, infinity if it cannot be had."""
@@ -147,9 +146,10 @@ class Contexts:
 
     def _take(self, context: Context) -> None:
         """Let a context have its block; what else is there is gone."""
-        for other in {*self._blocks[context.start : context.start + context.size]} - {None}:
-            self._release(other)
-            self._held.remove(other)
+        for other in {*self._blocks[context.start : context.start + context.size]}:
+            if other is not None:
+                self._release(other)
+                self._held.remove(other)
         self._fill(context, context)
 
     def _release(self, context: Context) -> None:
@@ -166,5 +166,5 @@ def common(one: list[int], other: list[int], least: int = 0) -> int:
     # Most lists that are compared differ early, or right after what is shared by all.
     if shorter <= least or one[least] != other[least] or one[:least] != other[:least]:
         return 0
-    pairs = enumerate(zip(one[least:], other[least:]), least)
-    return next((place for place, (a, b) in pairs if a != b), shorter)
+    rest = range(least, shorter)
+    return next((place for place in rest if one[place] != other[place]), shorter)

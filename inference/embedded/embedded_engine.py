@@ -164,8 +164,9 @@ class EmbeddedEngine:
                 if isinstance(outcome, EngineError):
                     raise outcome
                 end, reason = outcome.count, outcome.reason
-                lists = (stream.token_ids, stream.logprobs, stream.versions)
-                yield Completion(*(each[:end] for each in lists), finish_reason=reason)
+                yield Completion(
+                    stream.token_ids[:end], stream.logprobs[:end], stream.versions[:end], reason
+                )
         finally:
             thread.forget(request)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import torch
 
@@ -15,6 +14,7 @@ from vf.inference.embedded.scheduler import News, Request, Scheduler
 from vf.runtime.errors import EngineError
 
 Outcome = News | EngineError
+Listener = tuple[asyncio.AbstractEventLoop, asyncio.Queue[Outcome]]
 STOP_TIMEOUT = 30.0
 
 
@@ -31,7 +31,7 @@ class GenerationThread:
         self.scheduler = scheduler
         self._changed = threading.Condition()
         self._inbox: deque[Request] = deque()
-        self._listeners: dict[Request, tuple[asyncio.AbstractEventLoop, asyncio.Queue[Outcome]]] = {}
+        self._listeners: dict[Request, Listener] = {}
         self._pauses = 0
         self._still = True  # it does not use the model
         self._stopping = False
@@ -128,7 +128,7 @@ class GenerationThread:
         self._tell((news.request, news) for news in self.scheduler.step())
         return not self._stopping and self._wanted()
 
-    def _tell(self, outcomes: Any) -> None:
+    def _tell(self, outcomes: Iterable[tuple[Request, Outcome]]) -> None:
         """Deliver outcomes, all that are for one event loop at once."""
         by_loop = defaultdict(list)
         for request, outcome in outcomes:

@@ -76,6 +76,7 @@ class Scheduler:
         MemoryError: There is no room for the books.
 
     Attributes:
+        device: Where the model is.
         version: Of the weights; stamped on every token.
     """
 
@@ -83,7 +84,7 @@ class Scheduler:
         self, model: Any, *, max_seq_len: int, max_requests: int, max_batch_tokens: int
     ) -> None:
         self._model = model
-        self._device = model.get_input_embeddings().weight.device
+        self.device: torch.device = model.get_input_embeddings().weight.device
         self._lora = LoraLayers(model)
         self._max_seq_len = max_seq_len
         self._contexts = Contexts(max_requests, max_seq_len)
@@ -93,11 +94,6 @@ class Scheduler:
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self.version = 0
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return self._device
 
     @property
     def busy(self) -> bool:
@@ -146,10 +142,11 @@ class Scheduler:
             MemoryError: There is no memory for the cache.
         """
         vocabulary = self._model.config.get_text_config().vocab_size
-        ids = [(7919 * place) % vocabulary for place in range(1, min(CHECKED, self._max_seq_len) + 1)]
+        count = min(CHECKED, self._max_seq_len)
+        ids = [(7919 * place) % vocabulary for place in range(1, count + 1)]
         first = (len(ids) + 1) // 2  # as a prompt; the others as if they had been sampled
         with torch.no_grad():
-            known = torch.tensor([ids], device=self._device)
+            known = torch.tensor([ids], device=self.device)
             expected = self._model(input_ids=known, use_cache=False).logits[0, first - 1 :].float()
         request = Request(Stream(Sampling(), ids[:first]), frozenset(), every_token=False)
         with self.active():
@@ -165,7 +162,9 @@ class Scheduler:
         spread = (expected - expected.mean(-1, keepdim=True)).norm()
         gap = float((torch.stack(found) - expected).norm() / spread)
         if not gap <= TOLERANCE.get(self._model.dtype, LOW_PRECISION):
-            raise ValueError(f"token by token its logits differ by {gap:.1%} from those of a sequence")
+            raise ValueError(
+                f"its logits token by token differ by {gap:.1%} from a whole sequence's"
+            )
 
     def _drop_cancelled(self) -> None:
         for request in [request for request in self._running if request.cancelled]:
@@ -240,7 +239,7 @@ class Scheduler:
             positions += range(past, past + count)
             if count == len(request.todo):
                 last.append(len(ids) - 1)
-        device = self._device
+        device = self.device
         output = self._model(
             input_ids=torch.tensor([ids], device=device),
             position_ids=torch.tensor([positions], device=device),

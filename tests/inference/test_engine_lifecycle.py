@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers.generation.continuous_batching.requests import GenerationOutput
 
 from tests.inference.tiny_serving import (
     counted_passes,
@@ -23,7 +22,7 @@ from tests.inference.tiny_serving import (
 )
 from tests.waiting import until
 from vf.inference.completions import Completion
-from vf.inference.embedded.embedded_engine import EmbeddedEngine, Outputs
+from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.model import Sampling
 from vf.runtime.errors import EngineError
 
@@ -168,23 +167,6 @@ def test_loops_that_end_with_requests_under_way_do_not_kill_the_engine(
     for _ in range(5):
         assert asyncio.run(abandon()).cancelled()
     assert len(generate_all(engine, [(PROMPT, Sampling(3))], NEVER)[0].token_ids) == 3
-
-
-def test_outputs_for_a_closed_loop_or_for_nobody_are_dropped() -> None:
-    outputs = Outputs()
-    collecting = outputs.of("a")
-
-    async def main() -> asyncio.Queue[Any]:
-        queue = collecting.__enter__()
-        outputs.deliver(GenerationOutput("a"))
-        async with asyncio.timeout(10):
-            assert (await queue.get()).request_id == "a"
-        return queue
-
-    queue = asyncio.run(main())
-    outputs.deliver_batch([GenerationOutput("a"), GenerationOutput("b")])
-    assert queue.empty()
-    assert outputs.output_queue.empty()
 
 
 def test_two_loops_can_be_served_at_once(engine: EmbeddedEngine) -> None:
