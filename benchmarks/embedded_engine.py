@@ -163,6 +163,7 @@ class Row:
         }
         done = subprocess.run(
             [VLLM, "-c", VLLM_SCRIPT],
+            env=os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"},
             input=json.dumps(job),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
