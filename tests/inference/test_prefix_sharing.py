@@ -89,3 +89,18 @@ def test_requests_under_way_at_a_publish_do_not_hand_on_their_prefix() -> None:
             assert_exact(engine, [*PREFIX, 9], completion)
         engine.publish(2)  # nothing is under way: prefixes are shared again
         assert processed_tokens(engine, [[*PREFIX, 1], [*PREFIX, 2]]) == [len(PREFIX) + 1, 1]
+
+
+def test_requests_that_come_at_once_compute_what_they_share_once() -> None:
+    requests = [([*PREFIX, token], Sampling(2, seed=token)) for token in range(5, 11)]
+    counts: list[int] = []
+    with running_engine(load_model()) as engine:
+        hook = engine.model.get_input_embeddings().register_forward_pre_hook(
+            lambda _, args: counts.append(args[0].numel())
+        )
+        answers = generate_all(engine, requests, NEVER)
+        hook.remove()
+        # Of all tokens, the last that is sampled is never fed back.
+        assert sum(counts) == len(PREFIX) + len(requests) * 2
+        for (prompt, _), answer in zip(requests, answers, strict=True):
+            assert_exact(engine, prompt, answer)
