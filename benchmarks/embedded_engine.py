@@ -59,7 +59,7 @@ for seed in range(job["rounds"] + 1):
     llm.reset_prefix_cache()
     params = SamplingParams(
         temperature=job["temperature"], max_tokens=job["max_tokens"], seed=seed, detokenize=False,
-        stop_token_ids=job["stops"], ignore_eos=True, logprobs=0)
+        stop_token_ids=job["stops"], ignore_eos=not job["stops"], logprobs=0)
     begin = time.perf_counter()
     answers = llm.generate(prompts, params, use_tqdm=False)
     took = time.perf_counter() - begin
