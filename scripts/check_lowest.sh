@@ -18,7 +18,7 @@ import sys, transformers
 assert f"{transformers.__version__}.".startswith(f"{sys.argv[1]}."), transformers.__version__
 CHECK
 tests=(
-    # Continuous batching: its configuration's names, its scheduler, its cache and router.
+    # The embedded engine's passes through its models and PEFT's, with the engine's attention.
     tests/inference/test_engine_lifecycle.py
     tests/inference/test_engine_sampling.py
     tests/inference/test_prefix_sharing.py

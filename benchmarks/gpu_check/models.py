@@ -70,7 +70,7 @@ def save_random(
                 parameter.mul_(sharpen)
             parameter.copy_(parameter.bfloat16())
     model.save_pretrained(folder)
-    return Shape.of(config, model.num_parameters())
+    return Shape.of(config, model)
 
 
 def make_samples(

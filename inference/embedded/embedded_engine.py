@@ -54,6 +54,11 @@ class EmbeddedEngine:
         """Version of the weights that sample now."""
         return self._version
 
+    @property
+    def sampled(self) -> int:
+        """Tokens sampled so far, in all requests."""
+        return 0 if self._thread is None else self._thread.scheduler.sampled
+
     def start(self) -> None:
         """Start the generation thread.
 

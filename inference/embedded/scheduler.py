@@ -78,6 +78,7 @@ class Scheduler:
     Attributes:
         device: Where the model is.
         version: Of the weights; stamped on every token.
+        sampled: Tokens so far, in all requests.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Scheduler:
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self.version = 0
+        self.sampled = 0
 
     @property
     def busy(self) -> bool:
@@ -132,6 +134,7 @@ class Scheduler:
         if not ready:
             return []
         sample(logits, [request.stream for request in ready], self.version)
+        self.sampled += len(ready)
         return [news for request in ready if (news := self._follow(request)) is not None]
 
     def check(self) -> None:

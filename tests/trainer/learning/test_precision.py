@@ -34,7 +34,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "OPT": {"word_embed_proj_dim": 32, "ffn_dim": 48, "dropout": 0.0},
     "GPT2": {"n_embd": 32, "n_layer": 2, "n_head": 4, **NO_DROPOUT},
 }
-SIZES: dict[str, Any] = {"max_seq_len": 32, "max_prompt_len": 16, "micro_batch_tokens": 64, "max_grad_norm": 1e9}
+SIZES: dict[str, Any] = {
+    "max_seq_len": 32,
+    "max_prompt_len": 16,
+    "micro_batch_tokens": 64,
+    "max_grad_norm": 1e9,
+}
 
 
 def logprobs(model: Any, sample: Sample) -> torch.Tensor:
