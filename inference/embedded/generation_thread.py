@@ -87,6 +87,7 @@ class GenerationThread:
         try:
             self.check()
             synchronize(self.scheduler.device)
+            self.scheduler.release()
             yield
             synchronize(self.scheduler.device)
         finally:

@@ -117,6 +117,10 @@ class Scheduler:
         with torch.no_grad(), attending(self._model), self._lora.fused():
             yield
 
+    def release(self) -> None:
+        """Drop what was computed from the weights, which are about to change; contexts stay."""
+        self._lora.forget()
+
     def step(self) -> list[News]:
         """Run one forward pass, and sample a token for each request that is ready for one."""
         self._drop_cancelled()

@@ -264,10 +264,17 @@ def sampling(shape: Shape, args: TrainerArgs, requests: int) -> int:
     """Return the bytes of the embedded engine's worst moment, beside its cache.
 
     The larger of one layer's keys and values, read from the cache and brought into order, and of
-    three rows of logits in float32 for each request.
+    three rows of logits in float32 for each request. In float32 an adapter is merged into copies of
+    the weights that it adapts: 4 bytes for each in a layer, and in the head if it has one.
     """
+    if not requests:
+        return 0
     layer = cached_tokens(args, requests) * cached_per_token(shape, args) // shape.layers
-    return max(2 * layer, 3 * FLOAT32 * shape.vocabulary * requests)
+    merged = 0
+    if args.use_lora and computed_width(args) == FLOAT32 and not args.load_in_4bit:
+        head = shape.vocabulary * shape.hidden * args.train_unembed
+        merged = FLOAT32 * (shape.layers * shape.layer + head)
+    return merged + max(2 * layer, 3 * FLOAT32 * shape.vocabulary * requests)
 
 
 def kept_per_token(shape: Shape, args: TrainerArgs) -> int:
