@@ -7,6 +7,7 @@ copies nothing and is exact: it pauses the generation thread and counts the vers
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 
@@ -18,6 +19,8 @@ from vf.inference.embedded.sampler import Stream
 from vf.inference.embedded.scheduler import Request, Scheduler
 from vf.inference.model import Sampling
 from vf.runtime.errors import EngineError
+
+log = logging.getLogger(__name__)
 
 
 class EmbeddedEngine:
@@ -82,6 +85,12 @@ class EmbeddedEngine:
             ) from error
         self._thread = GenerationThread(scheduler)
         self._thread.start()
+        log.info(
+            "started: %d requests at once, contexts of %d tokens, %d tokens in a pass",
+            self._max_requests,
+            self.max_seq_len,
+            self._max_batch_tokens,
+        )
 
     def stop(self) -> None:
         """Stop immediately; requests in progress fail. Safe to call twice."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,8 @@ import torch
 
 from vf.inference.embedded.scheduler import News, Request, Scheduler
 from vf.runtime.errors import EngineError
+
+log = logging.getLogger(__name__)
 
 Outcome = News | EngineError
 Listener = tuple[asyncio.AbstractEventLoop, asyncio.Queue[Outcome]]
@@ -103,6 +106,7 @@ class GenerationThread:
                         pass
         except BaseException as error:  # whatever it is, those who wait are told
             self._failure = error
+            log.exception("the embedded engine's thread died")
         finally:
             with self._changed:
                 self._stopping = self._still = True

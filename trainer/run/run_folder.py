@@ -20,7 +20,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 _OF_TRAINER = ("vf", "py.warnings")
-_OF_INFERENCE = ("transformers", "uvicorn", "ContinuousBatchingLogger")
+_OF_INFERENCE = ("transformers", "uvicorn", "vf.inference.embedded")
 _OF_ENVIRONMENT = ("vf.environments",)
 
 

@@ -98,7 +98,7 @@ def test_a_dead_engine_ends_the_run_within_seconds(make_trainer: Any) -> None:
     fine = norm.forward
 
     def broken(*args: Any, **kwargs: Any) -> Any:
-        if "_run_generation_loop" not in threading.current_thread().name:  # the trainer's pass
+        if threading.current_thread().name != "vf-generation":  # the trainer's pass
             return fine(*args, **kwargs)
         raise RuntimeError("the device fell off the bus")
 
@@ -157,7 +157,7 @@ def test_a_signal_during_the_end_leaves_no_engine_behind(
     monkeypatch.setattr(trainer.collector.orchestrator, "stop", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trainer.close()
-    assert not any("_run_generation_loop" in thread.name for thread in threading.enumerate())
+    assert not any(thread.name == "vf-generation" for thread in threading.enumerate())
 
 
 def test_an_evaluation_that_finds_no_room_for_its_traces_says_so(

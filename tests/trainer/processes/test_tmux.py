@@ -94,7 +94,7 @@ def test_a_run_has_panes_for_trainer_and_logs_and_its_session_stays(
     assert trainer("tmux kill-session -t my-run-1")
     run = config.parent / "runs" / "my-run-1"
     assert (run / "metrics.jsonl").is_file()
-    assert wait(lambda: shows(found["inference"])("ContinuousBatchingLogger"), 10)
+    assert wait(lambda: shows(found["inference"])("requests at once"), 10)
     with (run / "logs" / "environment.log").open("a") as log:
         log.write("task 7 failed\n")
     assert wait(lambda: shows(found["environment"])("task 7 failed"), 10)
