@@ -31,7 +31,7 @@ TIMEOUT = 1800  # seconds, for one combination
 # Tested one by one; a test compares them with the bounds in pyproject.toml.
 VLLM = ("0.32.0", "0.33.0")
 SHOWN = ("torch", "transformers", "vllm", "peft", "trl", "verifiers")
-# All that a run on one machine may want at once, with vLLM and without.
+# All that a run on one machine may want beside vLLM.
 TOGETHER = ("rubrics", "sandbox", "search", "data", "track")
 CONFLICT = re.compile(r"^ {4}(?=The user requested|The constraint|\S+ \S+ depends on)(.*)$", re.M)
 
@@ -54,13 +54,15 @@ class Combination:
 
 
 def combinations(extras: list[str]) -> list[Combination]:
-    """Return every extra alone, each beside the trainer, and what a whole run may want."""
+    """Return every extra alone, all but vLLM at once, and what a whole run with vLLM may want.
+
+    Where all can be installed at once, so can each pair.
+    """
     alone = [Combination((extra,)) for extra in extras]
     whole = {"docs", "test", "dev"}  # extras that name the others, or concern pages alone
-    pairs = [Combination(("train", extra)) for extra in extras if extra not in {"train", *whole}]
+    at_once = Combination(tuple(extra for extra in extras if extra not in {"vllm", *whole}))
     versions = [Combination(("train", "vllm"), version) for version in VLLM]
-    sets = [Combination(("train", *TOGETHER)), Combination(("train", "vllm", *TOGETHER))]
-    return [*alone, *pairs, *versions, *sets]
+    return [*alone, at_once, *versions, Combination(("train", "vllm", *TOGETHER))]
 
 
 def requirements(project: dict[str, object], combination: Combination) -> list[str]:
