@@ -73,7 +73,7 @@ one line. The verdicts:
 
 | verdict | meaning |
 |---|---|
-| increasing | rendering the whole conversation anew extends what was sampled, in every turn |
+| increasing | rendering the whole conversation again extends what was sampled, in every turn |
 | bridged | the template rewrites or refuses history; only the bridge keeps the context growing |
 | forks | a turn begins a new branch |
 | refused | the template cannot express the conversation; the reasons are under the table |

@@ -27,7 +27,7 @@ class Verdict:
 
     Attributes:
         conversation: Its name.
-        kind: ``increasing`` if rendering everything anew extends what was sampled in every turn;
+        kind: ``increasing`` if rendering everything again extends what was sampled in every turn;
             ``bridged`` if the context grows only because history is not rendered again;
             ``forks`` if it does not grow; ``refused`` if the template cannot express it.
         turn: The first turn that is not increasing, from 0.

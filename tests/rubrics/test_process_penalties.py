@@ -16,7 +16,6 @@ from tests.rubrics.traces import Call, make_trace, penalty_of
 from vf.rubrics import penalties
 from vf.rubrics.penalties import bad_format, extra_turns, repeated_calls, repetition, tool_cost
 from vf.rubrics.penalties.unread import warn_unread
-from vf.runtime.errors import RubricError
 
 SETTINGS = settings(deadline=None, max_examples=60)
 
@@ -98,14 +97,14 @@ def test_format_looks_at_the_last_message_or_at_all() -> None:
     assert penalty_of(bad_format(pattern), make_trace()) == 1.0
 
 
-def test_a_format_that_takes_too_long_on_a_text_is_an_error_not_a_penalty(
+def test_a_text_that_stalls_a_format_is_not_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("vf.rubrics.penalties.patterns.TIMEOUT", 0.05)
     penalty = bad_format(r".*.*.*.*\d")
     assert penalty_of(penalty, make_trace("short")) == 1.0
-    with pytest.raises(RubricError, match=r"'bad_format': the pattern .* took longer than 0\.05 s"):
-        penalty_of(penalty, make_trace("a" * 30_000))
+    with pytest.warns(UserWarning, match=r"took longer than 0\.05 s"):
+        assert penalty_of(penalty, make_trace("a" * 30_000)) == 1.0
 
 
 @pytest.mark.parametrize(

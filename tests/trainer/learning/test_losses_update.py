@@ -378,7 +378,7 @@ def test_adams_settings_reach_the_optimizer() -> None:
     [settings] = made.optimizer.param_groups
     assert settings["betas"] == (0.8, 0.99)
     assert (settings["eps"], settings["weight_decay"]) == (1e-6, 0.3)
-    assert settings["lr"] == pytest.approx(1e-5 * 4096 / 144)
+    assert made.learning_rate == pytest.approx(1e-5 * 4096 / 144)
 
 
 def test_the_rule_for_the_learning_rate() -> None:
