@@ -246,8 +246,9 @@ def test_an_adapter_from_4_bits_is_merged_into_the_stored_base(
     assert merged.keys() == base.keys()
     assert torch.equal(merged["model.norm.weight"], base["model.norm.weight"])
     name = "model.layers.0.mlp.up_proj.weight"
-    moved = (merged[name] - base[name]).norm() / base[name].norm()
-    assert 0 < moved < 0.05, "by the adapter, and not by the rounding to 4 bits"
+    moved = torch.linalg.svdvals(merged[name] - base[name])
+    assert moved[0] > 0
+    assert moved[8] < 1e-4 * moved[0], "by the adapter of rank 8, and not by the rounding to 4 bits"
 
 
 def test_a_loss_that_is_no_number_ends_the_run(
