@@ -57,7 +57,7 @@ class Contexts:
             parts //= 2
         self.unit = math.ceil(longest / parts)
         self.tokens = count * parts * self.unit
-        self._blocks: list[Context | None] = [None] * (count * parts)
+        self._blocks = count * parts
         self._held: list[Context] = []
         self._clock = 0
 
@@ -89,7 +89,6 @@ class Contexts:
         size = self._size(length)
         if size <= context.size:
             return
-        self._release(context)
         context.size = size
         context.start = self._place(context)
         self._take(context)
@@ -98,19 +97,15 @@ class Contexts:
         """Keep a context for requests to come, in a block no larger than it needs."""
         self._clock += 1
         context.busy, context.used = False, self._clock
-        self._release(context)
         if context.stale or not context.ids:
             self._held.remove(context)
-            return
-        context.size = self._size(len(context.ids))
-        self._take(context)
+        else:
+            context.size = self._size(len(context.ids))
 
     def forget(self) -> None:
         """Share nothing that is held now, for the weights have changed."""
         for context in self._held:
             context.stale = True
-            if not context.busy:
-                self._release(context)
         self._held = [context for context in self._held if context.busy]
 
     def _size(self, length: int) -> int:
@@ -122,42 +117,28 @@ class Contexts:
         ``spare`` is given away only if there is no other. There always is one: the others that are
         busy are fewer than there are blocks of the greatest size.
         """
-        size, best, oldest = context.size, -1, math.inf
-        starts = range(0, len(self._blocks), size)
-        if context.start in starts and self._last_use(context.start, size, spare) == 0:
+        size = context.size
+        used = [0.0] * (self._blocks // size)
+        for held in self._held:
+            if held is not context:
+                last = math.inf if held.busy or held is spare else held.used
+                first, end = held.start // size, (held.start + held.size - 1) // size + 1
+                for index in range(first, end):
+                    used[index] = max(used[index], last)
+        own, rest = divmod(context.start, size)
+        if not rest and used[own] == 0:
             return context.start  # it need not move
-        for start in starts:
-            used = self._last_use(start, size, spare)
-            if used < oldest:
-                best, oldest = start, used
-            if used == 0:
-                break
-        return best if best >= 0 else self._place(context)
-
-    def _last_use(self, start: int, size: int, spare: Context | None) -> float:
-        """Return when a block was last used; 0 if it is free, infinity if it cannot be had."""
-        last = 0
-        for held in self._blocks[start : start + size]:
-            if held is not None:
-                if held.busy or held is spare:
-                    return math.inf
-                last = max(last, held.used)
-        return last
+        best = min(range(len(used)), key=used.__getitem__)
+        return best * size if used[best] < math.inf else self._place(context)
 
     def _take(self, context: Context) -> None:
         """Let a context have its block; what else is there is gone."""
-        for other in {*self._blocks[context.start : context.start + context.size]}:
-            if other is not None:
-                self._release(other)
-                self._held.remove(other)
-        self._fill(context, context)
-
-    def _release(self, context: Context) -> None:
-        self._fill(context, None)
-
-    def _fill(self, context: Context, holder: Context | None) -> None:
-        blocks = slice(context.start, context.start + context.size)
-        self._blocks[blocks] = [holder] * context.size
+        end = context.start + context.size
+        self._held = [
+            other
+            for other in self._held
+            if other is context or other.start >= end or other.start + other.size <= context.start
+        ]
 
 
 def common(one: list[int], other: list[int], least: int = 0) -> int:

@@ -49,6 +49,7 @@ class EmbeddedEngine:
         self.max_seq_len = max_seq_len
         self._max_requests = max_requests
         self._max_batch_tokens = max_batch_tokens
+        self._vocabulary = model.config.get_text_config().vocab_size
         self._version = 0
         self._thread: GenerationThread | None = None
 
@@ -185,7 +186,7 @@ class EmbeddedEngine:
             thread.forget(request)
 
     def _check_room(self, prompt_ids: list[int], sampling: Sampling) -> None:
-        vocabulary = self.model.config.get_text_config().vocab_size
+        vocabulary = self._vocabulary
         if not prompt_ids or min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
             raise EngineError(f"a prompt is one or more token ids in [0, {vocabulary})")
         if len(prompt_ids) + sampling.max_tokens > self.max_seq_len:

@@ -104,7 +104,7 @@ class GenerationThread:
                 with self.scheduler.active():
                     while self._step():
                         pass
-        except BaseException as error:  # whatever it is, those who wait are told
+        except BaseException as error:  # whatever it is, those who wait get it
             self._failure = error
             log.exception("the embedded engine's thread died")
         finally:
