@@ -193,14 +193,7 @@ def check_devices(config: Config) -> None:
     devices, gpus = config.trainer.devices, config.trainer.gpus
     if devices is None:
         return
-    import torch
-
-    found = torch.cuda.device_count()
-    if not found:
-        raise ConfigError(
-            f"trainer.gpus = {gpus}, but torch finds no CUDA device on this machine; leave it out "
-            "to train on what there is"
-        )
+    found = _devices_found(f"trainer.gpus = {gpus}", "train on what there is")
     if OUTER_DEVICES not in os.environ:
         raise ConfigError(
             f"trainer.gpus = {gpus} takes effect only in runs that `vf-rl` starts; leave it out "
@@ -224,14 +217,7 @@ def check_server_devices(config: Config) -> None:
     gpus = getattr(config.inference, "gpus", None)
     if gpus is None:
         return
-    import torch
-
-    found = torch.cuda.device_count()
-    if not found:
-        raise ConfigError(
-            f"inference.gpus = {gpus}, but torch finds no CUDA device on this machine; leave it "
-            "out to serve from the CPU"
-        )
+    found = _devices_found(f"inference.gpus = {gpus}", "serve from the CPU")
     # Where the trainer's own are fewer than the machine's, their number says nothing.
     narrowed = OUTER_DEVICES in os.environ or "CUDA_VISIBLE_DEVICES" in os.environ
     if not narrowed and max(gpus, default=0) >= found:
@@ -239,6 +225,19 @@ def check_server_devices(config: Config) -> None:
             f"inference.gpus = {gpus} names device {max(gpus)}, but there are {found}, numbered "
             "from 0"
         )
+
+
+def _devices_found(setting: str, otherwise: str) -> int:
+    """Return how many CUDA devices torch finds; raise ConfigError if there is none."""
+    import torch
+
+    found = torch.cuda.device_count()
+    if not found:
+        raise ConfigError(
+            f"{setting}, but torch finds no CUDA device on this machine; leave it out to "
+            f"{otherwise}"
+        )
+    return found
 
 
 def processes_to_launch(config: Config) -> int:

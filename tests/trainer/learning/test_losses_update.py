@@ -52,12 +52,13 @@ def shake(policy: Policy) -> None:
 
 
 def gradients(policy: Policy, batch: list[Sample]) -> dict[str, torch.Tensor]:
+    """Return the gradient with which the optimizer steps, by parameters' names."""
     seen: dict[str, torch.Tensor] = {}
 
     def note(*_: object) -> None:
-        for name, parameter in policy.model.named_parameters():
-            if parameter.grad is not None:
-                seen[name] = parameter.grad.clone()
+        for name, master in policy.weights.masters.named():
+            if master.grad is not None:
+                seen[name] = master.grad.clone()
 
     handle = policy.optimizer.register_step_pre_hook(note)
     policy.update(batch)

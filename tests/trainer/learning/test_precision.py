@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.trainer.learning.test_losses_update import gradients
 from tests.trainer.learning.test_policy import samples
 from tests.trainer.learning.test_self_test import make
 from vf.inference.model_files import load_module
@@ -61,20 +62,6 @@ def by_hand(model: Any, batch: list[Sample]) -> Gradient:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def of_policy(policy: Policy, batch: list[Sample]) -> Gradient:
-    seen: Gradient = {}
-
-    def note(*_: object) -> None:
-        for name, master in policy.weights.masters.named():
-            if master.grad is not None:
-                seen[name] = master.grad.clone()
-
-    handle = policy.optimizer.register_step_pre_hook(note)
-    policy.update(batch)
-    handle.remove()
-    return seen
-
-
 def distance(found: Gradient, expected: Gradient) -> float:
     """Return how far two whole gradients are apart, relative to the second."""
     assert found.keys() == expected.keys()
@@ -95,13 +82,13 @@ def test_the_gradient_is_float32s_within_the_rounding(family: str, tmp_path: Pat
 
     low = Policy(str(tmp_path), TrainerArgs(use_lora=False, bf16=True, **SIZES))
     assert low.forward.how != "padded"
-    error = distance(of_policy(low, batch), expected)
+    error = distance(gradients(low, batch), expected)
     plain = distance(by_hand(load_module(str(tmp_path), torch.bfloat16).eval(), batch), expected)
     assert error <= EXPLAINED
     assert error <= 1.02 * plain, "no worse than transformers in bfloat16"
 
     full = Policy(str(tmp_path), TrainerArgs(use_lora=False, bf16=False, **SIZES))
-    assert distance(of_policy(full, batch), expected) <= 1e-5
+    assert distance(gradients(full, batch), expected) <= 1e-5
 
 
 def test_many_micro_batches_add_up_in_float32() -> None:
@@ -109,8 +96,8 @@ def test_many_micro_batches_add_up_in_float32() -> None:
     [one] = samples(0, 1)
     args = TrainerArgs(use_lora=False, bf16=True, micro_batch_size=1, learning_rate=1e-12, **SIZES)
     policy = Policy("tiny", args)
-    alone = of_policy(policy, [one])
-    many = of_policy(policy, [one] * 512)
+    alone = gradients(policy, [one])
+    many = gradients(policy, [one] * 512)
     rounded = {name: torch.zeros_like(gradient).bfloat16() for name, gradient in alone.items()}
     for _ in range(512):
         for name, total in rounded.items():
