@@ -138,7 +138,7 @@ class Row:
         return sum(next(end, len(row)) for end, row in zip(ends, found, strict=True))
 
     def measure(self, rounds: int) -> dict[str, list[Speed]]:
-        """Return the speeds of ours and the peer, after a round to get warm."""
+        """Return our speed and the peer's, after a round to get warm."""
         speeds: dict[str, list[Speed]] = {"ours": [], "generate": []}
         ways = {"ours": self.ours, "generate": self.peer}
         self.engine.start()

@@ -123,7 +123,7 @@ class VllmSettings(EngineSettings):
                 raise ValueError("api_key_env is for base_url; our own server needs no key")
             if self.away_timeout != type(self).model_fields["away_timeout"].default:
                 raise ValueError(
-                    "away_timeout is for base_url; a server of our own is started again"
+                    "away_timeout is for base_url; the run's own server is started again"
                 )
             return self
         ours = {"base_url", "api_key_env", "away_timeout", "engine", "publish"}

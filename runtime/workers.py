@@ -27,7 +27,7 @@ from weakref import WeakSet
 _QUICK = 0.0002  # seconds, about what waking a few threads takes
 _PATIENCE = 0.005  # seconds, the interpreter's own for a thread that does not yield
 
-# The functions that were quick when they last ran. One that is made anew for every call, and a
+# The functions that were quick when they last ran. One that is made for each call, and a
 # callable of another kind, is never among them.
 _quick: WeakSet[Any] = WeakSet()
 

@@ -91,7 +91,7 @@ class Sandbox(Protocol):
         """Run code in an interpreter that lives on between calls.
 
         The value of a last expression is echoed. On timeout the code is interrupted, its state
-        kept; if it does not stop, the interpreter is killed and started anew, and stderr says that
+        kept; if it does not stop, the interpreter is killed and restarted, and stderr says that
         the state was lost. An exception is a result with a traceback in stderr and returncode 1.
 
         Raises:

@@ -22,7 +22,7 @@ from vf.sandbox.contract import Sandbox
 
 log = logging.getLogger("vf.sandbox")
 
-PATIENCE = 5  # failures in a row after which those who wait are told
+PATIENCE = 5  # failures in a row after which those who wait get the error
 BACKOFF = 0.5  # seconds, times the failures in a row
 LONGEST_REST = 30.0  # seconds
 
@@ -271,7 +271,7 @@ class SandboxPool(Generic[S]):
             self._rest_until = time.monotonic() + rest
             log.warning("a sandbox could not be made; the next try is in %.1f s: %s", rest, error)
             self._later(rest + 0.001, self._fill)
-        except Exception as error:  # nothing that another try could mend: those who wait are told
+        except Exception as error:  # another try would fail too: those who wait get the error
             self._broken = error
         else:
             self._made += 1

@@ -45,7 +45,7 @@ class TraceStore:
                     view = view[os.write(self._fd, view) :]
             except OSError:
                 os.close(self._fd)
-                self._fd = None  # the next append opens anew, and removes what was written of it
+                self._fd = None  # the next append opens again, and removes what was written of it
                 raise
 
     def __iter__(self) -> Iterator[Trace]:

@@ -41,7 +41,7 @@ class Check:
         name: Of the thing.
         said: What was found.
         level: ``note``: it is missing, and may never be needed; ``missing``: it is needed.
-        fix: A command that mends it; empty where there is none.
+        fix: A command that fixes it; empty where there is none.
     """
 
     name: str

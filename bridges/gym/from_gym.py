@@ -45,8 +45,8 @@ class GymEnvironment(Environment):
 
         outcome = min(1, max(0, (R - worst) / (best - worst)))
 
-    With a worst return below 0, an episode that a limit of ours ended, and not Gymnasium, is worth
-    0: else a model would do well where every step costs by never taking one.
+    With a worst return below 0, an episode that vf-rl's own limits ended, and not Gymnasium, is
+    worth 0: else a model would do well where every step costs by never taking one.
 
     ``Trace.info["gym"]`` holds ``return``, ``steps``, ``lost_turns``, ``terminated`` and
     ``truncated``; the score has the first three as metrics.

@@ -59,8 +59,8 @@ class TextArena(Environment):
 
     ``(worst, best)`` is ``(0, 1)`` for games of one player, where TextArena gives the share that
     was solved, and ``(-1, 1)`` for others, where it gives -1, 0 or 1 for a loss, a draw or a win
-    (and ranks in between). A game that a limit of ours ended has no reward, and is worth 0. A move
-    of the model's at which the game's own code raises an error loses the game with the worst
+    (and ranks in between). A game that vf-rl's own limits ended has no reward, and is worth 0. A
+    move of the model's at which the game's own code raises an error loses the game with the worst
     reward: else the model could choose, by such a move, not to be scored.
 
     A task is a seed and a seat: the game begins with ``task.info["seed"]``, whatever runs beside

@@ -38,7 +38,7 @@ def rollout_function(home: Home) -> Callable[[list[Any], Any], dict[str, Any]]:
         if trainer.accelerator.num_processes > 1:
             raise ConfigError(
                 f"to_trl: the rollouts of {home.name} take different numbers of turns, so TRL's "
-                "processes would wait for each other for ever; train in one process"
+                "processes would wait for each other forever; train in one process"
             )
         renderer = Renderer(
             trainer.processing_class, trainer.eos_token_ids, dict(trainer.chat_template_kwargs)

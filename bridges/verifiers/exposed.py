@@ -220,7 +220,7 @@ class VfEnv(v1.Env[VfEnvConfig]):  # type: ignore[misc]
         """Get ready what the episodes of this worker share.
 
         Raises:
-            ConfigError: Something that the environment needs is missing; says how to mend it.
+            ConfigError: Something that the environment needs is missing; says how to fix it.
         """
         await call(self.taskset.environment.check)
         await call(self.taskset.environment.start)

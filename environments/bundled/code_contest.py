@@ -53,7 +53,7 @@ class CodeContest(Environment):
     """Programming problems with visible and hidden tests.
 
     The model may try code with the ``python`` tool. Its answer is the last fenced code block of
-    a message without tool calls. The hidden tests run in a fresh sandbox, which is told the
+    a message without tool calls. The hidden tests run in a fresh sandbox, which sees the
     arguments and never the right values. Reward: the share of hidden tests passed (see
     :func:`share_passed`), less a share for many calls, calls gone wrong and code that hangs.
 

@@ -148,7 +148,7 @@ class Capture:
         loop.watch(fd, self._ready)
 
     def keep(self, limit: int) -> None:
-        """Start anew with nothing, and keep at most ``limit`` bytes from now on."""
+        """Start again with nothing, and keep at most ``limit`` bytes from now on."""
         self._first, self._last = limit - limit // 2, limit // 2
         self._head, self._tail, self._missing = bytearray(), bytearray(), 0
 
@@ -183,7 +183,7 @@ class Capture:
     def take(self) -> tuple[bytes, bytes, int]:
         """Return head, tail and how many bytes between them are missing.
 
-        What has been written by now is in it; what somebody goes on writing is not waited for.
+        What has been written by now is in it; what is still being written is not waited for.
         """
         left = 2**20
         while self.open and left > 0:

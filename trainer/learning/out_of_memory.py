@@ -3,7 +3,7 @@
 The optimizer step begins again, once, with micro-batches of half the tokens. Nothing has to be kept
 for that while all goes well: a backward pass that fails has added a part of its gradient, so the
 whole gradient is thrown away, and the micro-batches of the step, which are few integers, are cut
-anew. The gradient is the same sum. Each process does so for itself: none waits for another before
+again. The gradient is the same sum. Each process does so for itself: none waits for another before
 the sum of their gradients.
 """
 

@@ -74,8 +74,8 @@ def bitsandbytes(setting: str) -> Any:
 def keep_packing(model: Any) -> None:
     """Have a base of 4 bits compute the same in training and in evaluation.
 
-    On CPUs with AVX512-BF16, bitsandbytes packs weights anew at the first evaluation, rounds their
-    constants on the way, and fails where a layer's width is no multiple of its blocks.
+    On CPUs with AVX512-BF16, bitsandbytes packs the weights again at the first evaluation, rounds
+    their constants on the way, and fails where a layer's width is no multiple of its blocks.
 
     Args:
         model: With layers of bitsandbytes'.
