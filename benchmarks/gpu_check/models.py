@@ -28,7 +28,7 @@ TINY: dict[str, Any] = {
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # by family: how it is trained, its settings
     "Qwen3": ("packed", TINY),
     "Llama": ("packed", TINY),
-    "Gemma3Text": ("own_head", TINY | {"final_logit_softcapping": 1.0}),
+    "Gemma3Text": ("packed", TINY | {"final_logit_softcapping": 1.0}),
     "Lfm2": ("padded", TINY | {"layer_types": ["conv", "full_attention", "conv"]}),
 }
 QWEN3_06B: dict[str, Any] = {

@@ -10,82 +10,63 @@ import torch
 
 from vf.trainer.learning.attention import switched_on
 from vf.trainer.learning.batch import MicroBatch
-from vf.trainer.learning.head import head_logprobs, pick
-from vf.trainer.learning.prefix_tree import PrefixTree
+from vf.trainer.learning.head import ModelHead, head_logprobs, pick
 from vf.trainer.learning.sharding import Copies
 
-How = Literal["packed", "own_head", "padded"]
+How = Literal["packed", "padded"]
+# The head's matrix in chunks; all that the model does to hidden states, in chunks; or the model's
+# own logits of all trained tokens at once.
+Head = Literal["linear", "model", "whole"]
 
 
 def token_logprobs(
-    model: Any, batch: MicroBatch, temperature: float, *, entropy_gradient: bool = False
+    model: Any,
+    batch: MicroBatch,
+    temperature: float,
+    *,
+    packed: bool = False,
+    head: Head = "whole",
+    entropy_gradient: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the learner's log-probability and entropy at every trained token, on padded rows.
+    """Return the learner's log-probability and entropy at every trained token.
 
     Predictions are shifted onto the tokens that they predict: the logits at position t − 1 give the
     probability of token t. For packed rows, :func:`~vf.trainer.learning.prefix_tree.build_tree`
     does so.
 
     Args:
-        model: A causal language model.
+        model: A causal language model of transformers'; attending along prefix trees if packed.
         batch: B rows of L tokens.
         temperature: The sampler's; logits are divided by it.
+        packed: Whether the model runs on ``batch.tree``, or on the padded rows.
+        head: How hidden states become logits; see :class:`Forward`.
         entropy_gradient: Whether the entropy carries a gradient.
 
     Returns:
         log p and entropy in nats, both float32 ``[N]`` for the N trained tokens in row-major order.
     """
-    trained = batch.loss_mask[:, 1:]
-    columns = trained.any(0).nonzero()[:, 0]  # positions whose prediction any row needs
-    logits = model(
-        input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
-        use_cache=False,
-        logits_to_keep=columns,
-    ).logits
-    logits = logits[trained[:, columns]].float() / temperature
-    logprobs = torch.log_softmax(logits, dim=-1)
-    targets = batch.input_ids[:, 1:][trained]
-    with nullcontext() if entropy_gradient else torch.no_grad():
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
-    return logprobs.gather(1, targets[:, None])[:, 0], entropy
-
-
-def tree_logprobs(
-    model: Any,
-    batch: MicroBatch,
-    tree: PrefixTree,
-    temperature: float,
-    *,
-    entropy_gradient: bool = False,
-    own_head: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the same as :func:`token_logprobs`, from the packed tokens.
-
-    Args:
-        model: A causal language model of transformers', attending along prefix trees.
-        batch: B rows of L tokens.
-        tree: The same tokens, packed.
-        temperature: The sampler's; logits are divided by it.
-        entropy_gradient: Whether the entropy carries a gradient.
-        own_head: Ask the model for logits, all at once, rather than its last layer for parts.
-    """
-    told = {
-        "input_ids": tree.token_ids[None],
-        "position_ids": tree.position_ids[None],
-        "use_cache": False,
-        "vf_segments": tree.segments,
-        "vf_longest": tree.longest,
-    }
+    given: dict[str, Any] = {"use_cache": False}
+    predictors: Any  # rows and columns of the hidden states that predictions are made from
+    if packed:
+        tree = batch.tree
+        assert tree is not None
+        given |= {"input_ids": tree.token_ids[None], "position_ids": tree.position_ids[None]}
+        given |= {"vf_segments": tree.segments, "vf_longest": tree.longest}
+        predictors, rows = (torch.zeros_like(tree.predictors), tree.predictors), tree.rows
+    else:
+        given |= {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        predictors = batch.loss_mask[:, 1:].nonzero(as_tuple=True)
+        rows = torch.arange(len(predictors[0]), device=predictors[0].device)
     targets = batch.input_ids[batch.loss_mask]
-    if own_head:
-        logits = model(**told, logits_to_keep=tree.predictors).logits[0].float() / temperature
-        return pick(logits, tree.rows, targets, entropy_gradient=entropy_gradient)
-    hidden = model.base_model(**told).last_hidden_state[0, tree.predictors]
+    if head == "whole":
+        columns, places = predictors[1].unique(return_inverse=True)
+        logits = model(**given, logits_to_keep=columns).logits[predictors[0], places]
+        return pick(logits.float() / temperature, rows, targets, entropy_gradient=entropy_gradient)
+    output = model.base_model(**given)
     return head_logprobs(
-        model.get_output_embeddings(),
-        hidden,
-        tree.rows,
+        model.get_output_embeddings() if head == "linear" else ModelHead(model, type(output)),
+        output.last_hidden_state[predictors],
+        rows,
         targets,
         temperature,
         entropy_gradient=entropy_gradient,
@@ -97,14 +78,19 @@ class Forward:
 
     Args:
         model: A causal language model of transformers', with adapters inside its layers if any.
-        how: ``packed``; ``own_head``, packed too, but with logits as the model makes them, of all
-            trained tokens at once; or ``padded``.
+        how: ``packed`` or ``padded``.
+        head: How hidden states become logits: ``linear``, by the head's matrix, a chunk at a time;
+            ``model``, by whatever the model does to them, a chunk at a time; or ``whole``, which is
+            the model's own forward pass, with the logits of all trained tokens at once.
         sharding: How the trainer processes hold the model.
     """
 
-    def __init__(self, model: Any, how: How, sharding: Copies | None = None) -> None:
+    def __init__(
+        self, model: Any, how: How, head: Head = "whole", sharding: Copies | None = None
+    ) -> None:
         self.model = model
         self.how = how
+        self.head = head
         self.run = (sharding or Copies()).run
 
     @contextmanager
@@ -117,18 +103,13 @@ class Forward:
         self, batch: MicroBatch, temperature: float, *, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log p and entropy of trained tokens; see :func:`token_logprobs`."""
-        if batch.tree is None or self.how == "padded":
-            padded: tuple[torch.Tensor, torch.Tensor] = self.run(
-                token_logprobs, self.model, batch, temperature, entropy_gradient=entropy_gradient
-            )
-            return padded
         found: tuple[torch.Tensor, torch.Tensor] = self.run(
-            tree_logprobs,
+            token_logprobs,
             self.model,
             batch,
-            batch.tree,
             temperature,
+            packed=self.how == "packed" and batch.tree is not None,
+            head=self.head,
             entropy_gradient=entropy_gradient,
-            own_head=self.how == "own_head",
         )
         return found

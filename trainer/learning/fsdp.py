@@ -20,10 +20,9 @@ from typing import Any
 import torch
 
 from vf.runtime.errors import ConfigError
-from vf.trainer.learning.forward import tree_logprobs
 from vf.trainer.learning.sharding import Copies
 
-METHOD = "vf_tree_logprobs"  # of a model that is spread: FSDP gathers around it
+METHOD = "vf_run"  # of a model that is spread: FSDP gathers around it
 
 
 class Fsdp(Copies):
@@ -85,14 +84,12 @@ class Fsdp(Copies):
                 # A rank's loss is a sum already. gloo knows no multiplied sum, so no factor either.
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
-        setattr(model, METHOD, MethodType(tree_logprobs, model))
+        setattr(model, METHOD, MethodType(_call, model))
         register_fsdp_forward_method(model, METHOD)
 
     def run(self, function: Callable[..., Any], model: Any, *args: Any, **options: Any) -> Any:
-        """Run a function around which FSDP gathers; others call the model, which gathers itself."""
-        if function is tree_logprobs:
-            return getattr(model, METHOD)(*args, **options)
-        return function(model, *args, **options)
+        """Run a function around which FSDP gathers what lies outside of the layers."""
+        return getattr(model, METHOD)(function, *args, **options)
 
     def whole(self, tensor: torch.Tensor) -> torch.Tensor:
         """Put a tensor together from all processes' parts; one that is not spread is as it is."""
@@ -133,6 +130,10 @@ class Fsdp(Copies):
             for number, entry in state["state"].items()
         }
         optimizer.load_state_dict({**state, "state": spread})
+
+
+def _call(model: Any, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return function(model, *args, **options)
 
 
 def _whole(tensor: Any) -> Any:

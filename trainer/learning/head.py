@@ -18,26 +18,80 @@ from vf.trainer.learning.precision import ExactHead, logits_of
 CHUNK_LOGITS = 2**25  # in one chunk, over all its rows: 128 MiB in float32
 
 
+class ModelHead:
+    """All that a model does between its last layer and its logits, for any hidden states.
+
+    Models scale their logits, cap them, or project the hidden states first. None of it is known
+    here by name: it is the model's own forward pass, in which its layers give what they are given.
+
+    Args:
+        model: A causal language model of transformers'.
+        output: The type of what its ``base_model`` returns.
+
+    Attributes:
+        out_features: The size of the vocabulary.
+    """
+
+    def __init__(self, model: Any, output: type) -> None:
+        self.model = model
+        self.output = output
+        self.out_features: int = model.config.get_text_config().vocab_size
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return logits ``[P, V]`` of hidden states ``[P, H]``.
+
+        Raises:
+            UnsupportedHead: The model does not call its ``base_model`` for its hidden states.
+        """
+        called = False
+
+        def given(*args: Any, **options: Any) -> Any:
+            nonlocal called
+            called = True
+            return self.output(last_hidden_state=hidden[None])
+
+        base = self.model.base_model
+        before = vars(base).get("forward")
+        base.forward = given
+        try:
+            ids = torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device)
+            # Without hooks around the model: who shards it has gathered what is needed.
+            logits: torch.Tensor = self.model.forward(input_ids=ids, use_cache=False).logits[0]
+        finally:
+            if before is None:
+                del base.forward
+            else:
+                base.forward = before
+        if not called:
+            raise UnsupportedHead(f"{type(self.model).__name__} does not call its base_model")
+        return logits
+
+
+class UnsupportedHead(Exception):
+    """A model's head cannot be run apart from its layers."""
+
+
 def head_logprobs(
-    head: torch.nn.Module,
+    head: Any,
     hidden: torch.Tensor,
     rows: torch.Tensor,
     targets: torch.Tensor,
     temperature: float,
     *,
     entropy_gradient: bool = False,
-    chunk_logits: int = CHUNK_LOGITS,
+    chunk_logits: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return log-probabilities and entropies of tokens.
 
     Args:
-        head: From hidden states to logits; with an adapter or a bias if it has them.
+        head: From hidden states to logits: a module, with an adapter or a bias if it has them, or a
+            :class:`ModelHead`.
         hidden: ``[P, H]``, what the P predictions are made from.
         rows: int64 ``[N]``, at which of them each token is predicted; one may predict several.
         targets: int64 ``[N]``, the tokens.
         temperature: Logits are divided by it.
         entropy_gradient: Whether the entropy carries a gradient.
-        chunk_logits: Most logits at once.
+        chunk_logits: Most logits at once; :data:`CHUNK_LOGITS` by default.
 
     Returns:
         log p and entropy in nats, both float32 ``[N]``.
@@ -45,6 +99,7 @@ def head_logprobs(
     order = torch.argsort(rows, stable=True)
     sorted_rows, sorted_targets = rows[order], targets[order]
     width = getattr(head, "out_features", None)  # the weight may be spread over processes
+    chunk_logits = CHUNK_LOGITS if chunk_logits is None else chunk_logits
     step = max(1, chunk_logits // (width if isinstance(width, int) else 2**17))
     plain = type(head) in (torch.nn.Linear, ExactHead) and head.bias is None
     if plain and not (head._forward_hooks or head._forward_pre_hooks):

@@ -14,7 +14,7 @@ from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
 from vf.trainer.learning.building import build_model, build_optimizer, check_moments
-from vf.trainer.learning.forward import Forward, token_logprobs
+from vf.trainer.learning.forward import Forward
 from vf.trainer.learning.learning_rate import Course
 from vf.trainer.learning.memory import CEILING
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
@@ -311,9 +311,7 @@ class Policy:
         [batch] = micro_batches([Sample(branch, 0.0)], len(branch))
         batch = batch.to(self.accelerator.device)
         with torch.no_grad():
-            logprobs, _ = self.sharding.run(
-                token_logprobs, self.model, batch, self.args.temperature
-            )
+            logprobs, _ = self.forward(batch, self.args.temperature)
         return [float(logprob) for logprob in logprobs]
 
     @together("optimizer_state")

@@ -3,7 +3,8 @@
 A model may hold on to what lies outside of the attention function (a recurrent state, a window in
 its masks, positions that it counts itself), or change its logits after the last layer. None of it
 has to be known by name: where packed log-probabilities are not those of padded rows, rows are
-padded, and the log says so.
+padded, and the log says so; where the head's matrix does not give the model's logits, the model
+itself does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import torch
 from vf.traces.trace import Branch
 from vf.trainer.learning.attention import UnsupportedAttention, tree_attention
 from vf.trainer.learning.batch import MicroBatch, Sample, collate
-from vf.trainer.learning.forward import Forward, How
+from vf.trainer.learning.forward import Forward, Head, How
+from vf.trainer.learning.head import ModelHead
 from vf.trainer.learning.prefix_tree import Segment, build_tree
 from vf.trainer.learning.sharding import Copies
 
@@ -30,6 +32,7 @@ log = logging.getLogger(__name__)
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
 LOW_PRECISION = 0.03
 TIMES_PADDING = 4.0
+LARGE = 100.0  # factor of hidden states, at which no cap of logits can be overlooked
 
 
 def choose_forward(
@@ -43,36 +46,86 @@ def choose_forward(
         packing: Whether anything but padded rows is wanted.
         sharding: How the trainer processes hold the model.
     """
-    padded = Forward(model, "padded", sharding)
-    if not packing:
-        return padded
-    reasons: list[str] = []
-    try:
-        _refuse_layers(model, longest)
-        check_attention(model)
-        samples, batch = _probe(model, longest)
-        with torch.no_grad():
-            expected, _ = padded(batch, 1.0)
-            alone = [padded(row, 1.0)[0] for row in samples]
-        noise = float((torch.cat(alone) - expected).abs().mean())
-        allowed = max(_tolerance(model), TIMES_PADDING * noise)
-        ways: tuple[How, ...] = ("packed", "own_head")
-        for how in ways:
-            forward = Forward(model, how, sharding)
-            gap = _gap(forward, batch, expected)
+    plain = Forward(model, "padded", "whole", sharding)
+    samples, batch = _probe(model, longest)
+    with torch.no_grad():
+        expected, _ = plain(batch, 1.0)
+        noise = _difference(torch.cat([plain(row, 1.0)[0] for row in samples]), expected)
+    allowed = max(_tolerance(model), TIMES_PADDING * noise)
+    heads = _heads(model, plain.run)
+
+    def first_exact(how: How) -> tuple[Forward | None, str]:
+        """Return the first exact way, and why the one before was not."""
+        reason = ""
+        for head in heads:
+            forward = Forward(model, how, head, sharding)
+            try:
+                with torch.no_grad(), forward.active():
+                    gap = _difference(forward(batch, 1.0)[0], expected)
+            except Exception as error:  # whatever it is, another way does without
+                reason = _said(error)
+                continue
             if gap <= allowed:
-                if reasons:
-                    log.warning("the model computes all logits: %s", reasons[0])
-                return forward
-            reasons.append(f"{how} log-probabilities are off by {gap:.2g} nats")
-    except Exception as error:  # whatever it is, padded rows do without
-        reasons.append(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-    log.warning(
-        "%s cannot be trained packed, so rows are padded, which is slower: %s",
-        type(model).__name__,
-        "; ".join(reasons),
-    )
-    return padded
+                return forward, reason
+            reason = f"{how} log-probabilities are off by {gap:.2g} nats"
+        return None, reason
+
+    found = None
+    if packing:
+        try:
+            _refuse_layers(model, longest)
+            check_attention(model)
+            found, reason = first_exact("packed")
+        except Exception as error:  # of models without attention, among others
+            reason = _said(error)
+        if found is None:
+            log.warning(
+                "%s cannot be trained packed, so rows are padded, which is slower: %s",
+                type(model).__name__,
+                reason,
+            )
+    if found is None:
+        found, reason = first_exact("padded")
+    if found is None:
+        found = plain
+    if found.head == "whole":
+        log.warning("the model computes the logits of all trained tokens at once: %s", reason)
+    return found
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _heads(model: Any, run: Any) -> tuple[Head, ...]:
+    """Return how hidden states may become logits, the fastest first.
+
+    The head's matrix alone is left out where the model does more: a soft cap of 30 hardly shows in
+    the small logits of a model that knows little, and will once it has learned. So they are
+    compared on hidden states that are far too large.
+    """
+    ids = torch.arange(2, 10, device=_weight(model).device)[None]
+    try:
+        with torch.no_grad():
+            linear, own = run(both_heads, model, ids)
+        gap = float((linear - own).norm() / own.norm())
+    except Exception as error:
+        log.debug("the model's head cannot be run apart: %s", _said(error))
+        return "linear", "whole"
+    return ("linear", "whole") if gap <= _tolerance(model) else ("model", "whole")
+
+
+def both_heads(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return float32 logits ``[T, V]`` of large hidden states, by the head alone and by the model.
+
+    Args:
+        model: A causal language model of transformers'.
+        ids: int64 ``[1, T]``, of which the hidden states are made.
+    """
+    output = model.base_model(input_ids=ids, use_cache=False)
+    hidden = output.last_hidden_state[0] * LARGE
+    linear = model.get_output_embeddings()(hidden).float()
+    return linear, ModelHead(model, type(output))(hidden).float()
 
 
 def has_dropout(model: Any) -> bool:
@@ -129,9 +182,7 @@ def _probe(model: Any, longest: int) -> tuple[list[MicroBatch], MicroBatch]:
     return [collate([sample]).to(device) for sample in samples], batch.to(device)
 
 
-def _gap(forward: Forward, batch: MicroBatch, expected: torch.Tensor) -> float:
-    with torch.no_grad(), forward.active():
-        found, _ = forward(batch, 1.0)
+def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
     gap = (found - expected).abs().mean()
     return float(gap) if bool(torch.isfinite(gap)) else float("inf")
 

@@ -81,13 +81,13 @@ MODELS: dict[str, tuple[Callable[[], Any], str, str]] = {
     ),
     "Granite, logits scaled": (
         lambda: make("Granite", logits_scaling=4.0),
-        "own_head",
-        "the model computes all logits",
+        "packed",
+        "",
     ),
     "Gemma3, logits capped": (
         lambda: make("Gemma3Text", final_logit_softcapping=2.0),
-        "own_head",
-        "the model computes all logits",
+        "packed",
+        "",
     ),
     "Lfm2, convolutions": (
         lambda: make("Lfm2", layer_types=["conv", "full_attention"]),
