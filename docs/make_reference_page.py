@@ -48,6 +48,7 @@ GROUPS = {
     "Optimizer": [
         *("learning_rate", "lr_scheduler_type", "warmup_steps", "max_grad_norm"),
         *("betas", "eps", "weight_decay", "optim", "bf16", "gradient_checkpointing"),
+        "disable_dropout",
     ],
     "Adapter": [
         *("use_lora", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules"),

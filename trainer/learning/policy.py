@@ -14,6 +14,7 @@ from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
 from vf.trainer.learning.building import build_model, build_optimizer, check_moments
+from vf.trainer.learning.dropout import disable_dropout, has_dropout, modes_of_training
 from vf.trainer.learning.forward import Forward
 from vf.trainer.learning.learning_rate import Course
 from vf.trainer.learning.memory import CEILING
@@ -24,7 +25,7 @@ from vf.trainer.learning.precision import allow_tf32, compute_dtype, exact_ends
 from vf.trainer.learning.quantized import check_quantized
 from vf.trainer.learning.ranks import Accumulate, Finish, Ranks, together
 from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference, State
-from vf.trainer.learning.self_test import choose_forward, has_dropout
+from vf.trainer.learning.self_test import choose_forward
 from vf.trainer.learning.too_long import fit
 from vf.trainer.learning.weights import Weights
 from vf.trainer.settings.config import TrainerArgs
@@ -73,6 +74,8 @@ class Policy:
         self.sharding = self.ranks.sharding
         device, sharded = self.accelerator.device, self.sharding.together
         model = build_model(model_name, args, device=device, sharded=sharded)
+        if args.disable_dropout:
+            disable_dropout(model)
         offload = args.optim == "adamw_offload"
         self.weights = Weights(model, self.ranks, adapter=args.use_lora, offload=offload)
         self.model: Any = model
@@ -82,8 +85,9 @@ class Policy:
         self.sharding.prepare(self.accelerator, model, self.optimizer, args.max_grad_norm)
         self.model.eval()
         self.forward = self._choose_forward(self.weights.module)
+        self._trained = modes_of_training(model, base=not args.disable_dropout)
         # Dropout must differ between samples, and so must the activations that it is applied to.
-        self._share = args.share_prefixes and not has_dropout(model)
+        self._share = args.share_prefixes and not has_dropout(self._trained)
         self._reference_forward = self.forward
         self.reference = self._build_reference() if args.kl_penalty_coef else None
         # Last, for the ways to log-probabilities were compared in full precision.
@@ -95,6 +99,7 @@ class Policy:
             return AdapterReference(mine, self.sharding)
         dtype = compute_dtype(args)
         model = load_module(args.reference_model, dtype, "trainer.args.reference_model")
+        disable_dropout(model)
         if dtype != torch.float32:
             exact_ends(model)
         self.sharding.spread(model, self.accelerator.device, trained=False)
@@ -342,8 +347,9 @@ class Policy:
 
     @contextmanager
     def _training(self) -> Iterator[None]:
-        """Dropout is on while training, and off whenever the engine generates."""
-        self.model.train()
+        """Dropout that is wanted is on in updates, and off whenever the engine generates."""
+        for module in self._trained:
+            module.training = True
         try:
             with self.forward.active():
                 yield

@@ -128,18 +128,6 @@ def both_heads(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return linear, ModelHead(model, type(output))(hidden).float()
 
 
-def has_dropout(model: Any) -> bool:
-    """Return whether any part of a model drops activations while it trains."""
-    for module in model.modules():
-        for name, value in vars(module).items():
-            named = "dropout" in name or "pdrop" in name
-            if named and isinstance(value, float) and value > 0.0:
-                return True
-        if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0.0:
-            return True
-    return False
-
-
 def _refuse_layers(model: Any, longest: int) -> None:
     """Refuse what shows in sequences longer than the probe's only.
 

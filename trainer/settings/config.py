@@ -95,6 +95,10 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     """Recompute activations in the backward pass: less memory, more time. `auto` does if the
     predicted peak without it is more than the free memory."""
 
+    disable_dropout: bool = True
+    """Train without the base model's dropout, and without other noise that it has in training only,
+    for the policy that sampled had none. The adapter's is `lora_dropout`."""
+
     lora_target_modules: list[str] | None = None
     """Names of the adapted modules; by default what train_attn, train_mlp and train_unembed say."""
 
