@@ -18,6 +18,7 @@ from vf.inference.embedded.generation_thread import GenerationThread, Outcome
 from vf.inference.embedded.sampler import Stream
 from vf.inference.embedded.scheduler import Request, Scheduler
 from vf.inference.model import Sampling
+from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import EngineError
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class EmbeddedEngine:
         max_requests: int = 32,
         max_batch_tokens: int = 1024,
     ) -> None:
+        fix_rotary(model, max_seq_len)
         self.model = model
         self.max_seq_len = max_seq_len
         self._max_requests = max_requests

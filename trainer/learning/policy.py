@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from vf.inference.model_files import load_module
+from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
@@ -74,6 +75,7 @@ class Policy:
         self.sharding = self.ranks.sharding
         device, sharded = self.accelerator.device, self.sharding.together
         model = build_model(model_name, args, device=device, sharded=sharded)
+        fix_rotary(model, args.max_seq_len)
         if args.disable_dropout:
             disable_dropout(model)
         offload = args.optim == "adamw_offload"
@@ -99,6 +101,7 @@ class Policy:
             return AdapterReference(mine, self.sharding)
         dtype = compute_dtype(args)
         model = load_module(args.reference_model, dtype, "trainer.args.reference_model")
+        fix_rotary(model, args.max_seq_len)
         disable_dropout(model)
         if dtype != torch.float32:
             exact_ends(model)
