@@ -29,7 +29,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # by family: how it is trai
     "Qwen3": ("packed", TINY),
     "Llama": ("packed", TINY),
     "Gemma3Text": ("packed", TINY | {"final_logit_softcapping": 1.0}),
-    "Lfm2": ("padded", TINY | {"layer_types": ["conv", "full_attention", "conv"]}),
+    "Lfm2": ("packed", TINY | {"layer_types": ["conv", "full_attention", "conv"]}),
 }
 QWEN3_06B: dict[str, Any] = {
     "vocab_size": 151_936,

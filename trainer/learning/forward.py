@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from vf.trainer.learning.attention import switched_on
 from vf.trainer.learning.batch import MicroBatch
 from vf.trainer.learning.head import ModelHead, head_logprobs, pick
+from vf.trainer.learning.mixers import RowsApart
 from vf.trainer.learning.sharding import Copies
 
 How = Literal["packed", "padded"]
@@ -91,18 +92,29 @@ class Forward:
         self.model = model
         self.how = how
         self.head = head
+        self.rows = RowsApart(model) if how == "packed" else None
         self.run = (sharding or Copies()).run
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Prepare the model for calls, their backward passes included."""
-        with nullcontext() if self.how == "padded" else switched_on(self.model):
+        if self.rows is None:
             yield
+        else:
+            with switched_on(self.model), self.rows.active():
+                yield
+
+    @property
+    def apart(self) -> bool:
+        """Whether some layers compute all tokens of every sequence, shared or not."""
+        return self.rows is not None and bool(self.rows.mixers)
 
     def __call__(
         self, batch: MicroBatch, temperature: float, *, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log p and entropy of trained tokens; see :func:`token_logprobs`."""
+        if self.rows is not None:
+            self.rows.tree = batch.tree
         found: tuple[torch.Tensor, torch.Tensor] = self.run(
             token_logprobs,
             self.model,

@@ -72,11 +72,13 @@ class Budget:
     Attributes:
         tokens: Now; less than in the beginning once memory ran out.
         retries: How often it did in the optimizer step under way.
+        apart: Whether packed tokens that sequences share count once for each of them.
     """
 
     def __init__(self, tokens: int, rows: int | None = None) -> None:
         self.tokens = tokens
         self.retries = 0
+        self.apart = False
         self._rows = rows
 
     def pack(self, samples: Sequence[Sample], *, packed: bool, share: bool) -> list[MicroBatch]:
@@ -88,7 +90,7 @@ class Budget:
             share: Whether packed samples that begin alike share their beginning.
         """
         if packed:
-            return pack(samples, self.tokens, self._rows, share=share)
+            return pack(samples, self.tokens, self._rows, share=share, apart=self.apart)
         return micro_batches(samples, self.tokens, self._rows)
 
     def filled(self, samples: Sequence[Sample], ranks: int, *, share: bool) -> bool:
@@ -100,7 +102,7 @@ class Budget:
         done: list[Work] = []
         for each in work:
             batch = each.batch
-            if len(batch.input_ids) == 1 or batch.computed <= self.tokens:
+            if len(batch.input_ids) == 1 or self._size(batch) <= self.tokens:
                 done.append(each)
                 continue
             parts = self.pack(unpack(batch), packed=batch.tree is not None, share=share)
@@ -127,7 +129,7 @@ class Budget:
         if self.retries or shortage.rows == 1:
             why = "after the budget was halved" if self.retries else "which cannot be cut"
             raise TrainingError(f"{found}, {why}; {KNOBS}. The allocator: {shortage.message}")
-        largest = max(each.batch.computed for each in work)
+        largest = max(self._size(each.batch) for each in work)
         self.retries += 1
         before, self.tokens = self.tokens, max(1, min(self.tokens, largest) // 2)
         gc.collect()
@@ -142,6 +144,10 @@ class Budget:
             shortage.message,
         )
         return self.cut(work, share=share)
+
+    def _size(self, batch: MicroBatch) -> int:
+        """Return how much of the budget a micro-batch takes."""
+        return int(batch.attention_mask.sum()) if self.apart else batch.computed
 
 
 def attempt(work: Iterable[Work], do: Callable[[Work], None]) -> Shortage | None:

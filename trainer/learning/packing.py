@@ -45,7 +45,12 @@ def cost(rows: Sequence[Row]) -> int:
 
 
 def pack(
-    samples: Sequence[Sample], max_tokens: int, max_rows: int | None = None, *, share: bool = True
+    samples: Sequence[Sample],
+    max_tokens: int,
+    max_rows: int | None = None,
+    *,
+    share: bool = True,
+    apart: bool = False,
 ) -> list[MicroBatch]:
     """Pack samples into micro-batches, each with its prefix tree.
 
@@ -57,10 +62,12 @@ def pack(
         max_tokens: The budget, in tokens that are computed; a longer sample is alone.
         max_rows: Most samples in one micro-batch.
         share: Whether samples that begin alike share their beginning.
+        apart: Whether the budget counts what samples share once for each of them, because some
+            layers compute it so.
     """
     rows = rows_of(samples, share=share)
     batches = []
-    for low, high in _runs(rows, max_tokens, max_rows or len(rows)):
+    for low, high in _runs(rows, max_tokens, max_rows or len(rows), apart=apart):
         part = [row.sample for row in rows[low:high]]
         tree = build_tree(
             [sample.branch.token_ids for sample in part],
@@ -71,16 +78,20 @@ def pack(
     return batches
 
 
-def _runs(rows: Sequence[Row], max_tokens: int, max_rows: int) -> list[tuple[int, int]]:
+def _runs(
+    rows: Sequence[Row], max_tokens: int, max_rows: int, *, apart: bool
+) -> list[tuple[int, int]]:
     """Cut rows into runs under the limits, at the least total cost (dynamic programming)."""
     best = [0.0]  # of the first so many rows
     begins = []
     for end in range(1, len(rows) + 1):
         found, begin = float("inf"), end - 1
         tokens = 0  # that rows after the first of the run add
+        whole = 0  # of all the run's rows
         for start in range(end - 1, max(-1, end - 1 - max_rows), -1):
             size = len(rows[start].sample) + tokens
-            if size > max_tokens and start < end - 1:
+            whole += len(rows[start].sample)
+            if (whole if apart else size) > max_tokens and start < end - 1:
                 break
             if (total := best[start] + size + BATCH_COST) < found:
                 found, begin = total, start

@@ -87,6 +87,7 @@ class Policy:
         self.sharding.prepare(self.accelerator, model, self.optimizer, args.max_grad_norm)
         self.model.eval()
         self.forward = self._choose_forward(self.weights.module)
+        self.budget.apart = self.forward.apart
         self._trained = modes_of_training(model, base=not args.disable_dropout)
         # Dropout must differ between samples, and so must the activations that it is applied to.
         self._share = args.share_prefixes and not has_dropout(self._trained)

@@ -13,7 +13,7 @@ count along the sequence, not along the layout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ import torch
 # 20 M parameters, 0 to 5 % of a token, and less with more parameters.
 SEGMENT_COST = 16
 MERGE_COST = 0.02
+ALIKE = 0.75  # rows of one group are at least so long, as parts of its longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,9 @@ class PrefixTree:
         rows: int64 ``[N]``, for each trained token in row-major order of the sequences, which of
             the ``predictors`` it is predicted at.
         longest: Tokens of the longest sequence.
+        rows_apart: int64 ``[B, L]`` each, the places of all tokens of B sequences of about one
+            length, where sequences must be computed apart; behind a row's end, that of its last.
+        homes: int64 ``[T]``, where a token is in these, flattened one behind the other.
     """
 
     token_ids: torch.Tensor
@@ -60,14 +64,17 @@ class PrefixTree:
     predictors: torch.Tensor
     rows: torch.Tensor
     longest: int
+    rows_apart: tuple[torch.Tensor, ...] = ()
+    homes: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     def to(self, device: torch.device) -> PrefixTree:
         """Return a copy on a device."""
-        names = ("token_ids", "position_ids", "predictors", "rows")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        names = ("token_ids", "position_ids", "predictors", "rows", "homes")
+        moved = {name: getattr(self, name).to(device) for name in names}
+        return replace(self, **moved, rows_apart=tuple(each.to(device) for each in self.rows_apart))
 
 
 def sort(sequences: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
@@ -136,12 +143,14 @@ def build_tree(
     ends = np.cumsum([len(ids) for ids in new]).tolist()
     starts = [0, *ends]
     places: np.ndarray = np.zeros(0, dtype=np.int64)
-    predictors = []
+    predictors, every = [], []
     for start, common, length, mask in zip(starts, shared, lengths, masks, strict=False):
         own = np.arange(start, start + length - common)
         places = np.concatenate([places[:common], own])  # the rest stands in the one before
+        every.append(places)
         predictors.append(places[:-1][np.asarray(mask[1:], dtype=bool)])
     unique, rows = np.unique(np.concatenate(predictors), return_inverse=True)
+    rows_apart, homes = _apart(every, starts[-1])
     return PrefixTree(
         token_ids=torch.tensor([token for ids in new for token in ids]),
         position_ids=torch.cat([torch.arange(a, b) for a, b in zip(shared, lengths, strict=True)]),
@@ -149,7 +158,30 @@ def build_tree(
         predictors=torch.from_numpy(unique),
         rows=torch.from_numpy(rows.reshape(-1)),
         longest=max(lengths),
+        rows_apart=rows_apart,
+        homes=homes,
     )
+
+
+def _apart(
+    places: Sequence[np.ndarray], tokens: int
+) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """Return :class:`PrefixTree`'s ``rows_apart`` and ``homes``, from each sequence's places."""
+    groups: list[list[np.ndarray]] = []
+    for row in sorted(places, key=len, reverse=True):
+        if groups and len(row) >= ALIKE * len(groups[-1][0]):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    homes: np.ndarray = np.zeros(tokens, dtype=np.int64)
+    tables, begin = [], 0
+    for group in groups:
+        longest = len(group[0])
+        tables.append(np.stack([np.pad(row, (0, longest - len(row)), "edge") for row in group]))
+        for row in group:
+            homes[row] = np.arange(begin, begin + len(row))
+            begin += longest
+    return tuple(map(torch.from_numpy, tables)), torch.from_numpy(homes)
 
 
 def _segments(

@@ -1,7 +1,7 @@
 """Which way to log-probabilities a model supports: found out by comparing them on the model itself.
 
-A model may hold on to what lies outside of the attention function (a recurrent state, a window in
-its masks, positions that it counts itself), or change its logits after the last layer. None of it
+A model may hold on to what lies outside of the attention function (a state in a layer of its own
+kind, a window in its masks, positions that it counts itself), or change its logits after the last layer. None of it
 has to be known by name: where packed log-probabilities are not those of padded rows, rows are
 padded, and the log says so; where the head's matrix does not give the model's logits, the model
 itself does.
@@ -21,6 +21,7 @@ from vf.trainer.learning.attention import UnsupportedAttention, tree_attention
 from vf.trainer.learning.batch import MicroBatch, Sample, collate
 from vf.trainer.learning.forward import Forward, Head, How
 from vf.trainer.learning.head import ModelHead
+from vf.trainer.learning.mixers import STATEFUL
 from vf.trainer.learning.prefix_tree import Segment, build_tree
 from vf.trainer.learning.sharding import Copies
 
@@ -136,7 +137,8 @@ def _refuse_layers(model: Any, longest: int) -> None:
     """
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
-    if other := sorted(kinds - {"full_attention", "sliding_attention"}):
+    known = {"full_attention", "sliding_attention", "hybrid", "mlp", "moe"} | STATEFUL
+    if other := sorted(kinds - known):
         raise UnsupportedAttention(f"layers of the kind {', '.join(other)}")
     window = getattr(config, "sliding_window", None)
     if "sliding_attention" in kinds and window is not None and window < longest:

@@ -125,3 +125,25 @@ def test_logits_are_the_models_own_and_never_there_at_once(
         torch.autograd.backward(logprobs.sum())
     assert rows.most <= WIDTH < trained  # a chunk of four, or the head's matrix
     check(forward, batch)
+
+
+MIXERS = {
+    "Qwen3-Next": 1,
+    "Qwen3.5 (text)": 1,
+    "LFM2": 1,
+    "Falcon-H1": 2,
+    "Nemotron 3": 1,
+}
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_layers_that_carry_a_state_compute_rows_apart(name: str) -> None:
+    model = BY_NAME[name].model()
+    forward = choose_forward(model, 100)
+    assert forward.how == "packed"
+    assert forward.rows is not None
+    assert len(forward.rows.mixers) == MIXERS[name]
+    batch = one_batch(True, forks())
+    assert batch.computed < 0.7 * int(batch.attention_mask.sum())  # the rest shares
+    check(forward, batch)
+    check(Forward(model, "packed", forward.head), one_batch(True, forks(1)[:1]))

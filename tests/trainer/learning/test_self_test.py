@@ -91,8 +91,8 @@ MODELS: dict[str, tuple[Callable[[], Any], str, str]] = {
     ),
     "Lfm2, convolutions": (
         lambda: make("Lfm2", layer_types=["conv", "full_attention"]),
-        "padded",
-        "layers of the kind conv",
+        "packed",
+        "",
     ),
     "OPT, positions of its own": (
         lambda: make("OPT", word_embed_proj_dim=32, ffn_dim=48, dropout=0.0),
