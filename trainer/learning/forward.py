@@ -52,7 +52,9 @@ def token_logprobs(
         tree = batch.tree
         assert tree is not None
         given |= {"input_ids": tree.token_ids[None], "position_ids": tree.position_ids[None]}
+        given["attention_mask"] = torch.ones_like(tree.token_ids)[None]  # see `attending`
         given |= {"vf_segments": tree.segments, "vf_longest": tree.longest}
+        given["vf_positions"] = tree.position_ids
         predictors, rows = (torch.zeros_like(tree.predictors), tree.predictors), tree.rows
     else:
         given |= {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}

@@ -1,28 +1,28 @@
 """Which way to log-probabilities a model supports: found out by comparing them on the model itself.
 
 A model may hold on to what lies outside of the attention function (a state in a layer of its own
-kind, a window in its masks, positions that it counts itself), or change its logits after the last layer. None of it
-has to be known by name: where packed log-probabilities are not those of padded rows, rows are
-padded, and the log says so; where the head's matrix does not give the model's logits, the model
-itself does.
+kind, a window in its masks, positions that it counts itself), or change its logits after the last
+layer. None of it has to be known by name: where packed log-probabilities are not those of padded
+rows, rows are padded, and the log says so; where the head's matrix does not give the model's
+logits, the model itself does.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from vf.inference.attention_interface import UnsupportedAttention
 from vf.traces.trace import Branch
-from vf.trainer.learning.attention import UnsupportedAttention, tree_attention
+from vf.trainer.learning.attention_check import check_attention
 from vf.trainer.learning.batch import MicroBatch, Sample, collate
 from vf.trainer.learning.forward import Forward, Head, How
 from vf.trainer.learning.head import ModelHead
 from vf.trainer.learning.mixers import STATEFUL
-from vf.trainer.learning.prefix_tree import Segment, build_tree
+from vf.trainer.learning.prefix_tree import build_tree
 from vf.trainer.learning.sharding import Copies
 
 log = logging.getLogger(__name__)
@@ -74,8 +74,8 @@ def choose_forward(
     found = None
     if packing:
         try:
-            _refuse_layers(model, longest)
-            check_attention(model)
+            _refuse_layers(model)
+            check_attention(model, _tolerance(model))
             found, reason = first_exact("packed")
         except Exception as error:  # of models without attention, among others
             reason = _said(error)
@@ -129,20 +129,17 @@ def both_heads(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return linear, ModelHead(model, type(output))(hidden).float()
 
 
-def _refuse_layers(model: Any, longest: int) -> None:
-    """Refuse what shows in sequences longer than the probe's only.
+def _refuse_layers(model: Any) -> None:
+    """Refuse layers that a short sequence may not tell from attention.
 
     Raises:
         UnsupportedAttention: There is such a layer.
     """
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
-    known = {"full_attention", "sliding_attention", "hybrid", "mlp", "moe"} | STATEFUL
-    if other := sorted(kinds - known):
+    attending = {"full_attention", "sliding_attention", "chunked_attention", "hybrid"}
+    if other := sorted(kinds - attending - STATEFUL - {"mlp", "moe"}):
         raise UnsupportedAttention(f"layers of the kind {', '.join(other)}")
-    window = getattr(config, "sliding_window", None)
-    if "sliding_attention" in kinds and window is not None and window < longest:
-        raise UnsupportedAttention(f"a sliding window of {window} tokens")
 
 
 def _probe(model: Any, longest: int) -> tuple[list[MicroBatch], MicroBatch]:
@@ -167,7 +164,7 @@ def _probe(model: Any, longest: int) -> tuple[list[MicroBatch], MicroBatch]:
     ]
     tree = build_tree(sequences, masks, [0, len(stem + fork), len(stem), 0])
     # The attention is told of the longest to come, and refuses what would not hold for it.
-    batch = replace(collate(samples), tree=replace(tree, longest=longest))
+    batch = replace(collate(samples), tree=replace(tree, longest=max(longest, tree.longest)))
     device = _weight(model).device
     return [collate([sample]).to(device) for sample in samples], batch.to(device)
 
@@ -175,55 +172,6 @@ def _probe(model: Any, longest: int) -> tuple[list[MicroBatch], MicroBatch]:
 def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
     gap = (found - expected).abs().mean()
     return float(gap) if bool(torch.isfinite(gap)) else float("inf")
-
-
-def check_attention(model: Any) -> None:
-    """Compare the attention and its gradients with a dense mask's, in the model's dtype and width.
-
-    Raises:
-        UnsupportedAttention: They differ, or this device has no kernel.
-    """
-    config, weight = model.config.get_text_config(), _weight(model)
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    segments = (Segment(0, 5, 17), Segment(5, 9, 17), Segment(9, 13, 13), Segment(13, 17, 17))
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(heads: int) -> torch.Tensor:
-        drawn = torch.randn(heads, 17, width, generator=generator)
-        return drawn.to(weight.device, weight.dtype).requires_grad_()
-
-    inputs, grad = (draw(4), draw(2), draw(2)), draw(4).detach().transpose(0, 1)
-    scale = width**-0.5
-    with torch.enable_grad():
-        try:
-            mine = tree_attention(*inputs, segments, scale)
-            found = [mine, *torch.autograd.grad(mine, inputs, grad)]
-        except (RuntimeError, AttributeError, TypeError, NotImplementedError) as error:
-            raise UnsupportedAttention(f"{weight.device.type} has no kernel: {error}") from error
-        dense = _dense_attention(*inputs, segments, scale)
-        expected = [dense, *torch.autograd.grad(dense, inputs, grad)]
-    for ours, theirs in zip(found, expected, strict=True):
-        theirs = theirs.detach().float()
-        gap = float((ours.detach().float() - theirs).norm() / theirs.norm())
-        if not gap <= _tolerance(model):
-            raise UnsupportedAttention(f"the attention's kernel is off by {gap:.2g}")
-
-
-def _dense_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    segments: Sequence[Segment],
-    scale: float,
-) -> torch.Tensor:
-    groups, tokens = len(query) // len(key), query.shape[1]
-    mask = torch.zeros(tokens, tokens, dtype=torch.bool, device=query.device)
-    for each in segments:
-        block = mask[each.start : each.last, each.start : each.end]
-        block.copy_(torch.ones_like(block).tril())
-    key, value = key.repeat_interleave(groups, 0), value.repeat_interleave(groups, 0)
-    scores = (query.float() @ key.float().mT * scale).masked_fill(~mask, -torch.inf)
-    return (scores.softmax(-1) @ value.float()).to(query.dtype).transpose(0, 1)
 
 
 def _tolerance(model: Any) -> float:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer.learning.forked_samples import forked_samples
 from vf.traces.trace import Branch
 from vf.trainer.learning import prefix_tree
-from vf.trainer.learning.attention import tree_attention
 from vf.trainer.learning.batch import Sample, micro_batches
 from vf.trainer.learning.packing import cost, pack, rows_of, share_out
 from vf.trainer.learning.prefix_tree import PrefixTree, Segment, build_tree, sort
@@ -90,40 +88,6 @@ def test_a_short_common_beginning_is_not_worth_a_fork() -> None:
     tails = [[rng.randrange(512) for _ in range(400)] for _ in range(2)]
     assert sort([[7] * 10 + tail for tail in tails])[1] == [0, 0]
     assert sort([[7] * 90 + tail for tail in tails])[1] == [0, 90]
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_attention_and_its_gradients_are_those_of_a_mask(kv_heads: int, seed: int) -> None:
-    batch = forked_samples(seed, groups=2, rollouts=3)
-    (micro,) = pack(batch, 10**6)
-    tree = micro.tree
-    assert tree is not None
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(heads: int) -> torch.Tensor:
-        drawn = torch.randn(heads, len(tree), 8, generator=generator, dtype=torch.float64)
-        return drawn.requires_grad_()
-
-    query, key, value = draw(4), draw(kv_heads), draw(kv_heads)
-    mask = torch.zeros(len(tree), len(tree), dtype=torch.bool)
-    for place in range(len(tree)):
-        mask[place, seen_by(tree, place)] = True
-    groups = 4 // kv_heads
-    scores = query @ key.repeat_interleave(groups, 0).mT * 0.3
-    weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
-    expected = (weights @ value.repeat_interleave(groups, 0)).transpose(0, 1)
-    found = tree_attention(query, key, value, tree.segments, 0.3)
-    torch.testing.assert_close(found, expected)
-    grad = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
-    inputs = (query, key, value)
-    for ours, theirs in zip(
-        torch.autograd.grad(found, inputs, grad),
-        torch.autograd.grad(expected, inputs, grad),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("budget", [60, 150, 1000])

@@ -14,11 +14,13 @@ import transformers
 
 from tests.trainer.learning.forked_samples import forked_samples
 from vf.runtime.errors import TrainingError
-from vf.trainer.learning import attention
+from vf.trainer.learning import attention, attention_kernels
+from vf.trainer.learning.attention_calls import Call, segment_calls
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.forward import Forward, token_logprobs
 from vf.trainer.learning.packing import pack
 from vf.trainer.learning.policy import Policy
+from vf.trainer.learning.prefix_tree import Segment
 from vf.trainer.learning.self_test import choose_forward
 from vf.trainer.settings.config import TrainerArgs
 
@@ -75,9 +77,9 @@ MODELS: dict[str, tuple[Callable[[], Any], str, str]] = {
     ),
     "Mistral, a wide window": (lambda: make("Mistral", sliding_window=128), "packed", ""),
     "Mistral, a narrow window": (
-        lambda: make("Mistral", sliding_window=64),
-        "padded",
-        "a sliding window of 64 tokens",
+        lambda: make("Mistral", sliding_window=16),
+        "packed",
+        "",
     ),
     "Granite, logits scaled": (
         lambda: make("Granite", logits_scaling=4.0),
@@ -123,26 +125,30 @@ def test_a_model_gets_the_fastest_way_that_is_exact(
         check(forward)
 
 
-def test_low_precision_is_told_from_a_wrong_attention() -> None:
+def test_low_precision_is_told_from_a_wrong_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounding moves log-probabilities by more than float32's tolerance."""
-    for changes, how in (({}, "packed"), ({"sliding_window": 20, "use_sliding_window": True}, "")):
-        model = make("Qwen3", num_hidden_layers=4, max_window_layers=0, **changes).bfloat16()
-        assert choose_forward(model, 100).how == (how or "padded")
-    # With the window's width not to be read off, only the comparison can tell.
-    assert choose_forward(model, 10).how == "padded"
+    window = {"sliding_window": 20, "use_sliding_window": True, "max_window_layers": 0}
+    model = make("Qwen3", num_hidden_layers=4, **window).bfloat16()
+    assert choose_forward(model, 100).how == "packed"
+
+    def whole_past(segments: tuple[Segment, ...], *_: object) -> tuple[Call, ...]:
+        return segment_calls(segments)
+
+    monkeypatch.setattr(attention, "block_calls", whole_past)
+    assert choose_forward(model, 100).how == "padded"
 
 
 def test_a_kernel_that_is_wrong_is_found_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Both in the values and in the gradients, which log-probabilities do not show."""
-    right = attention._kernel_backward
+    right = attention_kernels.fused_backward
 
     def wrong(*args: Any) -> tuple[torch.Tensor, ...]:
         dq, dk, dv = right(*args)
         return dq, dk * 1.01, dv
 
-    monkeypatch.setattr(attention, "_kernel_backward", wrong)
+    monkeypatch.setattr(attention, "fused_backward", wrong)
     assert choose_forward(make("Llama"), 100).how == "padded"
     assert "the attention's kernel is off by" in caplog.text
 
@@ -160,7 +166,7 @@ def test_the_models_own_attention_is_back_after_use_and_after_an_error() -> None
 def test_a_model_that_cannot_be_packed_is_trained_padded(
     tmp_path: Any,
 ) -> None:
-    make("Mistral", sliding_window=16).save_pretrained(tmp_path)
+    make("Falcon", alibi=True, head_dim=None).save_pretrained(tmp_path)
     limits: Any = {"max_seq_len": 150, "max_prompt_len": 100, "micro_batch_tokens": 300}
     policy = Policy(str(tmp_path), TrainerArgs(**limits, use_lora=False))
     stats = policy.update(forked_samples(0))
