@@ -10,7 +10,7 @@ import torch
 
 from vf.trainer.learning.attention import switched_on
 from vf.trainer.learning.batch import MicroBatch
-from vf.trainer.learning.head import ModelHead, head_logprobs, pick
+from vf.trainer.learning.head import ModelHead, head_logprobs, layers_of, pick
 from vf.trainer.learning.mixers import RowsApart
 from vf.trainer.learning.sharding import Copies
 
@@ -65,7 +65,7 @@ def token_logprobs(
         columns, places = predictors[1].unique(return_inverse=True)
         logits = model(**given, logits_to_keep=columns).logits[predictors[0], places]
         return pick(logits.float() / temperature, rows, targets, entropy_gradient=entropy_gradient)
-    output = model.base_model(**given)
+    output = layers_of(model)(**given)
     return head_logprobs(
         model.get_output_embeddings() if head == "linear" else ModelHead(model, type(output)),
         output.last_hidden_state[predictors],

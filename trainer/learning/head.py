@@ -18,6 +18,22 @@ from vf.trainer.learning.precision import ExactHead, logits_of
 CHUNK_LOGITS = 2**25  # in one chunk, over all its rows: 128 MiB in float32
 
 
+def layers_of(model: Any) -> Any:
+    """Return the part of a causal language model that makes hidden states: all but its head.
+
+    It is transformers' ``base_model``, or, where that is the model itself (Llama 4), the one model
+    that its decoder holds.
+    """
+    from transformers import PreTrainedModel
+
+    if model.base_model is not model:
+        return model.base_model
+    if (decoder := model.get_decoder()) is not model:
+        return layers_of(decoder)
+    inner = [child for child in model.children() if isinstance(child, PreTrainedModel)]
+    return inner[0] if inner else model
+
+
 class ModelHead:
     """All that a model does between its last layer and its logits, for any hidden states.
 
@@ -26,7 +42,7 @@ class ModelHead:
 
     Args:
         model: A causal language model of transformers'.
-        output: The type of what its ``base_model`` returns.
+        output: The type of what its layers (:func:`layers_of`) return.
 
     Attributes:
         out_features: The size of the vocabulary.
@@ -41,7 +57,7 @@ class ModelHead:
         """Return logits ``[P, V]`` of hidden states ``[P, H]``.
 
         Raises:
-            UnsupportedHead: The model does not call its ``base_model`` for its hidden states.
+            UnsupportedHead: The model does not call these layers for its hidden states.
         """
         called = False
 
@@ -50,7 +66,7 @@ class ModelHead:
             called = True
             return self.output(last_hidden_state=hidden[None])
 
-        base = self.model.base_model
+        base = layers_of(self.model)
         before = vars(base).get("forward")
         base.forward = given
         try:
@@ -63,7 +79,7 @@ class ModelHead:
             else:
                 base.forward = before
         if not called:
-            raise UnsupportedHead(f"{type(self.model).__name__} does not call its base_model")
+            raise UnsupportedHead(f"{type(self.model).__name__} does not call its layers")
         return logits
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from vf.trainer.learning.head import layers_of
 from vf.trainer.learning.prefix_tree import PrefixTree
 
 # What transformers calls layers that carry a state, in a config's ``layer_types``.
@@ -76,7 +77,7 @@ def find_mixers(model: Any) -> list[Any]:
     """
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     found: dict[str, Any] = {}
-    for name, module in model.base_model.named_modules():
+    for name, module in layers_of(model).named_modules():
         within = any(name.startswith(f"{outer}.") for outer in found)
         if not within and (_convolves(module) or _is_linear_attention(module, kinds)):
             found[name] = module
@@ -90,8 +91,9 @@ def _convolves(module: torch.nn.Module) -> bool:
 def _is_linear_attention(module: torch.nn.Module, kinds: Any) -> bool:
     """Return whether a module has a place in a cache, and that is for a state."""
     own, *parts = (getattr(each, "layer_idx", None) for each in module.modules())
-    innermost = own is not None and all(part is None for part in parts)
-    return innermost and own < len(kinds) and kinds[own] in STATEFUL
+    if own is None or own >= len(kinds) or any(part is not None for part in parts):
+        return False
+    return kinds[own] in STATEFUL
 
 
 def _spread(given: Any, places: torch.Tensor, tokens: int) -> Any:

@@ -20,7 +20,7 @@ from vf.traces.trace import Branch
 from vf.trainer.learning.attention_check import check_attention
 from vf.trainer.learning.batch import MicroBatch, Sample, collate
 from vf.trainer.learning.forward import Forward, Head, How
-from vf.trainer.learning.head import ModelHead
+from vf.trainer.learning.head import ModelHead, layers_of
 from vf.trainer.learning.mixers import STATEFUL
 from vf.trainer.learning.prefix_tree import build_tree
 from vf.trainer.learning.sharding import Copies
@@ -123,7 +123,7 @@ def both_heads(model: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
         model: A causal language model of transformers'.
         ids: int64 ``[1, T]``, of which the hidden states are made.
     """
-    output = model.base_model(input_ids=ids, use_cache=False)
+    output = layers_of(model)(input_ids=ids, use_cache=False)
     hidden = output.last_hidden_state[0] * LARGE
     linear = model.get_output_embeddings()(hidden).float()
     return linear, ModelHead(model, type(output))(hidden).float()

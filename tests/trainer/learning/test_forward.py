@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.trainer.learning.families import BY_NAME, VOCABULARY
+from tests.trainer.learning.test_losses_update import gradients as update_gradients
 from vf.traces.trace import Branch
 from vf.trainer.learning import head
 from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches
 from vf.trainer.learning.forward import Forward
 from vf.trainer.learning.packing import pack
+from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.self_test import choose_forward
+from vf.trainer.settings.config import TrainerArgs
 
 WIDTH = 64  # of the models
 CHUNK = 4 * VOCABULARY  # logits at once, in these tests
@@ -105,6 +109,7 @@ HEADS = {
     "Cohere (Command R)": "model",  # scaled
     "Gemma 2": "model",  # capped
     "Phi-3, Phi-4 (LongRoPE)": "linear",
+    "Llama 4": "linear",  # two models deep
 }
 
 
@@ -127,7 +132,7 @@ def test_logits_are_the_models_own_and_never_there_at_once(
     check(forward, batch)
 
 
-MIXERS = {
+MIXERS: dict[str, int] = {  # how many modules carry a state
     "Qwen3-Next": 1,
     "Qwen3.5 (text)": 1,
     "LFM2": 1,
@@ -147,3 +152,20 @@ def test_layers_that_carry_a_state_compute_rows_apart(name: str) -> None:
     assert batch.computed < 0.7 * int(batch.attention_mask.sum())  # the rest shares
     check(forward, batch)
     check(Forward(model, "packed", forward.head), one_batch(True, forks(1)[:1]))
+
+
+def test_a_step_in_micro_batches_has_the_gradient_of_padded_rows(tmp_path: Path) -> None:
+    """With activations computed again, and a budget that counts what the rows take."""
+    BY_NAME["Qwen3-Next"].model().save_pretrained(tmp_path)
+    found = []
+    for packing in (True, False):
+        limits: Any = {"max_seq_len": 80, "max_prompt_len": 40, "micro_batch_tokens": 170}
+        args = TrainerArgs(**limits, packing=packing, use_lora=False, gradient_checkpointing=True)
+        policy = Policy(str(tmp_path), args)
+        assert policy.forward.how == ("packed" if packing else "padded")
+        for batch in policy.budget.pack(forks(), packed=packing, share=True):
+            assert int(batch.attention_mask.sum()) <= 170
+        found.append(update_gradients(policy, forks()))
+    packed, padded = found
+    for name, gradient in padded.items():
+        assert (packed[name] - gradient).norm() <= 1e-4 * gradient.norm() + 1e-6, name
