@@ -91,9 +91,8 @@ def test_work_of_packed_samples_is_that_of_their_distinct_beginnings() -> None:
 def test_work_of_padded_rows_counts_the_padding() -> None:
     [batch] = micro_batches(samples(), 1000)
     longest = STEM + 1 + 20 + 7 * 3
-    assert Work.of(batch) == Work(
-        4 * longest, 4 * (longest - STEM), 4 * longest * (longest + 1) // 2
-    )
+    sampled = sum(len(sample) - STEM for sample in samples())
+    assert Work.of(batch) == Work(4 * longest, sampled, 4 * longest * (longest + 1) // 2)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -108,7 +107,7 @@ def test_flops_are_those_that_torch_counts(packed: bool) -> None:
             logprobs, _ = policy.forward(batch, 1.0)
         with FlopCounterMode(display=False) as backward:
             torch.autograd.backward(logprobs.sum())
-    # Packed, it misses the addmm_ of the head's gradient, and sees the head's logits a second time.
+    # It misses the addmm_ of the head's gradient, and sees the head's logits a second time.
     assert forward.get_total_flops() == cost.forward(work)
     assert backward.get_total_flops() == cost.backward(work)
 
@@ -140,7 +139,8 @@ def test_a_profiled_run_has_a_trace_and_numbers_that_fit(make_trainer: TrainerFa
     forward = trainer.policy.forward
 
     def watched(batch: MicroBatch, *args: float, **kwargs: bool) -> object:
-        seen.append(batch)
+        if batch.tree is not None:  # the probe of the engine's weights has none
+            seen.append(batch)
         return forward(batch, *args, **kwargs)
 
     watched.active, watched.how = forward.active, forward.how  # type: ignore[attr-defined]

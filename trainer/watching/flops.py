@@ -40,8 +40,8 @@ class Work:
                 pairs += own * (own + 1) // 2 + own * (segment.last - segment.end)
             return cls(len(tree), len(tree.predictors), pairs)
         rows, columns = batch.input_ids.shape
-        predicted = int(batch.loss_mask[:, 1:].any(0).sum())
-        return cls(rows * columns, rows * predicted, rows * columns * (columns + 1) // 2)
+        predictions = int(batch.loss_mask[:, 1:].sum())
+        return cls(rows * columns, predictions, rows * columns * (columns + 1) // 2)
 
 
 @dataclass(frozen=True, slots=True)
