@@ -145,9 +145,8 @@ def load_module(name: str, dtype: Any, key: str = "model", **options: Any) -> An
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            resolve_model(name), dtype=dtype, attn_implementation="sdpa", **options
-        )
+        # Its attention is transformers' choice: sdpa, or eager where that lacks sinks or soft caps.
+        return AutoModelForCausalLM.from_pretrained(resolve_model(name), dtype=dtype, **options)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key} = {name!r}: cannot load it: {error}") from error
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
-from transformers import GenerationConfig
+from transformers import AutoModelForCausalLM, Gemma2Config, GenerationConfig, GptOssConfig
 
 from vf.inference.model_files import load_module, save_module
+
+LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
 
 def test_a_model_whose_sampling_flags_contradict_each_other_is_written(tmp_path: Path) -> None:
@@ -28,3 +31,15 @@ def test_a_model_whose_sampling_flags_contradict_each_other_is_written(tmp_path:
     assert "max_length" not in json.loads((tmp_path / "ours/generation_config.json").read_text())
     weights = load_module(str(tmp_path / "ours"), torch.float32).state_dict()
     assert all(torch.equal(weights[name], each) for name, each in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("config_class", "experts"), [(Gemma2Config, {}), (GptOssConfig, LOCAL)])
+def test_a_model_that_sdpa_cannot_compute_is_loaded(
+    config_class: Any, experts: dict[str, int], tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "vocab_size": 64, "head_dim": 8}
+    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = config_class(**sizes, **heads, **experts)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    model = load_module(str(tmp_path), torch.float32)
+    assert torch.isfinite(model(input_ids=torch.arange(9)[None]).logits).all()
