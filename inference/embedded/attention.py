@@ -21,13 +21,12 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from vf.inference import attention_interface
+from vf.inference.attention_interface import UnsupportedAttention, refuse_others
+
 NAME = "vf_cached"
 # A call of the kernel costs as much as to read so many keys.
 CALL = {"cpu": 256, "cuda": 16384}
-
-
-class UnsupportedAttention(ValueError):
-    """The model's attention is more than causal softmax attention, with or without a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +320,7 @@ def attention_forward(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: Any,
     scaling: float | None = None,
     vf_pass: Pass | None = None,
     sliding_window: int | None = None,
@@ -330,15 +329,17 @@ def attention_forward(
     """Attend as transformers' ``AttentionInterface`` asks it: ``[1, H, T, D]`` to ``[1, T, H, D]``.
 
     Raises:
-        UnsupportedAttention: The model wants more of it than causal softmax attention.
+        UnsupportedAttention: The model wants more of it than causal softmax attention, with or
+            without a window.
     """
     if vf_pass is None:
         raise UnsupportedAttention("the model does not pass keyword arguments to its attention")
-    if attention_mask is not None or query.shape[2] != key.shape[2]:
-        raise UnsupportedAttention("the model makes a mask or a cache of its own")
-    if not getattr(module, "is_causal", True) or others.get("is_causal") is False:
-        raise UnsupportedAttention("the model's attention is not causal")
-    for name in ("softcap", "s_aux", "position_bias"):
+    reach = refuse_others(module, attention_mask, sliding_window, 0, others)
+    if reach is not None and sliding_window is None:
+        raise UnsupportedAttention("the model attends in chunks")
+    if query.shape[2] != key.shape[2]:
+        raise UnsupportedAttention("the model has a cache of its own")
+    for name in ("softcap", "s_aux"):
         if others.get(name) is not None:
             raise UnsupportedAttention(f"the model's attention has {name}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -349,12 +350,5 @@ def attention_forward(
 @contextmanager
 def attending(model: Any) -> Iterator[None]:
     """Let a model attend in this way until the block ends, in calls with a ``vf_pass``."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(NAME, attention_forward)
-    before = model.config._attn_implementation
-    model.set_attn_implementation(NAME)
-    try:
+    with attention_interface.attending(model, NAME, attention_forward):
         yield
-    finally:
-        model.set_attn_implementation(before)

@@ -250,6 +250,7 @@ class Scheduler:
         output = self._model(
             input_ids=torch.tensor([ids], device=device),
             position_ids=torch.tensor([positions], device=device),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=device),
             use_cache=False,
             logits_to_keep=torch.tensor(last, device=device) if len(last) < len(ids) else 0,
             vf_pass=Pass(self._cache, queries, device),
