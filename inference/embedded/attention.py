@@ -23,6 +23,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from vf.inference import attention_interface
 from vf.inference.attention_interface import UnsupportedAttention, refuse_others
+from vf.inference.embedded.scores import MOST_SCORES, Scores
 
 NAME = "vf_cached"
 # A call of the kernel costs as much as to read so many keys.
@@ -153,6 +154,7 @@ class Pass:
         value: torch.Tensor,
         scale: float,
         window: int | None,
+        more: Scores | None = None,
     ) -> torch.Tensor:
         """Write new keys and values to the cache, and attend to those of each request.
 
@@ -163,6 +165,7 @@ class Pass:
             value: ``[T, K, E]``.
             scale: Of the scores.
             window: Most keys that a token sees; None for all.
+            more: Sinks and a cap.
 
         Returns:
             ``[T, H, E]``.
@@ -170,11 +173,13 @@ class Pass:
         keys, values = self.cache.write(layer, self.places, key, value)
         found = []
         if self._singles:
-            found.append(self._attend_singles(query[: self._singles], keys, values, scale, window))
+            found.append(
+                self._attend_singles(query[: self._singles], keys, values, scale, window, more)
+            )
         first = self._singles
         for index, each in enumerate(self._others):
             rows = query[first : first + each.count]
-            found.append(self._attend_one(index, each, rows, keys, values, scale, window))
+            found.append(self._attend_one(index, each, rows, keys, values, scale, window, more))
             first += each.count
         return found[0] if len(found) == 1 else torch.cat(found)
 
@@ -185,6 +190,7 @@ class Pass:
         values: torch.Tensor,
         scale: float,
         window: int | None,
+        more: Scores | None,
     ) -> torch.Tensor:
         heads = keys.shape[1]
         if self._rows is not None:
@@ -193,13 +199,13 @@ class Pass:
         found, first = [], 0
         for index, span in enumerate(self._spans):
             count = len(span.lengths)
-            out = scaled_dot_product_attention(
-                query[first : first + count].reshape(count, heads, -1, query.shape[-1]),
-                _rows(keys, span),
-                _rows(values, span),
-                attn_mask=self._span_mask(index, span, query, window),
-                scale=scale,
-            )
+            q = query[first : first + count].reshape(count, heads, -1, query.shape[-1])
+            k, v = _rows(keys, span), _rows(values, span)
+            mask = self._span_mask(index, span, query, window)
+            if more is None:
+                out = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+            else:
+                out = more.attend(q, k, v, mask, scale)
             found.append(out.reshape(count, query.shape[1], -1))
             first += count
         out = found[0] if len(found) == 1 else torch.cat(found)
@@ -231,6 +237,7 @@ class Pass:
         values: torch.Tensor,
         scale: float,
         window: int | None,
+        more: Scores | None,
     ) -> torch.Tensor:
         length = each.past + each.count
         tokens, heads, width = query.shape
@@ -244,9 +251,19 @@ class Pass:
             for x in (keys, values)
         )
         mask = self._mask(index, each, query, window)
-        out = scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale
-        )
+        if more is None:
+            out = scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale
+            )
+        else:
+            if mask is None:
+                mask = query.new_full((tokens, length), -torch.inf).triu(1)
+            step = max(1, MOST_SCORES // (heads * length))
+            parts = [
+                more.attend(q[:, :, rows], k, v, mask[rows], scale, rows=True)
+                for rows in (slice(start, start + step) for start in range(0, tokens, step))
+            ]
+            out = torch.cat(parts, 2)
         return out.permute(2, 0, 1, 3).flatten(1, 2)
 
     def _mask(
@@ -324,6 +341,8 @@ def attention_forward(
     scaling: float | None = None,
     vf_pass: Pass | None = None,
     sliding_window: int | None = None,
+    s_aux: torch.Tensor | None = None,
+    softcap: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend as transformers' ``AttentionInterface`` asks it: ``[1, H, T, D]`` to ``[1, T, H, D]``.
@@ -339,12 +358,10 @@ def attention_forward(
         raise UnsupportedAttention("the model attends in chunks")
     if query.shape[2] != key.shape[2]:
         raise UnsupportedAttention("the model has a cache of its own")
-    for name in ("softcap", "s_aux"):
-        if others.get(name) is not None:
-            raise UnsupportedAttention(f"the model's attention has {name}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    return vf_pass.attend(module.layer_idx, q, k, v, scale, sliding_window)[None], None
+    more = Scores(s_aux, softcap) if s_aux is not None or softcap is not None else None
+    return vf_pass.attend(module.layer_idx, q, k, v, scale, sliding_window, more)[None], None
 
 
 @contextmanager

@@ -13,7 +13,9 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.gemma2 import Gemma2Config
 from transformers.models.gemma3 import Gemma3TextConfig
+from transformers.models.gpt_oss import GptOssConfig
 from transformers.models.llama import LlamaConfig
+from transformers.models.llama4 import Llama4TextConfig
 from transformers.models.mamba import MambaConfig
 from transformers.models.mistral import MistralConfig
 
@@ -43,6 +45,23 @@ CONFIGS: list[PreTrainedConfig] = [
         sliding_window=8,
         layer_types=["sliding_attention", "full_attention"] * 2,
     ),
+    Gemma2Config(
+        **SHAPE,
+        num_hidden_layers=2,
+        num_key_value_heads=2,
+        sliding_window=8,
+        attn_logit_softcapping=2.0,
+    ),
+    GptOssConfig(
+        **SHAPE,
+        num_hidden_layers=2,
+        num_key_value_heads=2,
+        sliding_window=8,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    ),
 ]
 PROMPTS = [[1, *range(10, 10 + length)] for length in (2, 30, 0, 13, 45, 30)]
 
@@ -50,7 +69,9 @@ PROMPTS = [[1, *range(10, 10 + length)] for length in (2, 30, 0, 13, 45, 30)]
 def build(config: PreTrainedConfig) -> Any:
     """Return a model with random weights, large enough for attention to matter."""
     torch.manual_seed(0)
-    implementation = {"gemma2": "eager", "mamba": None}.get(config.model_type, "sdpa")
+    implementation = {"gemma2": "eager", "gpt_oss": "eager", "mamba": None}.get(
+        config.model_type, "sdpa"
+    )
     model = AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
     for name, parameter in model.named_parameters():
         if "norm" not in name:
@@ -59,7 +80,7 @@ def build(config: PreTrainedConfig) -> Any:
 
 
 @pytest.mark.parametrize(
-    "config", CONFIGS, ids=["all-heads", "one-key-head", "window", "mixed-windows"]
+    "config", CONFIGS, ids=["all-heads", "one-key-head", "window", "mixed-windows", "caps", "sinks"]
 )
 def test_logprobs_are_those_of_a_plain_forward(config: PreTrainedConfig) -> None:
     # Few tokens a pass: long prompts are read in pieces, beside requests that sample already.
@@ -185,12 +206,19 @@ def test_the_module_attends_as_it_was_loaded_whenever_generation_is_paused() -> 
     ("config", "reason"),
     [
         (
-            Gemma2Config(**SHAPE, num_hidden_layers=2, num_key_value_heads=2),
-            "the model's attention has softcap",
+            Llama4TextConfig(
+                **SHAPE,
+                intermediate_size_mlp=48,
+                num_hidden_layers=2,
+                num_key_value_heads=2,
+                num_local_experts=2,
+                attention_chunk_size=8,
+            ),
+            "the model attends in chunks",
         ),
         (MambaConfig(hidden_size=32, vocab_size=64, num_hidden_layers=2), "differ|unexpected"),
     ],
-    ids=["softcap", "state-space"],
+    ids=["chunks", "state-space"],
 )
 def test_a_model_that_would_be_sampled_wrongly_is_refused(
     config: PreTrainedConfig, reason: str
