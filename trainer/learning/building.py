@@ -45,7 +45,7 @@ def build_model(
     if dtype != torch.float32:
         exact_ends(model)
     if args.use_lora:
-        model = _with_lora(model, args)
+        model = with_lora(model, args)
         if not sharded:
             for parameter in model.parameters():
                 if parameter.requires_grad:
@@ -103,7 +103,7 @@ def check_moments(state: Mapping[str, Any], args: TrainerArgs) -> None:
         )
 
 
-def _with_lora(model: Any, args: TrainerArgs) -> Any:
+def with_lora(model: Any, args: TrainerArgs) -> Any:
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(

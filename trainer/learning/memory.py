@@ -2,28 +2,28 @@
 
 The peak is in the backward pass of the largest micro-batch of a step, after the first one of the
 run: gradients of earlier micro-batches and Adam's moments are there, and all that the forward pass
-kept. The formulas are those of a dense decoder in transformers (RMS norms, rotary positions, a
-gated MLP of three matrices) trained packed; models with other layers are near it at best.
+kept, which :mod:`vf.trainer.learning.activations` counts on the model's own code.
 """
 
 from __future__ import annotations
 
 import bisect
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
+import torch
+
+from vf.inference.embedded.contexts import Contexts
+from vf.trainer.learning.activations import Kept, kept
 from vf.trainer.learning.head import CHUNK_LOGITS
 from vf.trainer.processes.launch import Sharing
 from vf.trainer.settings.config import TrainerArgs
 
-if TYPE_CHECKING:
-    import torch
-
 CEILING = 2**16  # tokens in a micro-batch that is found automatically
 GRAIN = 256
 SHARE = 0.8  # of the free memory, for a micro-batch that is found automatically
-PAGE_TOKENS = 16  # of the embedded engine's cache
 FLOAT32, BFLOAT16 = 4, 2
 NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)  # a weight, and its share of the scales and of their scales
 EIGHT_BITS = 1 + 4 / 256  # a moment, and its share of the scales
@@ -31,6 +31,8 @@ CUDA_CONTEXT = 600 * 2**20  # of a process: the context, cuBLAS' workspaces
 NOT_SHARED = Sharing()
 SHARED_FROM = {"optimizer": 1, "gradients": 2, "weights": 3, "reference": 3}  # this stage of ZeRO
 FRAGMENTS = 0.05  # of what PyTorch's allocator holds, in gaps between tensors
+# Layers without keys and values: they keep a state, or mix no tokens.
+WITHOUT_CACHE = {"linear_attention", "mamba", "conv", "mlp", "moe"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,12 @@ class Shape:
         layers: How many.
         hidden: H, its width.
         intermediate: I, the width inside of the MLP.
-        queries: A, query heads times their width.
-        keys: K, key heads times their width.
-        heads: Query heads.
-        outside: Parameters of the embedding and the head; once if they are tied.
-        norms_heads: Whether queries and keys are normed in each head, as in Qwen3.
+        queries: A, query heads times their width; of the mean layer.
+        keys: K, key heads times their width; of the mean layer.
+        attending: Layers with keys and values; the others keep a state, or mix no tokens.
+        outside: Parameters of embeddings and the head; once if they are tied.
+        largest: Parameters of the largest tensor in a layer.
+        build: Makes it in a dtype on the device ``meta``.
     """
 
     parameters: int
@@ -57,36 +60,64 @@ class Shape:
     intermediate: int
     queries: int
     keys: int
-    heads: int
+    attending: int
     outside: int
-    norms_heads: bool = False
+    largest: int
+    build: Callable[[torch.dtype], Any] = field(repr=False, compare=False)
 
     @property
     def layer(self) -> int:
         """Parameters of one layer."""
         return (self.parameters - self.outside) // self.layers
 
+    def kept(self, args: TrainerArgs) -> Kept:
+        """Return what its forward pass keeps, and what of it is trained."""
+        return kept(self.build, args)
+
     @classmethod
     def of(cls, config: Any, model: torch.nn.Module) -> Shape:
         """Read it from a model of transformers', on the meta device or another, and its config."""
         text = config.get_text_config()
-        heads = text.num_attention_heads
-        kv_heads = getattr(text, "num_key_value_heads", None) or heads
-        width = getattr(text, "head_dim", None) or text.hidden_size // heads
+        queries, keys = _widths(text)
         intermediate = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
-        names = [name for name, _ in model.named_modules()]
+        kinds = getattr(text, "layer_types", None) or text.num_hidden_layers * ["full_attention"]
+        output: Any = model.get_output_embeddings()  # type: ignore[operator]
+        tables = [each for each in model.modules() if isinstance(each, torch.nn.Embedding)]
+        outside = {id(each.weight): each.weight.numel() for each in (*tables, output)}
+        sizes = {id(each): each.numel() for each in model.parameters()}
         return cls(
-            sum(parameter.numel() for parameter in model.parameters()),
+            sum(sizes.values()),
             text.vocab_size,
             text.num_hidden_layers,
             text.hidden_size,
             intermediate,
-            heads * width,
-            kv_heads * width,
-            heads,
-            text.vocab_size * text.hidden_size * (1 if config.tie_word_embeddings else 2),
-            any(name.endswith(".q_norm") for name in names),
+            queries,
+            keys,
+            sum(kind not in WITHOUT_CACHE for kind in kinds),
+            sum(outside.values()),
+            max(sizes[each] for each in sizes.keys() - outside.keys()),
+            partial(_on_meta, config),
         )
+
+
+def _widths(text: Any) -> tuple[int, int]:
+    """Return A and K of the mean layer; in some models they differ between layers."""
+    # A config refuses to give such a setting; those of its layers have it.
+    layers = list(getattr(text, "per_layer_config", None) or [text])
+    queries = keys = 0
+    for each in layers:
+        heads = each.num_attention_heads
+        width = getattr(each, "head_dim", None) or each.hidden_size // heads
+        queries += heads * width
+        keys += (getattr(each, "num_key_value_heads", None) or heads) * width
+    return queries // len(layers), keys // len(layers)
+
+
+def _on_meta(config: Any, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,21 +234,8 @@ def largest_budget(shape: Shape, args: TrainerArgs, free: int, around: Surroundi
 
 
 def trained_parameters(shape: Shape, args: TrainerArgs) -> int:
-    """Return t: all parameters, or r·(in + out) for each layer that an adapter of rank r is on."""
-    if not args.use_lora:
-        return shape.parameters
-    h, i, a, k = shape.hidden, shape.intermediate, shape.queries, shape.keys
-    attention = {"q_proj": h + a, "k_proj": h + k, "v_proj": h + k, "o_proj": a + h}
-    mlp = {"gate_proj": h + i, "up_proj": h + i, "down_proj": i + h}
-    if (names := args.lora_target_modules) is not None:
-        known = attention | mlp
-        # Names that are not known count as if they were of the mean size.
-        mean = sum(known.values()) / len(known)
-        per_layer = sum(known.get(name.rpartition(".")[2], mean) for name in names)
-        return round(args.lora_rank * shape.layers * per_layer)
-    per_layer = sum(attention.values()) * args.train_attn + sum(mlp.values()) * args.train_mlp
-    head = (h + shape.vocabulary) * args.train_unembed
-    return args.lora_rank * (shape.layers * per_layer + head)
+    """Return t: all parameters, or those of the adapter."""
+    return shape.kept(args).trained if args.use_lora else shape.parameters
 
 
 def weights(shape: Shape, args: TrainerArgs, *, shared: bool = False) -> int:
@@ -251,66 +269,48 @@ def gathered(shape: Shape, args: TrainerArgs) -> int:
 
 
 def cached_tokens(args: TrainerArgs, requests: int) -> int:
-    """Return for how many tokens the embedded engine's cache has room: a context each, in pages."""
-    return requests * (math.ceil(args.max_seq_len / PAGE_TOKENS) + 1) * PAGE_TOKENS
+    """Return for how many tokens the embedded engine's cache has room."""
+    return requests * Contexts(1, args.max_seq_len).tokens
 
 
 def cached_per_token(shape: Shape, args: TrainerArgs) -> int:
-    """Return the bytes that a cache has of a token: a key and a value in every layer."""
-    return 2 * shape.keys * shape.layers * computed_width(args)
+    """Return the bytes that a cache has of a token: a key and a value in every layer with them."""
+    return 2 * shape.keys * shape.attending * computed_width(args)
 
 
 def sampling(shape: Shape, args: TrainerArgs, requests: int) -> int:
     """Return the bytes of the embedded engine's worst moment, beside its cache.
 
-    The larger of one layer's keys and values, read from the cache and brought into order, and of
-    three rows of logits in float32 for each request. In float32 an adapter is merged into copies of
+    Three rows of logits in float32 for each request. In float32 an adapter is merged into copies of
     the weights that it adapts: 4 bytes for each in a layer, and in the head if it has one.
     """
     if not requests:
         return 0
-    layer = cached_tokens(args, requests) * cached_per_token(shape, args) // shape.layers
     merged = 0
     if args.use_lora and computed_width(args) == FLOAT32 and not args.load_in_4bit:
         head = shape.vocabulary * shape.hidden * args.train_unembed
         merged = FLOAT32 * (shape.layers * shape.layer + head)
-    return merged + max(2 * layer, 3 * FLOAT32 * shape.vocabulary * requests)
-
-
-def kept_per_token(shape: Shape, args: TrainerArgs) -> int:
-    """Return the bytes that one layer keeps of a token for its backward pass.
-
-    In float32: 4·(n·H + 4·I + 2·A + 2·K + heads + 2), where n = 6 if all is trained (of each of the
-    two norms its input, what it is scaled from, and its output) and 4 beside an adapter; 4·I are
-    the gate, its activation, the other factor and their product; 2·A the queries and the output of
-    the attention, 2·K its keys and values, heads its log-sum-exp. An adapter keeps 4·r for each of
-    seven matrices, and norms of queries and keys what they are scaled from, 4·(A + K). In bfloat16
-    the same counts 2 bytes, but what norms are scaled from is float32: 2·H of the n·H.
-    """
-    h, i, a, k = shape.hidden, shape.intermediate, shape.queries, shape.keys
-    width = computed_width(args)
-    norms = 2 if args.use_lora else 4
-    kept = width * (norms * h + 4 * i + 2 * a + 2 * k) + FLOAT32 * (2 * h + shape.heads + 2)
-    if args.use_lora:
-        kept += width * 7 * args.lora_rank
-    if shape.norms_heads:
-        kept += FLOAT32 * (a + k)
-    return kept
+    return merged + 3 * FLOAT32 * shape.vocabulary * requests
 
 
 def activations(shape: Shape, args: TrainerArgs, tokens: int) -> int:
     """Return the bytes that the forward pass of T tokens keeps.
 
-    T·layers·:func:`kept_per_token`; with ``gradient_checkpointing`` T·layers·w·H, the layers'
-    inputs, and one layer's as above. Behind the layers, 3·T·w·H for the last norm.
+    That of all layers; with ``gradient_checkpointing`` T·w·H for the input of each, and what the
+    largest of them keeps. Beside it what is kept before and behind the layers, and by the head:
+    T·w·H for its input, and as much for the gradient by it, which is computed in the forward pass
+    where the head is not trained. With ``packing = false`` each layer that attends keeps a mask of
+    T·w·max_seq_len.
     """
-    width = computed_width(args)
-    layer = kept_per_token(shape, args)
+    found, input_size = shape.kept(args), tokens * computed_width(args) * shape.hidden
+    mask = 0 if args.packing else tokens * computed_width(args) * args.max_seq_len
+    layers = [part.of(tokens) + mask for part in found.layers]
     if args.gradient_checkpointing is True:
-        per_token = shape.layers * width * shape.hidden + layer
+        inside = len(layers) * input_size + max(layers, default=0)
     else:
-        per_token = shape.layers * layer
-    return tokens * (per_token + 3 * width * shape.hidden)
+        inside = sum(layers)
+    head_is_trained = args.train_unembed if args.use_lora else True
+    return inside + found.rest.of(tokens) + (1 if head_is_trained else 2) * input_size
 
 
 def scratch(shape: Shape, args: TrainerArgs, tokens: int) -> int:
@@ -319,20 +319,17 @@ def scratch(shape: Shape, args: TrainerArgs, tokens: int) -> int:
     The larger of the head's and a layer's. The head has c = min(T·V, 2²⁵) logits in work: 3·4·c in
     the forward pass (logits, probabilities, their product); where its weight is trained, 2·4·c and
     the weight's gradient in the backward pass, 4·V·H, and with ``bf16`` 2·V·H for it rounded and
-    2·V·H for the embedding's. It makes them all at once with ``packing = false``: c = T·V, five
-    times. A layer's backward pass has 3·T·w·I.
+    2·V·H for the embedding's. A layer's backward pass has three times what is widest in it, and
+    where all is trained the gradient of its largest tensor.
     """
-    logits, width = tokens * shape.vocabulary, computed_width(args)
-    if not args.packing:
-        head = 5 * FLOAT32 * logits
-    else:
-        chunk = FLOAT32 * min(logits, CHUNK_LOGITS)
-        head = 3 * chunk
-        if not args.use_lora:
-            rounded = 0 if width == FLOAT32 else 2 * width
-            weight = (FLOAT32 + rounded) * shape.vocabulary * shape.hidden
-            head = max(head, 2 * chunk + weight)
-    return max(head, 3 * tokens * width * shape.intermediate)
+    width, chunk = computed_width(args), FLOAT32 * min(tokens * shape.vocabulary, CHUNK_LOGITS)
+    head, layer = 3 * chunk, int(3 * tokens * shape.kept(args).widest)
+    if not args.use_lora:
+        rounded = 0 if width == FLOAT32 else 2 * width
+        weight = (FLOAT32 + rounded) * shape.vocabulary * shape.hidden
+        head = max(head, 2 * chunk + weight)
+        layer += width * shape.largest
+    return max(head, layer)
 
 
 def computed_width(args: TrainerArgs) -> int:

@@ -104,7 +104,7 @@ def server_cache_per_token(shape: Shape, config: Config, *, cuda: bool) -> int:
     width = BFLOAT16 if cuda else FLOAT32
     if str(flags.get("kv_cache_dtype", "auto")).startswith("fp8"):
         width = 1
-    return 2 * shape.keys * shape.layers * width // copy_gpus(config.inference)
+    return 2 * shape.keys * shape.attending * width // copy_gpus(config.inference)
 
 
 def copy_gpus(settings: VllmSettings) -> int:

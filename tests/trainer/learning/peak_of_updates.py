@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+import transformers
+from transformers import AutoModelForCausalLM
 
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import Sample
@@ -26,13 +27,16 @@ def resident(name: str) -> int:
 
 
 def samples(tokens: int, count: int, vocabulary: int) -> list[Sample]:
-    """Return samples without a common beginning, an eighth of them prompt."""
+    """Return samples without a common beginning, an eighth of them prompt.
+
+    Every other one is a token shorter, so that rows which are padded need a mask.
+    """
     rng = random.Random(0)
     made = []
-    for _ in range(count):
+    for place in range(count):
         branch = Branch()
         branch.add_context([rng.randrange(vocabulary) for _ in range(tokens // 8)], 0)
-        ids = [rng.randrange(vocabulary) for _ in range(tokens - tokens // 8)]
+        ids = [rng.randrange(vocabulary) for _ in range(tokens - tokens // 8 - place % 2)]
         branch.add_sampled(ids, [-6.0] * len(ids), [0] * len(ids), 0)
         made.append(Sample(branch, rng.uniform(-1, 1)))
     return made
@@ -40,7 +44,7 @@ def samples(tokens: int, count: int, vocabulary: int) -> list[Sample]:
 
 def measure(folder: str, model: dict[str, Any], args: TrainerArgs, budget: int) -> dict[str, Any]:
     """Take a short optimizer step, then one of two full micro-batches."""
-    config = LlamaConfig(**model)
+    config = getattr(transformers, model.pop("config"))(**model)
     made = AutoModelForCausalLM.from_config(config)
     shape = Shape.of(config, made)
     made.save_pretrained(folder)
@@ -51,7 +55,7 @@ def measure(folder: str, model: dict[str, Any], args: TrainerArgs, budget: int) 
     gc.collect()
     before = resident("VmRSS")
     policy = Policy(folder, args)
-    batch = samples(budget // 4, 8, config.vocab_size)
+    batch = samples(budget // 4, 8, config.get_text_config().vocab_size)
     Path("/proc/self/clear_refs").write_text("5")  # the most so far is what is in use now
     policy.update(batch[:1])  # from here on there are Adam's moments
     policy.update(batch)

@@ -1,4 +1,4 @@
-"""The predicted peak of memory is that of real updates, within 20 %."""
+"""The predicted peak of memory is that of real updates, within 15 %."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
+from tests.trainer.learning.families import BY_NAME
 from tests.trainer.learning.peak_of_updates import samples
 from vf.trainer.learning.batch import Sample
+from vf.trainer.learning.building import with_lora
 from vf.trainer.learning.memory import (
     CEILING,
     Shape,
@@ -57,11 +58,55 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }  # of 32, 23 and 29 M parameters
+SMALL: dict[str, Any] = {**SHAPES["deep"], "num_hidden_layers": 4, "head_dim": 64}
+WINDOW = {"sliding_window": 32, "layer_types": 2 * ["sliding_attention", "full_attention"]}
+STATES = {
+    "layer_types": 2 * ["linear_attention", "full_attention"],
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 6,
+}
+EXPERTS = {"moe_intermediate_size": 512, "num_experts": 8, "num_experts_per_tok": 2}
+VISION = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "dense": {"config": "LlamaConfig", **SHAPES["wide"]},
+    "deep": {"config": "LlamaConfig", **SHAPES["deep"]},
+    "many words": {"config": "LlamaConfig", **SHAPES["many words"]},
+    "sliding windows": {"config": "Gemma3TextConfig", **SMALL, **WINDOW},
+    "linear attention": {"config": "Qwen3_5TextConfig", **SMALL, **STATES},
+    "experts": {"config": "Qwen3MoeConfig", **SMALL, **EXPERTS},
+    "large vocabulary": {
+        "config": "Qwen3Config",
+        **SMALL,
+        "vocab_size": 248_320,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+    },
+    "composite": {
+        "config": "Gemma3Config",
+        "text_config": {**SMALL, **WINDOW},
+        "vision_config": {**VISION, "num_hidden_layers": 1, "image_size": 28},
+        "mm_tokens_per_image": 4,
+    },
+}
+FULL, PADDED = {"use_lora": False}, {"use_lora": False, "packing": False}
 CASES: list[tuple[str, int, dict[str, Any]]] = [
-    ("wide", 512, {"use_lora": False}),
+    ("dense", 512, FULL),
+    ("dense", 512, PADDED),
+    ("dense", 512, {**FULL, "bf16": True}),
     ("deep", 768, {}),
-    ("many words", 512, {"use_lora": False, "gradient_checkpointing": True}),
-    ("wide", 512, {"use_lora": False, "bf16": True}),
+    ("many words", 512, {**FULL, "gradient_checkpointing": True}),
+    ("sliding windows", 768, FULL),
+    ("sliding windows", 768, {"packing": False}),
+    ("linear attention", 768, FULL),
+    ("linear attention", 768, {"packing": False}),
+    ("experts", 768, FULL),
+    ("experts", 768, PADDED),
+    ("large vocabulary", 768, {}),
+    ("large vocabulary", 768, PADDED),
+    ("composite", 768, FULL),
+    ("composite", 768, {"packing": False}),
 ]
 
 
@@ -72,17 +117,17 @@ def shape_of(name: str) -> Shape:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it is measured as on Linux")
-@pytest.mark.parametrize(("shape", "tokens", "changes"), CASES)
+@pytest.mark.parametrize(("family", "tokens", "changes"), CASES)
 @pytest.mark.slow
 def test_the_prediction_is_near_the_measured_peak(
-    shape: str, tokens: int, changes: dict[str, Any], tmp_path: Path
+    family: str, tokens: int, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     lengths = {"max_seq_len": tokens // 4, "max_prompt_len": tokens // 8}
     args = {"micro_batch_tokens": tokens, **lengths, **changes}
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tests.trainer.learning.peak_of_updates"),
-            *(str(tmp_path), json.dumps(SHAPES[shape]), json.dumps(args)),
+            *(str(tmp_path), json.dumps(FAMILIES[family]), json.dumps(args)),
         ],
         # Freed tensors go back to the system, so that what is resident is what is in use.
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"},
@@ -93,7 +138,7 @@ def test_the_prediction_is_near_the_measured_peak(
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert sum(found["parts"].values()) == pytest.approx(found["peak"], rel=0.2), found
+    assert sum(found["parts"].values()) == pytest.approx(found["peak"], rel=0.15), found
 
 
 @pytest.mark.parametrize(
@@ -101,15 +146,11 @@ def test_the_prediction_is_near_the_measured_peak(
     [{}, {"train_mlp": False}, {"train_unembed": True}, {"lora_target_modules": ["q_proj"]}],
 )
 def test_an_adapter_has_as_many_parameters_as_predicted(changes: dict[str, Any]) -> None:
-    from vf.trainer.learning.lora_targets import lora_targets
-
     config = LlamaConfig(**SHAPES["wide"])
     args = TrainerArgs(lora_rank=8, **changes)
     model = AutoModelForCausalLM.from_config(config)
     shape = Shape.of(config, model)
-    adapted = get_peft_model(
-        model, LoraConfig(r=8, target_modules=lora_targets(model, args), task_type="CAUSAL_LM")
-    )
+    adapted = with_lora(model, args)
     trained, _ = adapted.get_nb_trainable_parameters()
     assert trained_parameters(shape, args) == trained
 
@@ -124,8 +165,8 @@ def test_what_is_there_beside_the_step_counts() -> None:
     )
     more = predict(shape, args, 1000, Surroundings(requests=4))
     assert more["reference"] == 4 * shape.parameters
-    # 4 requests of 7 pages, one more each, of 16 tokens; keys and values of 12 layers in float32.
-    assert more["key-value cache"] == 4 * 8 * 16 * 2 * 384 * 12 * 4
+    # 4 contexts of 100 tokens; keys and values of 12 layers in float32.
+    assert more["key-value cache"] == 4 * 100 * 2 * 384 * 12 * 4
     assert {name: more[name] for name in usual} == usual
 
 
@@ -139,7 +180,11 @@ KINDS = [
 def small_policy(folder: Path, settings: dict[str, Any], *, qwen: bool = False) -> Policy:
     size = {**SHAPES["deep"], "num_hidden_layers": 3, "head_dim": 64}
     config = Qwen3Config(**size) if qwen else LlamaConfig(**size)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return policy_of(AutoModelForCausalLM.from_config(config), folder, settings)
+
+
+def policy_of(model: Any, folder: Path, settings: dict[str, Any]) -> Policy:
+    model.save_pretrained(folder)
     limits = {
         "micro_batch_tokens": TOKENS,
         "max_seq_len": TOKENS // 4,
@@ -152,7 +197,7 @@ def shape_and_samples(policy: Policy) -> tuple[Shape, list[Sample]]:
     config = policy.weights.module.config
     with torch.device("meta"):
         shape = Shape.of(config, AutoModelForCausalLM.from_config(config))
-    return shape, samples(TOKENS // 4, 4, config.vocab_size)
+    return shape, samples(TOKENS // 4, 4, config.get_text_config().vocab_size)
 
 
 def size(tensors: Iterable[torch.Tensor]) -> int:
@@ -163,11 +208,8 @@ def size(tensors: Iterable[torch.Tensor]) -> int:
     return sum(stored.values())
 
 
-@pytest.mark.parametrize(("settings", "qwen"), KINDS)
-def test_the_forward_pass_keeps_what_is_predicted(
-    settings: dict[str, Any], qwen: bool, tmp_path: Path
-) -> None:
-    policy = small_policy(tmp_path, settings, qwen=qwen)
+def kept_and_predicted(policy: Policy) -> tuple[int, int]:
+    """Return the bytes that a micro-batch's forward pass keeps, and those that are predicted."""
     shape, batch = shape_and_samples(policy)
     own = {each.untyped_storage().data_ptr() for each in policy.model.parameters()}
     kept: list[torch.Tensor] = []
@@ -179,7 +221,27 @@ def test_the_forward_pass_keeps_what_is_predicted(
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         policy.accumulate(batch)
-    assert activations(shape, policy.args, TOKENS) == pytest.approx(size(kept), rel=0.1)
+    return size(kept), activations(shape, policy.args, TOKENS)
+
+
+@pytest.mark.parametrize(("settings", "qwen"), KINDS)
+def test_the_forward_pass_keeps_what_is_predicted(
+    settings: dict[str, Any], qwen: bool, tmp_path: Path
+) -> None:
+    kept, predicted = kept_and_predicted(small_policy(tmp_path, settings, qwen=qwen))
+    assert predicted == pytest.approx(kept, rel=0.1)
+
+
+@pytest.mark.parametrize("packing", [True, False], ids=["packed", "padded"])
+@pytest.mark.parametrize(
+    "family", ["Gemma 3 (text)", "Qwen3.5 (text)", "Qwen3-MoE", "GLM-4-MoE", "LFM2", "Gemma 3"]
+)
+def test_layers_of_every_kind_keep_what_is_predicted(
+    family: str, packing: bool, tmp_path: Path
+) -> None:
+    settings = {"use_lora": False, "packing": packing}
+    kept, predicted = kept_and_predicted(policy_of(BY_NAME[family].model(), tmp_path, settings))
+    assert predicted == pytest.approx(kept, rel=0.15)
 
 
 @pytest.mark.parametrize(
