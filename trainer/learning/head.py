@@ -210,6 +210,7 @@ class _LinearHead(torch.autograd.Function):
             entropy[tokens] = -torch.linalg.vecdot(p, z)[own]
             if expected is not None:
                 expected[run] = p.to(weight.dtype) @ weight
+            del z, p  # before the next chunk's are made
         ctx.save_for_backward(hidden, weight, rows, targets, expected)
         ctx.temperature, ctx.step, ctx.entropy_gradient = temperature, step, entropy_gradient
         if not entropy_gradient:
@@ -251,6 +252,7 @@ class _LinearHead(torch.autograd.Function):
                     d_weight.addmm_(dz.T, hidden[run])
                 else:
                     d_weight.add_(dz.T @ hidden[run])
+            del z, dz
         if d_weight is not None:
             d_weight = d_weight.to(weight.dtype)
         return d_hidden, d_weight, None, None, None, None, None
