@@ -41,6 +41,7 @@ class Shape:
 
     Attributes:
         parameters: All of them; those that two layers share count once.
+        text: Those that a text passes: all but a composite's other parts.
         vocabulary: V, tokens that it knows.
         layers: How many.
         hidden: H, its width.
@@ -54,6 +55,7 @@ class Shape:
     """
 
     parameters: int
+    text: int
     vocabulary: int
     layers: int
     hidden: int
@@ -85,8 +87,11 @@ class Shape:
         tables = [each for each in model.modules() if isinstance(each, torch.nn.Embedding)]
         outside = {id(each.weight): each.weight.numel() for each in (*tables, output)}
         sizes = {id(each): each.numel() for each in model.parameters()}
+        decoder: Any = model.get_decoder()  # type: ignore[operator]
+        passed = {id(each) for part in (decoder, output) for each in part.parameters()}
         return cls(
             sum(sizes.values()),
+            sum(sizes[each] for each in passed),
             text.vocab_size,
             text.num_hidden_layers,
             text.hidden_size,
@@ -95,7 +100,7 @@ class Shape:
             keys,
             sum(kind not in WITHOUT_CACHE for kind in kinds),
             sum(outside.values()),
-            max(sizes[each] for each in sizes.keys() - outside.keys()),
+            max(sizes[each] for each in passed - outside.keys()),
             partial(_on_meta, config),
         )
 
@@ -234,8 +239,8 @@ def largest_budget(shape: Shape, args: TrainerArgs, free: int, around: Surroundi
 
 
 def trained_parameters(shape: Shape, args: TrainerArgs) -> int:
-    """Return t: all parameters, or those of the adapter."""
-    return shape.kept(args).trained if args.use_lora else shape.parameters
+    """Return t: the parameters that a text passes, or those of the adapter."""
+    return shape.kept(args).trained if args.use_lora else shape.text
 
 
 def weights(shape: Shape, args: TrainerArgs, *, shared: bool = False) -> int:
@@ -244,9 +249,11 @@ def weights(shape: Shape, args: TrainerArgs, *, shared: bool = False) -> int:
     What is frozen beneath an adapter: w·parameters, with ``load_in_4bit`` 0.52 bytes for each in a
     layer. What is trained: w·t to compute with, and with ``bf16`` masters of 4·t
     (:mod:`vf.trainer.learning.masters`), which ``adamw_offload`` keeps in the host's memory. Where
-    processes share what is trained, 4·t, rounded when it is :func:`gathered`.
+    processes share what is trained, 4·t, rounded when it is :func:`gathered`. Here t counts what no
+    text passes, too.
     """
-    width, trained = computed_width(args), trained_parameters(shape, args)
+    width = computed_width(args)
+    trained = trained_parameters(shape, args) if args.use_lora else shape.parameters
     frozen = width * shape.parameters if args.use_lora else 0
     if args.load_in_4bit:
         frozen = int(NF4 * (shape.parameters - shape.outside)) + width * shape.outside
@@ -319,11 +326,11 @@ def scratch(shape: Shape, args: TrainerArgs, tokens: int) -> int:
     The larger of the head's and a layer's. The head has c = min(T·V, 2²⁵) logits in work: 3·4·c in
     the forward pass (logits, probabilities, their product); where its weight is trained, 2·4·c and
     the weight's gradient in the backward pass, 4·V·H, and with ``bf16`` 2·V·H for it rounded and
-    2·V·H for the embedding's. A layer's backward pass has three times what is widest in it, and
-    where all is trained the gradient of its largest tensor.
+    2·V·H for the embedding's. A layer's backward pass has twice what is widest in it, and where all
+    is trained the gradient of its largest tensor.
     """
     width, chunk = computed_width(args), FLOAT32 * min(tokens * shape.vocabulary, CHUNK_LOGITS)
-    head, layer = 3 * chunk, int(3 * tokens * shape.kept(args).widest)
+    head, layer = 3 * chunk, int(2 * tokens * shape.kept(args).widest)
     if not args.use_lora:
         rounded = 0 if width == FLOAT32 else 2 * width
         weight = (FLOAT32 + rounded) * shape.vocabulary * shape.hidden

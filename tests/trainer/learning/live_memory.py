@@ -1,4 +1,4 @@
-"""The bytes of tensors that are alive at once while code runs, without a device that counts them."""
+"""The bytes of tensors that are alive at once, on a device that does not count them."""
 
 from __future__ import annotations
 
