@@ -15,6 +15,63 @@ PROMPT = {"A": 256, "B": 1000}
 LORA_RANK, LORA_ALPHA = 16, 32
 LEARNING_RATE = 1e-12  # weights stay as they are, so that every step is the same work
 TRL_ROWS = 8  # in one forward and backward pass: TRL's own default
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+SMALL: dict[str, Any] = {
+    **SIZES,
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+}
+WINDOWS = {"sliding_window": 128, "layer_types": 2 * ["sliding_attention", "full_attention"]}
+STATES = {
+    "layer_types": [*(3 * ["linear_attention"]), "full_attention"],
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 256, "num_experts": 8}
+# Configs of transformers' by name. The first is compared with TRL, and the others with themselves,
+# padded: windows, states and sinks are what packing has to keep apart.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": (
+        "LlamaConfig",
+        {
+            **SIZES,
+            "hidden_size": 384,
+            "intermediate_size": 1024,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 6,
+        },
+    ),
+    "gemma3": ("Gemma3TextConfig", {**SMALL, **WINDOWS}),
+    "qwen3_5": ("Qwen3_5TextConfig", {**SMALL, **STATES}),
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        {**SMALL, **STATES, **EXPERTS, "shared_expert_intermediate_size": 256},
+    ),
+    "gpt_oss": (
+        "GptOssConfig",
+        {
+            **SMALL,
+            **WINDOWS,
+            "intermediate_size": 256,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -67,29 +124,22 @@ def make_work(kind: str, scale: float) -> Work:
     )
 
 
-def make_model(folder: str) -> None:
-    """Save a random Llama of 20 M parameters, with the tiny model's tokenizer."""
+def make_model(folder: str, name: str = "llama") -> None:
+    """Save a random model of :data:`MODELS`, with the tiny model's tokenizer.
+
+    The Llama has 20 M parameters.
+    """
     import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+    import transformers
 
     from vf.inference.model_files import resolve_model
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=384,
-        intermediate_size=1024,
-        num_hidden_layers=8,
-        num_attention_heads=6,
-        num_key_value_heads=6,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(resolve_model("tiny")).save_pretrained(folder)
+    config_class, settings = MODELS[name]
+    config = getattr(transformers, config_class)(**settings)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(resolve_model("tiny"))
+    tokenizer.save_pretrained(folder)
 
 
 def set_adapter(model: Any) -> None:
@@ -155,7 +205,8 @@ def ours(pipe: Any, folder: str, work: Work, use_lora: bool, settings: dict[str,
     while pipe.recv() == "step":
         clock = Clock()
         stats = policy.update(samples)
-        pipe.send({**clock.read(), "grad_norm": stats.grad_norm, "peak_mib": peak_mib()})
+        found = {**clock.read(), "grad_norm": stats.grad_norm, "peak_mib": peak_mib()}
+        pipe.send({**found, "padded": float(policy.forward.how == "padded")})
 
 
 def trl(pipe: Any, folder: str, work: Work, use_lora: bool, compact: bool) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 
-class LiveMemory(TorchDispatchMode):
+class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the storages of all tensors that operators make, until they are freed.
 
     What an operator takes for a moment inside of itself does not count.
@@ -21,7 +20,7 @@ class LiveMemory(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
         self._known: set[int] = set()
 
@@ -34,7 +33,7 @@ class LiveMemory(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         found = func(*args, **(kwargs or {}))
-        for each in tree_iter(found):
+        for each in found if isinstance(found, tuple | list) else [found]:
             if isinstance(each, torch.Tensor):
                 self._add(each)
         return found
