@@ -28,7 +28,7 @@ PAGE = Path(__file__).with_name("families.md")
 NATS = 3e-5  # most difference of a log-probability
 MEMORY = 0.15  # most difference of the prediction from what is measured
 GROUPS, ROLLOUTS, PROMPT = 2, 4, 28
-LONGEST = 96
+LONGEST = 160
 FIGURES = ("log-probability", "memory")
 COLUMNS = (
     *("family", "kind", "embedded engine", "rows", "shared prefix"),
@@ -96,24 +96,27 @@ def _whole(family: Any, folder: str) -> dict[str, str]:
         return nullcontext()
 
     policy.phase = watch
-    samples = _samples()
+    samples = _samples(GROUPS, ROLLOUTS)
     policy.accumulate(samples)
-    computed, tokens = policy.accumulated.computed, sum(map(len, samples))
+    shares = policy.accumulated.computed < sum(map(len, samples))
     gap = _gap(policy, folder, batches)
     policy.finish()  # Adam's moments are there from here on
     policy.phase = unwatched
+    apart = _samples(GROUPS * ROLLOUTS, 1, prompt=4)
     with LiveMemory() as live:
         moments = [each for state in policy.optimizer.state.values() for each in state.values()]
         held = [*policy.model.parameters(), *policy.model.buffers(), *moments]
         live.hold(*(each for each in held if hasattr(each, "untyped_storage")))
-        policy.update(samples)
-        policy.update(samples)
+        policy.accumulate(apart)
+        computed = policy.accumulated.computed
+        policy.finish()
+        policy.update(apart)
     shape = Shape.of(family.config(), policy.weights.module)
     predicted = sum(predict(shape, args, computed).values())
     return {
         "embedded engine": _engine(policy.weights.module),
         "rows": policy.forward.how,
-        "shared prefix": "yes" if computed < tokens else "no",
+        "shared prefix": "yes" if shares else "no",
         "log-probability": f"{gap:.1e}",
         "memory": f"{predicted / live.peak:.2f}",
     }
@@ -167,7 +170,7 @@ def _adapter(folder: str) -> dict[str, str]:
 
     args = _args()
     parts = lora_targets(load_module(folder, "float32"), args).parts
-    stats = Policy(folder, args).update(_samples())
+    stats = Policy(folder, args).update(_samples(GROUPS, ROLLOUTS))
     if not stats.grad_norm > 0:
         raise TrainingError("its gradient is zero")
     experts = [part.partition(" ")[2].strip("()") for part in parts if part.startswith("experts")]
@@ -183,8 +186,8 @@ def _args(**settings: Any) -> Any:
     )
 
 
-def _samples() -> list[Any]:
-    """Return groups that share a prompt; all are longer than the models' windows."""
+def _samples(groups: int, rollouts: int, prompt: int = PROMPT) -> list[Any]:
+    """Return groups of rollouts that share a prompt; all are longer than the models' windows."""
     from tests.trainer.learning.families import VOCABULARY
     from vf.traces.trace import Branch
     from vf.trainer.learning.batch import Sample
@@ -194,14 +197,14 @@ def _samples() -> list[Any]:
     def ids(count: int) -> list[int]:
         return [rng.randrange(10, VOCABULARY) for _ in range(count)]
 
-    samples = []
-    for _ in range(GROUPS):
-        prompt = ids(PROMPT)
-        for place in range(ROLLOUTS):
-            branch, answer = Branch(), ids(30 + 12 * place)
-            branch.add_context(prompt, 0)
+    samples: list[Any] = []
+    for _ in range(groups):
+        first = ids(prompt)
+        for _ in range(rollouts):
+            branch, answer = Branch(), ids(60 + 20 * (len(samples) % 4))
+            branch.add_context(first, 0)
             branch.add_sampled(answer, [-5.0] * len(answer), [0] * len(answer), 0)
-            samples.append(Sample(branch, 1.0 if place % 2 else -1.0))
+            samples.append(Sample(branch, 1.0 if len(samples) % 2 else -1.0))
     return samples
 
 
@@ -220,7 +223,7 @@ if a figure is out of bounds.
 - **log-probability**: the largest difference, in nats, between the trainer's log-probabilities and
   those of transformers' own code (`eager`), one row at a time. At most {nats:g}.
 - **memory**: what the plan predicts for training all weights, over the bytes of tensors that were
-  alive at once. Within {memory:.0%}.
+  alive at once, on rollouts that share nothing. Within {memory:.0%}.
 
 A composite has more than a text model. It is trained on text; the rest stays as it is, if training
 loads it at all.
