@@ -88,13 +88,12 @@ def train_trl(pipe: Connection, config: Config, folder: Path, slices: Sequence[i
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     warnings.simplefilter("ignore", FutureWarning)
     from datasets import Dataset
-    from peft import LoraConfig
     from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOTrainer
 
     from vf.inference.model_files import load_module
     from vf.trainer.collecting.task_cursor import TaskCursor
-    from vf.trainer.learning.lora_targets import lora_targets
+    from vf.trainer.learning.lora_targets import lora_config, lora_targets
     from vf.trainer.preflight import preflight
 
     plan, args = preflight(config), config.args
@@ -144,13 +143,7 @@ def train_trl(pipe: Connection, config: Config, folder: Path, slices: Sequence[i
                     self.begin()
 
     model = load_module(config.model, "float32")
-    adapter = LoraConfig(
-        r=args.lora_rank,
-        lora_alpha=args.lora_alpha,
-        lora_dropout=args.lora_dropout,
-        target_modules=lora_targets(model, args),
-        task_type="CAUSAL_LM",
-    )
+    adapter = lora_config(args, lora_targets(model, args))
     rows = [{"prompt": _prompt(plan, task), "task": index} for index, task in enumerate(tasks)]
     trainer = GRPOTrainer(
         model=model,

@@ -51,7 +51,8 @@ GROUPS = {
         "disable_dropout",
     ],
     "Adapter": [
-        *("use_lora", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules"),
+        *("use_lora", "lora_rank", "lora_alpha", "lora_dropout"),
+        *("lora_target_modules", "lora_target_parameters"),
         *("train_attn", "train_mlp", "train_unembed", "load_in_4bit"),
     ],
     "Loss": [

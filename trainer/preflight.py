@@ -27,6 +27,7 @@ from vf.runtime.errors import ConfigError, VfError
 from vf.traces.task import Task
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.fit import UNKNOWN, Device, check_fit, plan_memory, settle
+from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.learning.memory import Shape
 from vf.trainer.learning.quantized import check_quantized
 from vf.trainer.processes.launch import (
@@ -106,8 +107,9 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     )
     prompts = asyncio.run(measure(environment, renderer, [*tasks, *eval_tasks], say))
     overlong, held_out, left_out = _check_prompts(prompts, tasks, eval_tasks, args)
-    shape = model_shape(model_config)
-    budget = ""
+    empty = empty_model(model_config)
+    shape, budget = Shape.of(model_config, empty), ""
+    adapted = lora_targets(empty, args).describe() if args.use_lora else ""
     # A process that only launches others leaves the devices alone: they find it.
     device = UNKNOWN if processes_to_launch(config) else Device.here()
     if device is not UNKNOWN:
@@ -129,6 +131,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         overlong,
         left_out,
         budget,
+        adapted,
     )
 
 
@@ -204,9 +207,13 @@ def read_model_config(name: str) -> Any:
 
 def model_shape(model_config: Any) -> Shape:
     """Return what memory depends on in a model, without loading any weights."""
+    return Shape.of(model_config, empty_model(model_config))
+
+
+def empty_model(model_config: Any) -> Any:
+    """Return a causal language model without any weights, on the device ``meta``."""
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(model_config)
-    return Shape.of(model_config, model)
+        return AutoModelForCausalLM.from_config(model_config)

@@ -5,6 +5,10 @@ them. In a pass of few tokens these take longer than the arithmetic. In float32 
 merged into a copy of the base layer's weight, which differs from the two by a rounding of 2⁻²⁴ and
 takes one operation. In low precision that rounding would change what is sampled: there it takes
 three operations on the same weights, and the result differs by the order of sums only.
+
+To a tensor of all experts of a layer, peft adds the update of all of them in every pass. In float32
+the sum is kept as well. In low precision, where models are large, a copy of all experts is more
+memory than there is to spare: peft's own forward stays.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.func import functional_call
 
-Forward = Callable[[torch.Tensor], torch.Tensor]
+Forward = Callable[..., Any]
 
 
 class LoraLayers:
@@ -27,12 +32,17 @@ class LoraLayers:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._layers: list[Any] = []
+        self._experts: list[Any] = []
         self._merged: dict[Any, torch.Tensor] = {}
         try:
-            from peft.tuners.lora import Linear
+            from peft.tuners.lora import Linear, ParamWrapper
         except ImportError:
             return
         self._layers = [module for module in model.modules() if type(module) is Linear]
+        wrappers = [module for module in model.modules() if type(module) is ParamWrapper]
+        # The adapters of several tensors of one module are nested; the outermost is called.
+        inner = {wrapper.base_layer for wrapper in wrappers}
+        self._experts = [wrapper for wrapper in wrappers if wrapper not in inner]
 
     @contextmanager
     def fused(self) -> Iterator[None]:
@@ -43,10 +53,11 @@ class LoraLayers:
         """
         changed = []
         try:
-            for layer in self._layers:
-                if (forward := self._forward(layer)) is not None:
-                    layer.forward = forward
-                    changed.append(layer)
+            for layers, find in ((self._layers, self._forward), (self._experts, self._tensors)):
+                for layer in layers:
+                    if (forward := find(layer)) is not None:
+                        layer.forward = forward
+                        changed.append(layer)
             yield
         finally:
             for layer in changed:
@@ -58,18 +69,10 @@ class LoraLayers:
 
     def _forward(self, layer: Any) -> Forward | None:
         """Return a layer's forward, or None if it is more than a base layer and one plain LoRA."""
-        names = [name for name in layer.active_adapters if name in layer.lora_A]
-        base = layer.base_layer
-        if (
-            len(names) != 1
-            or layer.disable_adapters
-            or layer.merged
-            or type(base) is not torch.nn.Linear
-            or "forward" in vars(layer)
-            or names[0] in layer.lora_variant
-        ):
+        name, base = _only_adapter(layer), layer.base_layer
+        if name is None or type(base) is not torch.nn.Linear or name in layer.lora_variant:
             return None
-        down, up, scale = layer.lora_A[names[0]], layer.lora_B[names[0]], layer.scaling[names[0]]
+        down, up, scale = layer.lora_A[name], layer.lora_B[name], layer.scaling[name]
         if type(down) is not torch.nn.Linear or up.bias is not None:
             return None
         if base.weight.dtype == down.weight.dtype == torch.float32:
@@ -78,6 +81,27 @@ class LoraLayers:
             weight = self._merged[layer]
             return lambda x: torch.nn.functional.linear(x, weight, base.bias)
         return _in_three(base, down.weight.t(), up.weight.t(), scale)
+
+    def _tensors(self, outermost: Any) -> Forward | None:
+        """Return the forward of a module whose tensors are adapted, or None as above."""
+        base, wrapper = outermost.get_base_layer(), outermost
+        merged = {}
+        while wrapper is not base:
+            name, weight = _only_adapter(wrapper), wrapper.get_param()
+            if name is None or weight.dtype != torch.float32:
+                return None
+            if wrapper not in self._merged:
+                self._merged[wrapper] = weight + wrapper.get_delta_weight(name)
+            merged[wrapper.parameter_name] = self._merged[wrapper]
+            wrapper = wrapper.base_layer
+        return lambda *args, **options: functional_call(base, merged, args, options)
+
+
+def _only_adapter(layer: Any) -> str | None:
+    """Return the name of the one adapter that a layer computes with; None if it is not one."""
+    names = [name for name in layer.active_adapters if name in layer.lora_A]
+    plain = len(names) == 1 and not layer.disable_adapters and not layer.merged
+    return names[0] if plain and "forward" not in vars(layer) else None
 
 
 def _in_three(base: torch.nn.Linear, a: torch.Tensor, b: torch.Tensor, scale: float) -> Forward:

@@ -217,3 +217,14 @@ def test_auto_takes_the_precision_of_the_launchers_settings(
     plan = preflight(parsed)
     assert plan.config.args.bf16 is True
     assert "LoRA rank 16 in bfloat16" in dict(describe(plan))["training"]
+
+
+def test_the_plan_says_what_is_adapted() -> None:
+    plan = preflight(parse_config(config())[0])
+    assert dict(describe(plan))["adapted"] == (
+        "attention (q_proj, k_proj, v_proj, o_proj), MLP (gate_proj, up_proj, down_proj); "
+        "0.18 M trained"
+    )
+    args = {"max_prompt_len": 192, "max_seq_len": 384, "use_lora": False}
+    whole = preflight(parse_config({**config(), "trainer": {"args": args}})[0])
+    assert "adapted" not in dict(describe(whole))

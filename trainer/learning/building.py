@@ -9,7 +9,7 @@ import torch
 
 from vf.inference.model_files import load_module
 from vf.runtime.errors import ConfigError
-from vf.trainer.learning.lora_targets import lora_targets
+from vf.trainer.learning.lora_targets import lora_config, lora_targets
 from vf.trainer.learning.precision import compute_dtype, exact_ends
 from vf.trainer.learning.quantized import EIGHT_BITS, bitsandbytes, four_bits, keep_packing
 from vf.trainer.settings.config import TrainerArgs
@@ -104,15 +104,18 @@ def check_moments(state: Mapping[str, Any], args: TrainerArgs) -> None:
 
 
 def with_lora(model: Any, args: TrainerArgs) -> Any:
-    from peft import LoraConfig, get_peft_model
+    """Return a model with an adapter inside its layers, which is what trains.
 
-    config = LoraConfig(
-        r=args.lora_rank,
-        lora_alpha=args.lora_alpha,
-        lora_dropout=args.lora_dropout,
-        target_modules=lora_targets(model, args),
-        task_type="CAUSAL_LM",
-    )
+    Args:
+        model: A causal language model of transformers'. It is changed.
+        args: ``[trainer.args]``.
+
+    Raises:
+        ConfigError: What is to be adapted does not exist, or cannot be adapted.
+    """
+    from peft import get_peft_model
+
+    config = lora_config(args, lora_targets(model, args))
     try:
         return get_peft_model(model, config)
     except ValueError as error:

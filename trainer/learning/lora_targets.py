@@ -1,46 +1,238 @@
-"""From what LoRA is meant to train to the names of the layers."""
+"""What LoRA adapts in a model, and the adapter that does so.
+
+Mixtures of experts hold the weights of all experts of a layer in one tensor ``[E, ., .]``, which no
+linear layer owns. PEFT adapts such a tensor by its name (``target_parameters``), with r rows of A
+and columns of B for each expert.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from vf.runtime.errors import ConfigError
 from vf.trainer.settings.config import TrainerArgs
+from vf.trainer.settings.shared import SharedArgs
+
+# Parts of the path of what chooses experts, and of what weighs the one that all tokens share.
+ROUTERS = frozenset({"router", "gate", "shared_expert_gate"})
+_SETTINGS = {"attention": "train_attn", "MLP": "train_mlp", "head": "train_unembed"}
 
 
-def lora_targets(model: Any, args: TrainerArgs) -> list[str]:
-    """Return the ``target_modules`` for PEFT.
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """A matrix, or the matrices of all experts, that could be adapted.
+
+    Attributes:
+        name: Of the linear layer, or of the stacked parameter itself.
+        kind: ``attention``, ``MLP``, ``experts``, ``head`` or ``router``.
+        shape: ``[out, in]``, or ``[E, ., .]``.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+
+    @property
+    def setting(self) -> str | None:
+        """The setting that has it adapted."""
+        return _SETTINGS.get("MLP" if self.kind == "experts" else self.kind)
+
+    @property
+    def parameter(self) -> str:
+        """The name of the tensor."""
+        return self.name if self.kind == "experts" else f"{self.name}.weight"
+
+    def adapter(self, rank: int) -> int:
+        """Return the number of parameters that an adapter has for it."""
+        *stacked, rows, columns = self.shape
+        return rank * (rows + columns) * (stacked[0] if stacked else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraTargets:
+    """What is adapted.
+
+    Attributes:
+        modules: PEFT's ``target_modules``: names of linear layers, or ends of names.
+        parameters: PEFT's ``target_parameters``: names of tensors, or ends of names.
+        parts: The same in words, like ``attention (q_proj, v_proj)``; empty where settings name it.
+        routers: Whether there are routers, which are left alone.
+        trained: Parameters of the adapter, if they can be known from the model's shapes.
+    """
+
+    modules: list[str]
+    parameters: list[str]
+    parts: tuple[str, ...] = ()
+    routers: bool = False
+    trained: int | None = None
+
+    def describe(self) -> str:
+        """Return what is adapted, in one line."""
+        text = ", ".join(self.parts or (*self.modules, *self.parameters))
+        if self.routers:
+            text += "; router left alone"
+        return text if self.trained is None else f"{text}; {self.trained / 1e6:,.2f} M trained"
+
+
+def lora_targets(model: Any, args: TrainerArgs) -> LoraTargets:
+    """Return what is adapted in the text part of a model, and never a router.
 
     A linear layer is the head if it gives the logits, attention if its path has a part that
-    contains ``attn`` or ``attention``, and else counts with the MLP (experts, gates and state-space
-    mixers too). ``lora_target_modules`` is returned as it is.
+    contains ``attn`` or ``attention`` or it is in a module of a class that does, and else counts
+    with the MLP (state-space mixers too), as experts do. What ``lora_target_modules`` and
+    ``lora_target_parameters`` name is returned as it is.
+
+    Args:
+        model: A causal language model of transformers', before it is adapted; one on the device
+            ``meta`` will do.
+        args: ``[trainer.args]``.
 
     Raises:
-        ConfigError: The model has no layer of a wanted kind.
+        ConfigError: The model has nothing of a wanted kind, or there is to be dropout where there
+            can be none.
     """
-    if args.lora_target_modules is not None:
-        return args.lora_target_modules
-    head = model.get_output_embeddings()
-    kinds: dict[str, set[str]] = {"train_attn": set(), "train_mlp": set(), "train_unembed": set()}
-    for name, module in model.named_modules():
-        if module is head:
-            kinds["train_unembed"].add(name)
-        elif isinstance(module, torch.nn.Linear):
-            attention = any("attn" in part or "attention" in part for part in name.split("."))
-            kinds["train_attn" if attention else "train_mlp"].add(name)
-    asked = zip(kinds.items(), (args.train_attn, args.train_mlp, args.train_unembed), strict=True)
-    wanted: set[str] = set()
-    for (kind, names), is_asked in asked:
-        if is_asked:
-            if not names:
+    targets = _named(model, args) or _found(model, args)
+    if targets.parameters and args.lora_dropout:
+        raise ConfigError(
+            f"trainer.args.lora_dropout = {args.lora_dropout:g}: PEFT has no dropout for experts "
+            f"and other tensors that it adapts by name ({', '.join(targets.parameters)}); set it "
+            "to 0, or name layers in lora_target_modules"
+        )
+    return targets
+
+
+def _named(model: Any, args: TrainerArgs) -> LoraTargets | None:
+    if args.lora_target_modules is not None or args.lora_target_parameters is not None:
+        named = args.lora_target_parameters or []
+        _check_parameters(model, named)
+        return LoraTargets(args.lora_target_modules or [], named)
+    return None
+
+
+def _found(model: Any, args: TrainerArgs) -> LoraTargets:
+    weights = list(_weights(model))
+    wanted = []
+    for setting in _SETTINGS.values():
+        if getattr(args, setting):
+            found = [each for each in weights if each.setting == setting]
+            if not found:
                 raise ConfigError(
-                    f"trainer.args.{kind}: {type(model).__name__} has no such linear layer; set "
-                    "lora_target_modules"
+                    f"trainer.args.{setting}: {type(model).__name__} has no such layer that can be "
+                    "adapted; set it to false, or name layers in lora_target_modules"
                 )
-            wanted |= names
-    # A layer's own name means it in every block, unless another kind has one of that name.
-    others = {name.rpartition(".")[2] for name in set().union(*kinds.values()) - wanted}
-    own = {name.rpartition(".")[2] for name in wanted}
+            wanted += found
+    stacked = {each for each in wanted if each.kind == "experts"}
+    # PEFT takes a linear layer "gate_proj" of some mixtures of experts for those of the experts,
+    # as models had them before transformers 5. By its tensor it is adapted as what it is.
+    if stacked:
+        stacked |= {each for each in wanted if each.kind == "MLP"}
+    if args.load_in_4bit:  # such a tensor is packed
+        wanted = [each for each in wanted if each.kind == "experts" or each not in stacked]
+        stacked &= set(wanted)
+    modules = _ends(
+        [each.name for each in wanted if each not in stacked],
+        [name for name, _ in model.named_modules()],
+        parts=1,
+    )
+    parameters = _ends(
+        [each.parameter for each in wanted if each in stacked],
+        [name for name, _ in model.named_parameters(remove_duplicate=False)],
+        parts=2,
+    )
+    return LoraTargets(
+        modules,
+        parameters,
+        tuple(_in_words(wanted)),
+        any(each.kind == "router" for each in weights),
+        sum(each.adapter(args.lora_rank) for each in wanted),
+    )
+
+
+def lora_config(args: SharedArgs, targets: LoraTargets) -> Any:
+    """Return PEFT's config of an adapter.
+
+    Args:
+        args: ``[trainer.args]``, or those of a warm start.
+        targets: What is adapted.
+    """
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=args.lora_rank,
+        lora_alpha=args.lora_alpha,
+        lora_dropout=args.lora_dropout,
+        target_modules=targets.modules,
+        target_parameters=targets.parameters or None,
+        task_type="CAUSAL_LM",
+    )
+
+
+def _weights(model: Any) -> Iterator[_Weight]:
+    """Yield the linear layers, the stacked experts and the routers of a model, in its order."""
+    head = model.get_output_embeddings()
+    text = set(model.get_decoder().modules())
+    for name, module in model.named_modules():
+        parts = name.split(".")
+        if module is head:
+            yield _Weight(name, "head", _shape(module))
+        elif module not in text:
+            continue
+        elif ROUTERS & set(parts):
+            yield _Weight(name, "router", ())
+        elif isinstance(module, torch.nn.Linear):
+            parent = model.get_submodule(".".join(parts[:-1]))
+            # The kernels of a state-space mixer read this layer's weight and never call the layer.
+            if parts[-1] == "out_proj" and hasattr(parent, "A_log") and hasattr(parent, "D"):
+                continue
+            attention = any("attn" in part or "attention" in part for part in parts)
+            attention = attention or "Attention" in type(parent).__name__
+            yield _Weight(name, "attention" if attention else "MLP", _shape(module))
+        else:
+            for own, parameter in module.named_parameters(recurse=False):
+                # A depthwise convolution has as many dimensions, but one of size 1.
+                if parameter.dim() == 3 and min(parameter.shape) > 1:
+                    yield _Weight(f"{name}.{own}", "experts", tuple(parameter.shape))
+
+
+def _shape(linear: Any) -> tuple[int, int]:
+    # Not the weight's own, which is packed in 4 bits.
+    return linear.out_features, linear.in_features
+
+
+def _ends(wanted: list[str], known: Collection[str], parts: int) -> list[str]:
+    """Return the ends of names, if they are the ends of no other name that is known, or the names.
+
+    Args:
+        wanted: Names that are meant.
+        known: All names, those that are meant among them.
+        parts: Of an end.
+    """
+
+    def end(name: str) -> str:
+        return ".".join(name.split(".")[-parts:])
+
+    own = {end(name) for name in wanted}
+    others = {end(name) for name in set(known) - set(wanted)}
     return sorted(wanted if own & others else own)
+
+
+def _in_words(weights: list[_Weight]) -> Iterator[str]:
+    kinds: dict[str, dict[str, None]] = {}
+    for each in weights:
+        kinds.setdefault(each.kind, {})[each.name.rpartition(".")[2]] = None
+    for kind, names in kinds.items():
+        yield f"{kind} ({', '.join(names)})"
+
+
+def _check_parameters(model: Any, named: list[str]) -> None:
+    known = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    for name in named:
+        if not any(f".{each}".endswith(f".{name}") for each in known):
+            raise ConfigError(
+                f"trainer.args.lora_target_parameters: {type(model).__name__} has no parameter "
+                f"{name!r}; its names end like {known[-1]!r}"
+            )

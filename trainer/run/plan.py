@@ -59,6 +59,7 @@ class Plan:
         overlong: Ids of the train tasks whose first prompts were found to be too long.
         left_out: How many tasks are left out because of that, in one line; empty if none is.
         budget: How ``micro_batch_tokens = "auto"`` was found, in one line; empty if it is a number.
+        adapted: What LoRA adapts, in one line; empty if all weights are trained.
     """
 
     config: Config
@@ -75,6 +76,7 @@ class Plan:
     overlong: Sequence[str] = ()
     left_out: str = ""
     budget: str = ""
+    adapted: str = ""
 
 
 def size_text(size: int) -> str:

@@ -100,7 +100,11 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     for the policy that sampled had none. The adapter's is `lora_dropout`."""
 
     lora_target_modules: list[str] | None = None
-    """Names of the adapted modules; by default what train_attn, train_mlp and train_unembed say."""
+    """Names of the adapted modules; by default what train_attn, train_mlp and train_unembed say,
+    in the text part of the model, and never its routers."""
+    lora_target_parameters: list[str] | None = None
+    """Names of adapted tensors that are in no linear layer, such as `experts.down_proj` of all
+    experts in a layer; by default as for lora_target_modules."""
 
     @field_validator("micro_batch_tokens", mode="before")
     @classmethod
@@ -133,9 +137,10 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     def _check_adapter(self, changed: set[str]) -> None:
         parts = {"train_attn", "train_mlp", "train_unembed"}
         self.check_lora({name for name in changed if name.startswith("lora_") or name in parts})
-        if self.lora_target_modules is not None and (named := sorted(changed & parts)):
+        targets = sorted(changed & {"lora_target_modules", "lora_target_parameters"})
+        if targets and (named := sorted(changed & parts)):
             raise ValueError(
-                f"lora_target_modules and {', '.join(named)} both say what is adapted; remove one"
+                f"{targets[0]} and {', '.join(named)} both say what is adapted; remove one"
             )
         if not (self.train_attn or self.train_mlp or self.train_unembed):
             raise ValueError(

@@ -70,7 +70,11 @@ class SftArgs(SharedArgs):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
     lora_target_modules: list[str] | None = None
-    """Names of the adapted modules; by default all linear layers except the head."""
+    """Names of the adapted modules; by default all linear layers except the head, in the text
+    part of the model, its experts too, and never its routers."""
+    lora_target_parameters: list[str] | None = None
+    """Names of adapted tensors that are in no linear layer, such as `experts.down_proj` of all
+    experts in a layer; by default as for lora_target_modules."""
 
     eval_steps: Positive = 50
     """Steps between measurements of the held-out loss, besides the first and last."""

@@ -23,7 +23,7 @@ from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 from vf.inference.model_files import find_model, load_module, save_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
-from vf.trainer.learning.lora_targets import lora_targets
+from vf.trainer.learning.lora_targets import lora_config, lora_targets
 from vf.trainer.learning.quantized import (
     EIGHT_BITS,
     FOUR_BITS,
@@ -290,16 +290,13 @@ def _trl_config(args: SftArgs, folder: RunFolder, *, held_out: bool) -> TrlConfi
 
 
 def _lora(model: Any, args: SftArgs) -> Any:
-    from peft import LoraConfig
-
-    meant = TrainerArgs(lora_target_modules=args.lora_target_modules)
-    return LoraConfig(
-        r=args.lora_rank,
-        lora_alpha=args.lora_alpha,
+    named = TrainerArgs(
+        lora_target_modules=args.lora_target_modules,
+        lora_target_parameters=args.lora_target_parameters,
         lora_dropout=args.lora_dropout,
-        target_modules=lora_targets(model, meant),
-        task_type="CAUSAL_LM",
+        load_in_4bit=args.load_in_4bit,
     )
+    return lora_config(args, lora_targets(model, named))
 
 
 def _padding(tokenizer: Any) -> int:

@@ -53,6 +53,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     return [
         ("model", f"{config.model}: {plan.parameters / 1e6:,.2f} M parameters"),
         ("training", how),
+        *([("adapted", plan.adapted)] if plan.adapted else []),
         *([("advice", hint)] if hint else []),
         ("engine", _engine(config)),
         (
