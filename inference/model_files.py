@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vf.inference.composite import config_of, original_names, save_composite, save_tensors
 from vf.inference.hub import check_hub_name
 from vf.runtime.errors import ConfigError
 
@@ -151,22 +152,53 @@ def load_module(name: str, dtype: Any, key: str = "model", **options: Any) -> An
         raise ConfigError(f"{key} = {name!r}: cannot load it: {error}") from error
 
 
-def save_module(module: Any, folder: Path, state: dict[str, Any] | None = None) -> None:
-    """Write a causal language model in Hugging Face's format, its generation config as it is.
+def save_module(
+    module: Any,
+    folder: Path,
+    state: dict[str, Any] | None = None,
+    *,
+    dtype: Any = None,
+    untied: bool = False,
+) -> None:
+    """Write a causal language model in Hugging Face's format, as the checkpoint that it is from.
 
-    transformers refuses to write a generation config whose flags contradict each other, as those
-    of some published models do, and with it the weights.
+    Tensors have the names that they have there. If it is the text model of a composite, the rest
+    is written too. The generation config is written as it is: transformers refuses to write one
+    whose flags contradict each other, as those of some published models do, and with it the
+    weights.
 
     Args:
         module: One of transformers'.
         folder: Where to.
         state: Tensors by name, in place of the module's own.
+        dtype: Torch's, that the config names; by default the module's.
+        untied: Write a head of its own, also where it is tied to the embedding.
+
+    Raises:
+        ConfigError: The rest of a composite cannot be found any more.
     """
     from transformers import GenerationConfig
 
+    config = config_of(module, dtype or module.dtype, untied=untied)
+    folder.mkdir(parents=True, exist_ok=True)
     generation, module.generation_config = module.generation_config, GenerationConfig()
     try:
-        module.save_pretrained(folder, state_dict=state)
+        if config.model_type != module.config.model_type:
+            tensors = module.state_dict() if state is None else state
+            save_composite(module, folder, tensors if untied else _once(module, tensors), config)
+        elif untied:
+            tensors = module.state_dict() if state is None else state
+            save_tensors(original_names(module)(tensors), folder)
+        else:
+            module.save_pretrained(folder, state_dict=state)
+        config.save_pretrained(folder)
     finally:
         module.generation_config = generation
     generation.to_json_file(folder / "generation_config.json")
+
+
+def _once(module: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the second names of tied parameters."""
+    every = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    second = every - {name for name, _ in module.named_parameters()}
+    return {name: tensor for name, tensor in tensors.items() if name not in second}

@@ -44,7 +44,9 @@ def build_model(
         keep_packing(model)
     if dtype != torch.float32:
         exact_ends(model)
-    if args.use_lora:
+    if not args.use_lora:
+        _freeze_rest(model)
+    else:
         model = with_lora(model, args)
         if not sharded:
             for parameter in model.parameters():
@@ -101,6 +103,13 @@ def check_moments(state: Mapping[str, Any], args: TrainerArgs) -> None:
             f"trainer.args.optim = {args.optim!r}, but the checkpoint's moments are in {kept}; set "
             "it as the run began"
         )
+
+
+def _freeze_rest(model: Any) -> None:
+    """Train the text part of a composite alone: there are no images to learn the rest from."""
+    trained = {*model.get_decoder().parameters(), *model.get_output_embeddings().parameters()}
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter in trained)
 
 
 def with_lora(model: Any, args: TrainerArgs) -> Any:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
+from vf.inference.composite import original_names
 from vf.inference.model_files import save_module
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.masters import Masters
@@ -67,26 +66,16 @@ class Weights:
             folder: Where to.
             untied: Write tied tensors of a whole model as if they were several.
         """
-        if untied:
-            config = self._config()
-            config.tie_word_embeddings = False
-            config.save_pretrained(folder)
-            save_file(self.state(), folder / "model.safetensors", metadata={"format": "pt"})
-            return
-        state = None
-        if self.ranks.sharding.together:
-            state = self.served_state() if self._adapter else self.state()
+        state, sharding = None, self.ranks.sharding
         if self._adapter:
+            if sharding.together:
+                state = self.served_state()
             self.model.save_pretrained(folder, state_dict=state)
-        else:
-            save_module(self.model, folder, state)
-            self._config().save_pretrained(folder)
-
-    def _config(self) -> Any:
-        """Return the module's config, with the precision in which its weights are saved."""
-        config, sharding = copy.deepcopy(self.module.config), self.ranks.sharding
-        config.dtype = sharding.dtype if sharding.together else self.module.dtype
-        return config
+            return
+        if untied or sharding.together:
+            state = self.state()
+        dtype = sharding.dtype if sharding.together else None
+        save_module(self.model, folder, state, dtype=dtype, untied=untied)
 
     @together("weights.state")
     def state(self) -> dict[str, torch.Tensor]:
@@ -102,13 +91,16 @@ class Weights:
         return found
 
     def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the module's parameters by name, on this process's device, as it computes."""
-        served = self.ranks.sharding.served
+        """Yield the module's parameters, on this process's device, as it computes with them.
+
+        They have the names and shapes of the checkpoint that the module is from.
+        """
+        served, named = self.ranks.sharding.served, original_names(self.module)
         with self.ranks.together("weights.named_tensors"):
             left = self.module.named_parameters()
             try:
                 for name, parameter in left:
-                    yield name, served(parameter)
+                    yield from named({name: served(parameter)}).items()
             finally:  # were the reader to stop early, the other ranks go on
                 for _, parameter in left:
                     served(parameter)
