@@ -109,7 +109,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     overlong, held_out, left_out = _check_prompts(prompts, tasks, eval_tasks, args)
     empty = empty_model(model_config)
     shape, budget = Shape.of(model_config, empty), ""
-    adapted = lora_targets(empty, args).describe() if args.use_lora else ""
+    adapted = check_adapter(config, empty) if args.use_lora else ""
     # A process that only launches others leaves the devices alone: they find it.
     device = UNKNOWN if processes_to_launch(config) else Device.here()
     if device is not UNKNOWN:
@@ -133,6 +133,30 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         budget,
         adapted,
     )
+
+
+def check_adapter(config: Config, model: Any) -> str:
+    """Return what LoRA adapts, in one line.
+
+    Raises:
+        ConfigError: The model has no such layers, or a vLLM server would leave the adapter out.
+    """
+    targets = lora_targets(model, config.args)
+    if isinstance(config.inference, EmbeddedSettings):
+        return targets.describe()
+    remedy = 'set inference.engine = "embedded", or trainer.args.use_lora = false'
+    # vLLM calls these layers otherwise, and leaves out in silence what it does not know.
+    if targets.parameters:
+        raise ConfigError(
+            f"an adapter of {', '.join(targets.parameters)} cannot be published to a vLLM server; "
+            f"{remedy}, or trainer.args.train_mlp = false"
+        )
+    if read_model_config(config.model).model_type != model.config.model_type:
+        raise ConfigError(
+            f"model = {config.model!r} is a composite of which the text model alone is loaded, and "
+            f"its adapter cannot be published to a vLLM server; {remedy}"
+        )
+    return targets.describe()
 
 
 def _check_prompts(

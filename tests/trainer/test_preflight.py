@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import vf
+from tests.trainer.learning.families import BY_NAME
 from vf.environments.environment import Split
 from vf.inference.model import Conversation, Sampling
-from vf.trainer.preflight import preflight
+from vf.trainer.preflight import check_adapter, empty_model, preflight
 from vf.trainer.run import first_prompts
 from vf.trainer.run.first_prompts import AT_ONCE, MOST, FirstPrompts
 from vf.trainer.run.plan import Plan
@@ -228,3 +230,23 @@ def test_the_plan_says_what_is_adapted() -> None:
     args = {"max_prompt_len": 192, "max_seq_len": 384, "use_lora": False}
     whole = preflight(parse_config({**config(), "trainer": {"args": args}})[0])
     assert "adapted" not in dict(describe(whole))
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        ("Mixtral", r"experts\.down_proj, .*vLLM.*train_mlp = false"),
+        ("Qwen3.5", r"composite .*vLLM.*use_lora = false"),
+    ],
+)
+def test_an_adapter_that_a_server_would_leave_out_is_refused(
+    family: str, message: str, tmp_path: Path
+) -> None:
+    made = BY_NAME[family].config()
+    made.save_pretrained(tmp_path)
+    raw = {**config(), "model": str(tmp_path), "inference": {"engine": "vllm"}}
+    parsed = parse_config(raw)[0]
+    with pytest.raises(vf.ConfigError, match=message):
+        check_adapter(parsed, empty_model(made))
+    embedded = parse_config({**raw, "inference": {}})[0]
+    assert check_adapter(embedded, empty_model(made))
