@@ -59,6 +59,8 @@ GROUPS = {
         *("loss_fn", "loss_normalisation", "fixed_length", "clip_low", "clip_high", "dual_clip"),
         *("sequence_clip_low", "sequence_clip_high", "dro_beta"),
         *("drop_low", "drop_high", "dppo_tau", "import_path", "entropy_coef"),
+        *("importance_sampling_mode", "importance_sampling_clip_max"),
+        "importance_sampling_clip_min",
     ],
     "Advantages and credit": [
         *("advantage", "credit", "credit_discount", "mask_truncated"),
@@ -105,6 +107,7 @@ Understood in `[trainer.args]`, and said once:
 """
 _PRODUCTS = """\
 | `groups_per_batch` | `batch_size`, times `rollouts_per_example` |
+| `vllm_importance_sampling_correction` | `importance_sampling_mode`; `false` is `off` |
 | `gradient_accumulation_steps` | `batch_size` = `micro_batch_size` × this × devices, unless set |
 """
 

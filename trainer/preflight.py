@@ -40,6 +40,7 @@ from vf.trainer.processes.launch import (
 from vf.trainer.run.first_prompts import FirstPrompts, measure
 from vf.trainer.run.plan import Plan
 from vf.trainer.settings.config import Config, TrainerArgs
+from vf.trainer.settings.overlap import bounded
 from vf.trainer.watching.trackers import check_trackers
 
 SHARDED_ENGINE = (
@@ -64,6 +65,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         ConfigError: The environment, model, tokenizer, tasks or limits do not fit together, or
             something that the environment needs is missing, such as a container engine.
     """
+    config = bounded(config)
     args = config.args
     check_devices(config)
     check_trackers(args.report_to)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Self
 
@@ -202,13 +203,18 @@ class RLTrainer:
                     self.policy.accumulate(ready)
         groups.sort(key=lambda group: group.number)
         left, shares = batch.shares()
-        passes = [left, *shares[1:], *shares * (self.args.num_iterations - 1)] if shares else []
         with self._clock.part("train"), self.engine.training():
-            for samples in passes:
+            for samples in self._passes(left, shares) if shares else []:
                 if samples:
                     self.policy.accumulate(samples)
                 updates.append(self._finish())
         return groups, updates
+
+    def _passes(self, left: list[Sample], shares: list[list[Sample]]) -> list[list[Sample]]:
+        """Return the samples of each optimizer step, which for the first are what is left."""
+        later = [*shares[1:], *shares * (self.args.num_iterations - 1)]
+        known = iter(self.policy.with_old_logprobs(list(chain(*later))))
+        return [left, *(list(islice(known, len(share))) for share in later)]
 
     def _finish(self) -> UpdateStats:
         """Take an optimizer step."""

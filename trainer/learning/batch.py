@@ -32,6 +32,8 @@ class Sample:
         turn_advantages: If not empty, A by the turn of a token, instead.
         rollout: What the other branches of its rollout have too; None for a rollout of one branch.
         weight: Factor of each trained token's loss; see :func:`weighted`.
+        old_logprobs: If not empty, the trainer's log-probability of each token before the batch's
+            first optimizer step; 0 for those that are not trained.
     """
 
     branch: Branch
@@ -39,6 +41,7 @@ class Sample:
     turn_advantages: tuple[float, ...] = ()
     rollout: str | None = None
     weight: float = 1.0
+    old_logprobs: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.branch)
@@ -59,6 +62,8 @@ class MicroBatch:
         advantages: float32 ``[B, L]``.
         weights: float32 ``[B, 1]``, factors of a sequence's token losses.
         tree: The same tokens, packed; None if the model runs on the rows.
+        old_logprobs: float32 ``[B, L]``, the trainer's before the batch's first optimizer step; 0
+            where there is no loss. None if that is this one, or if nothing asks for them.
     """
 
     input_ids: torch.Tensor
@@ -68,12 +73,13 @@ class MicroBatch:
     advantages: torch.Tensor
     weights: torch.Tensor
     tree: PrefixTree | None = None
+    old_logprobs: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on a device."""
-        names = [entry.name for entry in fields(self) if entry.name != "tree"]
-        moved = {name: getattr(self, name).to(device) for name in names}
-        return replace(self, **moved, tree=self.tree and self.tree.to(device))
+        held = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        moved = {name: each.to(device) for name, each in held.items() if each is not None}
+        return replace(self, **moved)
 
     @property
     def computed(self) -> int:
@@ -245,6 +251,7 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
         sampler_logprobs=torch.zeros(shape),
         advantages=torch.zeros(shape),
         weights=torch.tensor([[sample.weight] for sample in samples]),
+        old_logprobs=torch.zeros(shape) if any(each.old_logprobs for each in samples) else None,
     )
     for row, sample in enumerate(samples):
         branch, length = sample.branch, len(sample)
@@ -257,6 +264,8 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
             batch.advantages[row, :length] = torch.tensor(values)
         else:
             batch.advantages[row, :length] = sample.advantage
+        if batch.old_logprobs is not None:
+            batch.old_logprobs[row, :length] = torch.tensor(sample.old_logprobs)
     # The first token of a sequence has nothing before it to be predicted from.
     batch.loss_mask[:, 0] = False
     return batch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError
@@ -86,14 +85,14 @@ def settle(config: Config, shape: Shape, device: Device) -> tuple[Config, str]:
     """Return the config with what "auto" means here, and how a budget was found, if it was."""
     said = ""
     if config.args.bf16 == "auto":
-        config = _with(config, bf16=device.bf16 or precision() == "bf16")
+        config = config.with_args(bf16=device.bf16 or precision() == "bf16")
     room = int(SHARE * (device.free - _beside(config, shape, device)))
     if config.args.gradient_checkpointing == "auto":
         tight = sum(_trainer(config, shape, device).values()) > room
-        config = _with(config, gradient_checkpointing=tight)
+        config = config.with_args(gradient_checkpointing=tight)
     if config.args.micro_batch_tokens == "auto":
         tokens = largest_budget(shape, config.args, room, _surroundings(config, device))
-        config = _with(config, micro_batch_tokens=tokens)
+        config = config.with_args(micro_batch_tokens=tokens)
         free = size_text(int(room / SHARE))
         said = f"{tokens:,} tokens, found for {SHARE:.0%} of the {free} that are free"
     return config, said
@@ -260,9 +259,3 @@ def _beside(config: Config, shape: Shape, device: Device) -> int:
     if device.cuda and not shares_gpu(config):
         return 0
     return sum(predict_server(shape, config, device.total, cuda=device.cuda).values())
-
-
-def _with(config: Config, **found: Any) -> Config:
-    """Return a config with other ``[trainer.args]``."""
-    args = config.args.model_copy(update=found)
-    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"args": args})})

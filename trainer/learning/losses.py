@@ -2,9 +2,10 @@
 
 All arrays have the shape ``[B, L]``: B sequences, L columns, padded on the right. In the formulas
 q is the sampler's probability of a token, p the learner's, r = p / q = exp(log p − log q), and A
-the advantage; a mean over a sequence is over its trained tokens. Tokens that are not trained have
-loss 0 and gradient 0 whatever stands in the arrays there, infinities included. docs/losses.md has
-the formulas with their sources, and how the token losses are summed.
+the advantage; a mean over a sequence is over its trained tokens. With a correction
+(:mod:`vf.trainer.learning.correction`) r = p / o, with the o that the batch began with. Tokens that
+are not trained have loss 0 and gradient 0 whatever stands in the arrays there, infinities included.
+docs/losses.md has the formulas with their sources, and how the token losses are summed.
 """
 
 from __future__ import annotations
@@ -27,19 +28,30 @@ class LossArrays:
         sampler_logprobs: log q, float32 ``[B, L]``.
         advantages: A, float32 ``[B, L]``.
         loss_mask: bool ``[B, L]``, True for the tokens that are trained.
+        old_logprobs: log o, float32 ``[B, L]``, of the weights that the batch began with, where
+            weights correct for the sampler; else None.
     """
 
     logprobs: torch.Tensor
     sampler_logprobs: torch.Tensor
     advantages: torch.Tensor
     loss_mask: torch.Tensor
+    old_logprobs: torch.Tensor | None = None
 
     @property
     def log_ratio(self) -> torch.Tensor:
-        """log p − log q, float32 ``[B, L]``; 0 where nothing is trained."""
+        """log p − log o, without an o log p − log q, float32 ``[B, L]``; 0 where not trained."""
+        old = self.sampler_logprobs if self.old_logprobs is None else self.old_logprobs
         # Masked before the difference: the gradient of what is thrown away must not be inf · 0.
-        p, q = masked(self.logprobs, self.loss_mask), masked(self.sampler_logprobs, self.loss_mask)
-        return p - q
+        return masked(self.logprobs, self.loss_mask) - masked(old, self.loss_mask)
+
+    @property
+    def log_weights(self) -> torch.Tensor:
+        """log o − log q, float32 ``[B, L]``; 0 where nothing is trained, and without an o."""
+        if self.old_logprobs is None:
+            return torch.zeros_like(self.sampler_logprobs)
+        mask = self.loss_mask
+        return masked(self.old_logprobs, mask) - masked(self.sampler_logprobs, mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +191,7 @@ class Dppo:
 
     Too far: p − q > δ_high where A > 0, or p − q < −δ_low where A < 0 (DPPO with the binary total
     variation, arXiv:2602.04879). The quadratic holds for dropped tokens too, and leads them back.
+    Both are about the distance to the sampler, also where a correction has r = p / o.
 
     Attributes:
         drop_low: δ_low, a probability.
@@ -192,15 +205,16 @@ class Dppo:
 
     def __call__(self, arrays: LossArrays) -> TokenLosses:
         """Return the loss of each token."""
-        mask, advantages, log_ratio = arrays.loss_mask, arrays.advantages, arrays.log_ratio
-        q = masked(arrays.sampler_logprobs, mask).exp()
-        moved = masked(arrays.logprobs, mask).detach().exp() - q
+        mask, advantages = arrays.loss_mask, arrays.advantages
+        log_p, log_q = masked(arrays.logprobs, mask), masked(arrays.sampler_logprobs, mask)
+        moved = log_p.detach().exp() - log_q.exp()
         dropped = ((advantages > 0) & (moved > self.drop_high)) | (
             (advantages < 0) & (moved < -self.drop_low)
         )
         dropped = dropped & mask
-        policy = masked(log_ratio.exp() * advantages, mask & ~dropped)
-        return TokenLosses(masked(self.tau * log_ratio.square() - policy, mask), dropped=dropped)
+        policy = masked(arrays.log_ratio.exp() * advantages, mask & ~dropped)
+        pull = self.tau * (log_p - log_q).square()
+        return TokenLosses(masked(pull - policy, mask), dropped=dropped)
 
 
 def build_loss(args: TrainerArgs) -> LossFn:

@@ -1,20 +1,22 @@
 """What an optimizer step minimises, one micro-batch at a time, and what is seen on the way.
 
-    scale · Σ over trained tokens of w · (loss + β·k3(p ‖ p_ref) − c·H)
+    scale · Σ over trained tokens of w · (v · loss + β·k3(p ‖ p_ref) − c·H)
 
-scale and w are those of the normalisation (:func:`~vf.trainer.learning.batch.weighted`), H is the
-entropy of the learner's distribution. With ``kl_penalty_type = "advantage"`` the KL stands in the
+scale and w are those of the normalisation (:func:`~vf.trainer.learning.batch.weighted`), v is 1 or
+the weight of :class:`~vf.trainer.learning.correction.Correction`, H is the entropy of the learner's
+distribution. With ``kl_penalty_type = "advantage"`` the KL stands in the
 advantages instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from vf.runtime.errors import TrainingError
 from vf.trainer.learning.batch import MicroBatch, Totals
+from vf.trainer.learning.correction import Corrected, Correction
 from vf.trainer.learning.kl import (
     BINS,
     WIDEST,
@@ -29,7 +31,10 @@ from vf.trainer.learning.losses import LossArrays, TokenLosses, build_loss, mask
 from vf.trainer.settings.config import TrainerArgs
 
 # What is summed over trained tokens, in this order; the histogram of log ratios follows.
-_SUMS = ("loss", "k1", "k2", "k3", "entropy", "clipped", "dropped", "reference_k1", "reference_k3")
+_SUMS = (
+    *("loss", "k1", "k2", "k3", "entropy", "clipped", "dropped", "reference_k1", "reference_k3"),
+    *("weight", "bounded", "old_k1", "old_k3"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,12 @@ class UpdateStats:
         drop_fraction: Share of the tokens whose policy gradient was dropped.
         kl_reference_v1: mean(log q − log p_ref), in nats; 0 without a reference.
         kl_reference_v3: Mean k3 estimate of KL(learner ‖ reference), in nats; 0 without one.
+        importance_weight: Mean weight that corrects for the sampler, once it is bounded; 1 without
+            a correction.
+        bounded_fraction: Share of the tokens whose weight was truncated or masked.
+        kl_old_v1: mean(log q − log o), in nats, o being the trainer's probability before the
+            batch's first optimizer step; 0 without a correction.
+        kl_old_v3: Mean k3 estimate of KL(sampler ‖ the same), in nats.
         tokens: Trained tokens.
         processed_tokens: All tokens of the samples, without padding.
         computed_tokens: Tokens that went through the model: padding counts, a prefix that samples
@@ -77,6 +88,10 @@ class UpdateStats:
     drop_fraction: float
     kl_reference_v1: float
     kl_reference_v3: float
+    importance_weight: float
+    bounded_fraction: float
+    kl_old_v1: float
+    kl_old_v3: float
     tokens: int
     processed_tokens: int
     computed_tokens: int
@@ -98,6 +113,7 @@ class Objective:
     def __init__(self, args: TrainerArgs) -> None:
         self._args = args
         self._loss_fn = build_loss(args)
+        self._correction = Correction.of(args)
 
     def empty_sums(self) -> torch.Tensor:
         """Return the sums over no tokens, float64 ``[S]``, on the CPU."""
@@ -133,15 +149,22 @@ class Objective:
             coef, discount = args.kl_penalty_coef, args.kl_discount_factor
             advantages = advantages + shaped_advantages(gaps, mask, mean_gap, coef, discount)
         arrays = LossArrays(_spread(logprobs, mask), batch.sampler_logprobs, advantages, mask)
+        if self._correction is not None:
+            # Before the first optimizer step, the learner still is what the batch began with.
+            old = arrays.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
+            arrays = replace(arrays, old_logprobs=old)
         token_losses = self._token_losses(arrays)
-        values = token_losses.values
+        values, correction = token_losses.values, None
+        if self._correction is not None:
+            correction = self._correction(arrays.log_weights, mask)
+            values = correction.weights * values
         if reference is not None and args.kl_penalty_type == "loss":
             values = values + args.kl_penalty_coef * _spread(k3(logprobs, reference), mask)
         if args.entropy_coef:
             values = values - args.entropy_coef * _spread(entropy, mask)
         loss = (values * batch.weights).sum()
         with torch.no_grad():
-            sums = self._sums(batch, token_losses, loss, logprobs, entropy, reference)
+            sums = self._sums(arrays, token_losses, loss, entropy, reference, correction)
         return loss, sums
 
     def stats(self, sums: torch.Tensor, factor: float, norm: float, totals: Totals) -> UpdateStats:
@@ -176,6 +199,10 @@ class Objective:
             drop_fraction=mean["dropped"],
             kl_reference_v1=mean["reference_k1"],
             kl_reference_v3=mean["reference_k3"],
+            importance_weight=mean["weight"],
+            bounded_fraction=mean["bounded"],
+            kl_old_v1=mean["old_k1"],
+            kl_old_v3=mean["old_k3"],
             tokens=tokens,
             processed_tokens=totals.processed,
             computed_tokens=totals.computed,
@@ -221,20 +248,21 @@ class Objective:
 
     def _sums(
         self,
-        batch: MicroBatch,
+        arrays: LossArrays,
         losses: TokenLosses,
         loss: torch.Tensor,
-        logprobs: torch.Tensor,
         entropy: torch.Tensor,
         reference: torch.Tensor | None,
+        correction: Corrected | None,
     ) -> torch.Tensor:
-        p, q = logprobs.double(), batch.sampler_logprobs[batch.loss_mask].double()
+        mask = arrays.loss_mask
+        p, q = arrays.logprobs[mask].double(), arrays.sampler_logprobs[mask].double()
         # A single wild ratio must show in the monitors, and not overflow them.
         near = q + (p - q).clamp(-WIDEST, WIDEST)
         zero = loss.double() * 0.0
         sums = [loss.double(), k1(q, p).sum(), k2(q, p).sum(), k3(q, near).sum(), entropy.sum()]
         sums += [
-            zero if held is None else (held & batch.loss_mask).sum()
+            zero if held is None else (held & mask).sum()
             for held in (losses.clipped, losses.dropped)
         ]
         if reference is None:
@@ -243,6 +271,13 @@ class Objective:
             ref = reference.double()
             close = p + (ref - p).clamp(-WIDEST, WIDEST)
             sums += [k1(q, ref).sum(), k3(p, close).sum()]
+        if correction is None:
+            sums += [mask.sum(), zero, zero, zero]
+        else:
+            gap = arrays.log_weights[mask].double()
+            old = q + gap.clamp(-WIDEST, WIDEST)
+            sums += [correction.weights[mask].sum(), correction.bounded.sum()]
+            sums += [-gap.sum(), k3(q, old).sum()]
         head = torch.stack([value.double() for value in sums]).cpu()
         return torch.cat([head, histogram(p - q)])
 

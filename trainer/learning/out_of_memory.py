@@ -38,7 +38,8 @@ class Work:
 
     Attributes:
         batch: It.
-        reference: log p_ref of its trained tokens, float32 ``[N]``, once it is known.
+        reference: log p_ref of its trained tokens, float32 ``[N]``, once it is known; or log p,
+            where the policy itself is asked before its first optimizer step.
         mean_gap: mean(log q − log p_ref) over the whole step, in nats.
     """
 
@@ -190,5 +191,14 @@ def unpack(batch: MicroBatch) -> list[Sample]:
             [0] * length,
         )
         advantages = tuple(batch.advantages[row, :length].tolist())
-        samples.append(Sample(branch, 0.0, advantages, weight=float(batch.weights[row])))
+        old = batch.old_logprobs
+        samples.append(
+            Sample(
+                branch,
+                0.0,
+                advantages,
+                weight=float(batch.weights[row]),
+                old_logprobs=() if old is None else tuple(old[row, :length].tolist()),
+            )
+        )
     return samples

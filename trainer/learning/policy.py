@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -15,16 +16,18 @@ from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
 from vf.trainer.learning.building import build_model, build_optimizer, check_moments
+from vf.trainer.learning.correction import Correction
 from vf.trainer.learning.dropout import disable_dropout, has_dropout, modes_of_training
 from vf.trainer.learning.forward import Forward
 from vf.trainer.learning.learning_rate import Course
 from vf.trainer.learning.memory import CEILING
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
+from vf.trainer.learning.old_logprobs import Known, attach, by_tokens
 from vf.trainer.learning.out_of_memory import KNOBS, Budget, Shortage, Work, attempt
 from vf.trainer.learning.packing import share_out
 from vf.trainer.learning.precision import allow_tf32, compute_dtype, exact_ends
 from vf.trainer.learning.quantized import check_quantized
-from vf.trainer.learning.ranks import Accumulate, Finish, Ranks, together
+from vf.trainer.learning.ranks import Accumulate, Finish, Ranks, Together, together
 from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference, State
 from vf.trainer.learning.self_test import choose_forward
 from vf.trainer.learning.too_long import fit
@@ -145,15 +148,9 @@ class Policy:
         args, count = self.args, self.ranks.count
         samples, too_long = fit(samples, args)
         seeds = torch.randint(2**62, (count,)).tolist() if count > 1 else [0]
-        packed = self.forward.how != "padded"
-        share = packed and self._share
-        batches = [
-            self.budget.pack(part, packed=packed, share=share)
-            for part in share_out(weighted(samples, args), self._loads, share=share)
-        ]
+        batches, rounds = self._share_out(weighted(samples, args), self._loads)
         computed = sum(batch.computed for part in batches for batch in part)
         totals = replace(Totals.of(samples), computed=computed, too_long=too_long)
-        rounds = max(map(len, batches)) if self.sharding.together else 0
         parts = [
             Accumulate(part, totals, seed, rounds)
             for part, seed in zip(batches, seeds, strict=True)
@@ -161,6 +158,42 @@ class Policy:
         self.ranks.tell(parts)
         self.add_gradient(parts[0])
         self.ranks.joined()
+
+    def _share_out(
+        self, samples: Sequence[Sample], loads: list[int]
+    ) -> tuple[list[list[MicroBatch]], int]:
+        """Return each rank's micro-batches, and the passes that all make, if they must together."""
+        packed = self.forward.how != "padded"
+        share = packed and self._share
+        batches = [
+            self.budget.pack(part, packed=packed, share=share)
+            for part in share_out(samples, loads, share=share)
+        ]
+        return batches, max(map(len, batches)) if self.sharding.together else 0
+
+    def with_old_logprobs(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Return samples that know their log-probabilities with the weights as they are now.
+
+        Without ``importance_sampling_mode`` nothing asks for them, and samples stay as they are.
+        Call it before a batch's first optimizer step, with what is trained on after it.
+
+        Raises:
+            TrainingError: A sample is too long and refused, memory ran out twice, or another
+                trainer process is gone.
+        """
+        if Correction.of(self.args) is None or not samples:
+            return list(samples)
+        fitting, _ = fit(list({id(each): each for each in samples}.values()), self.args)
+        batches, rounds = self._share_out(fitting, [0] * self.ranks.count)
+        self.ranks.tell([Together("old_logprobs", (part, rounds)) for part in batches])
+        found = self.old_logprobs(batches[0], rounds)
+        self.ranks.joined()
+        return attach(samples, found)
+
+    def old_logprobs(self, batches: list[MicroBatch], rounds: int) -> Known:
+        """Do this rank's part of :meth:`with_old_logprobs`; rank 0 gets what all have found."""
+        work = self._asked(batches, rounds, self.forward, "forward")
+        return dict(ChainMap(*self.ranks.gathered(by_tokens(work))))
 
     def finish(self) -> UpdateStats:
         """Take the optimizer step with the gradient of what was accumulated.
@@ -279,16 +312,10 @@ class Policy:
 
     def _ask_reference(self, part: Accumulate) -> list[Work]:
         """Return micro-batches with log p_ref of their trained tokens."""
-        share = self._share
-        work = self.budget.cut(map(Work, part.batches), share=share)
         if self.reference is None:
-            return work
-        with torch.no_grad(), self.reference.active(), self._reference_forward.active():
-            while shortage := attempt(work, self._ask):
-                self._give_up_if_sharded(shortage)
-                work = self.budget.halve(work, shortage, share=share)
-            for _ in range(part.rounds - len(work)):
-                self._reference_forward(self._idle(), self.args.temperature)
+            return self.budget.cut(map(Work, part.batches), share=self._share)
+        with self.reference.active():
+            work = self._asked(part.batches, part.rounds, self._reference_forward, "reference")
         gap = torch.zeros(1, dtype=torch.float64)
         for each in work:
             if each.reference is not None:
@@ -300,11 +327,25 @@ class Policy:
             each.mean_gap = float(gap) / max(part.totals.tokens, 1)
         return work
 
-    def _ask(self, work: Work) -> None:
-        if work.reference is None:
-            batch = work.batch.to(self.accelerator.device)
-            with self.phase("reference", batch):
-                work.reference, _ = self._reference_forward(batch, self.args.temperature)
+    def _asked(
+        self, batches: Sequence[MicroBatch], rounds: int, forward: Forward, phase: str
+    ) -> list[Work]:
+        """Return micro-batches with log-probabilities of their trained tokens, of any model."""
+
+        def ask(work: Work) -> None:
+            if work.reference is None:
+                batch = work.batch.to(self.accelerator.device)
+                with self.phase(phase, batch):
+                    work.reference, _ = forward(batch, self.args.temperature)
+
+        work = self.budget.cut(map(Work, batches), share=self._share)
+        with torch.no_grad(), forward.active():
+            while shortage := attempt(work, ask):
+                self._give_up_if_sharded(shortage)
+                work = self.budget.halve(work, shortage, share=self._share)
+            for _ in range(rounds - len(work)):
+                forward(self._idle(), self.args.temperature)
+        return work
 
     def _update_reference(self) -> None:
         every = self.args.reference_update_steps

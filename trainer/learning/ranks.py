@@ -279,6 +279,19 @@ class Ranks:
             dist.all_reduce(totals)
         sums.copy_(totals)
 
+    def gathered(self, value: Value) -> list[Value]:
+        """Return what each rank has, on rank 0; on the others nothing.
+
+        Raises:
+            TrainingError: A rank is gone.
+        """
+        if self.count == 1:
+            return [value]
+        found: list[Any] | None = [None] * self.count if self.rank == 0 else None
+        with _all_there():
+            dist.gather_object(value, found, dst=0, group=self._commands)
+        return found or []
+
     def add_up(self, parameters: Sequence[torch.Tensor], sums: torch.Tensor) -> None:
         """Replace gradients and statistics by their sums over the ranks.
 

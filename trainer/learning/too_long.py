@@ -50,7 +50,8 @@ def fit(samples: Sequence[Sample], args: TrainerArgs) -> tuple[list[Sample], int
         elif args.long_sequences == "truncate":
             branch = sample.branch
             cut = {entry.name: getattr(branch, entry.name)[:limit] for entry in fields(branch)}
-            short = replace(sample, branch=Branch(**cut))
+            old = sample.old_logprobs[:limit]
+            short = replace(sample, branch=Branch(**cut), old_logprobs=old)
             if sequence_tokens(short):
                 kept.append(short)
     return kept, len(long)

@@ -165,6 +165,7 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
                     f"{', '.join(set_here)} is set, but only loss_fn = {known} reads it; "
                     f"here loss_fn = {self.loss_fn!r}"
                 )
+        self._check_correction(changed)
         if self.loss_fn == "custom" and self.import_path is None:
             raise ValueError(
                 "loss_fn = 'custom' needs import_path = 'package.module:function' (or "
@@ -178,6 +179,20 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
         if self.fixed_length is not None and self.loss_normalisation != "fixed":
             raise ValueError(
                 "fixed_length is set, but only loss_normalisation = 'fixed' reads it; remove one"
+            )
+
+    def _check_correction(self, changed: set[str]) -> None:
+        mode = self.importance_sampling_mode
+        clips = {"importance_sampling_clip_max", "importance_sampling_clip_min"}
+        if mode == "off" and (named := sorted(changed & clips)):
+            raise ValueError(
+                f"{', '.join(named)} is set, but importance_sampling_mode = 'off' weighs nothing; "
+                "remove one"
+            )
+        if "importance_sampling_clip_min" in changed and not (mode or "").endswith("_mask"):
+            raise ValueError(
+                "importance_sampling_clip_min is set, but only importance_sampling_mode = "
+                "'token_mask' or 'sequence_mask' reads it; set one of them, or remove it"
             )
 
     def _check_credit(self, changed: set[str]) -> None:
@@ -267,6 +282,11 @@ class Config(Strict):
     def args(self) -> TrainerArgs:
         """``[trainer.args]``, for short."""
         return self.trainer.args
+
+    def with_args(self, **found: Any) -> Self:
+        """Return a copy with other ``[trainer.args]``, which are not checked again."""
+        args = self.args.model_copy(update=found)
+        return self.model_copy(update={"trainer": self.trainer.model_copy(update={"args": args})})
 
     @model_validator(mode="after")
     def _serves_what_is_trained(self) -> Self:

@@ -27,9 +27,19 @@ SYNONYMS = {
     "num_generations": "rollouts_per_example",
     "per_device_train_batch_size": "micro_batch_size",
     "rank": "lora_rank",
+    "rollout_is": "importance_sampling_mode",
+    "rollout_is_threshold": "importance_sampling_clip_max",
+    "tis_clip": "importance_sampling_clip_max",
+    "vllm_importance_sampling_cap": "importance_sampling_clip_max",
+    "vllm_importance_sampling_clip_max": "importance_sampling_clip_max",
+    "vllm_importance_sampling_clip_min": "importance_sampling_clip_min",
+    "vllm_importance_sampling_mode": "importance_sampling_mode",
 }
 # What others call a setting's value.
-VALUES = {"advantage": {"leave_one_out": "rloo", "grpo": "mean_std"}}
+VALUES = {
+    "advantage": {"leave_one_out": "rloo", "grpo": "mean_std"},
+    "importance_sampling_mode": {"token": "token_truncate", "sequence": "sequence_truncate"},
+}
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list[str]]:
@@ -160,7 +170,21 @@ def _translate(raw: dict[str, Any]) -> list[str]:
                 f"trainer.args.{key} = {value!r} is called {names[value]!r} here; it was "
                 "understood as that"
             )
-    return notes + _multiply(args, raw["trainer"].get("gpus"))
+    return notes + _switch(args) + _multiply(args, raw["trainer"].get("gpus"))
+
+
+def _switch(args: dict[str, Any]) -> list[str]:
+    """Replace TRL's switch for what is a mode here, and say so."""
+    theirs, ours = "vllm_importance_sampling_correction", "importance_sampling_mode"
+    if not isinstance(args.get(theirs), bool):
+        return []
+    if args.pop(theirs):
+        mode = args.setdefault(ours, "sequence_mask")  # TRL's own default
+    else:
+        mode = args[ours] = "off"
+        args.pop("importance_sampling_clip_max", None)
+        args.pop("importance_sampling_clip_min", None)
+    return [f"trainer.args.{theirs} was understood as {ours} = {mode!r}"]
 
 
 def _multiply(args: dict[str, Any], gpus: Any) -> list[str]:

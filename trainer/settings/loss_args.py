@@ -15,6 +15,9 @@ from vf.runtime.errors import did_you_mean
 from vf.trainer.settings.shared import NotNegative, Share
 
 LossName = Literal["importance_sampling", "ppo", "cispo", "dro", "gspo", "dppo", "custom"]
+CorrectionMode = Literal[
+    "off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
+]
 AdvantageKind = Literal["mean", "mean_std", "rloo", "max_rl"]
 
 _REINFORCE = 'loss_fn = "importance_sampling", loss_normalisation = "fixed"'
@@ -65,6 +68,16 @@ class LossArgs(BaseModel):
     """`dppo`: weight of (log p - log q)²."""
     import_path: str | None = None
     """`custom`: `package.module:function` or `file.py:function` of the loss."""
+    importance_sampling_mode: CorrectionMode | None = None
+    """Weight of a token for what separates the engine from the trainer, apart from the loss' own
+    ratio, which is then to the weights that the batch began with: truncated or masked, of tokens or
+    of sequences. By default `token_truncate` where generation runs ahead of training, unless the
+    loss bounds its ratio itself (`cispo`), has none (`dro`) or is your own; else `off`."""
+    importance_sampling_clip_max: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.0
+    """`importance_sampling_mode`: largest weight; what is above is truncated to it, or masked."""
+    importance_sampling_clip_min: Annotated[float, Field(ge=0, le=1)] | None = None
+    """`token_mask`, `sequence_mask`: smallest weight that is not masked; by default
+    1 / importance_sampling_clip_max."""
     entropy_coef: NotNegative = 0.0
     """Weight of the entropy bonus; 0 gives none."""
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from vf.inference.settings import VllmSettings
 from vf.trainer.settings.config import Config
 
+# Losses whose ratio no engine makes large: it is bounded, there is none, or it is the user's own.
+_OWN_BOUNDS = ("cispo", "dro", "custom")
+
 
 def generates_meanwhile(config: Config) -> bool:
     """Return whether the engine can generate while the model is trained.
@@ -30,3 +33,17 @@ def steps_ahead(config: Config) -> int:
     """
     wanted = config.args.max_steps_off_policy
     return int(generates_meanwhile(config)) if wanted is None else wanted
+
+
+def bounded(config: Config) -> Config:
+    """Return the config with bounded weights for tokens of older weights, unless it says otherwise.
+
+    Where generation runs ahead of training, the ratio of learner and sampler has no bound, and a
+    single token could carry a step.
+    """
+    args = config.args
+    if args.importance_sampling_mode is not None or args.loss_fn in _OWN_BOUNDS:
+        return config
+    if not steps_ahead(config):
+        return config
+    return config.with_args(importance_sampling_mode="token_truncate")

@@ -37,7 +37,11 @@ def step_metrics(
         **rollout_metrics(groups),
         **signal_metrics(groups, step - 1, seconds),
         **shaping_metrics(groups, args),
-        **update_metrics(updates, reference=bool(args.kl_penalty_coef)),
+        **update_metrics(
+            updates,
+            reference=bool(args.kl_penalty_coef),
+            corrected=args.importance_sampling_mode not in (None, "off"),
+        ),
         **{f"time/{name}": value for name, value in times.items()},
     }
     metrics["tokens_per_s/generate"] = metrics.get("tokens/sampled", 0.0) / seconds
@@ -180,7 +184,9 @@ def _components(scores: Sequence[Score], kind: str) -> dict[str, list[float]]:
     return found
 
 
-def update_metrics(updates: Sequence[UpdateStats], *, reference: bool = False) -> Metrics:
+def update_metrics(
+    updates: Sequence[UpdateStats], *, reference: bool = False, corrected: bool = False
+) -> Metrics:
     """Return the training side, token-weighted over a step's optimizer steps.
 
     The outer quantiles of the importance ratio are those of the optimizer step where it is widest.
@@ -189,6 +195,7 @@ def update_metrics(updates: Sequence[UpdateStats], *, reference: bool = False) -
     Args:
         updates: What the optimizer steps did.
         reference: Whether there is a reference model to tell the distance from.
+        corrected: Whether weights correct for the sampler.
     """
     every, updates = updates, [update for update in updates if not update.skipped]
     tokens = sum(update.tokens for update in updates)
@@ -222,4 +229,9 @@ def update_metrics(updates: Sequence[UpdateStats], *, reference: bool = False) -
     if reference:
         out["kl_reference_v1"] = mean([update.kl_reference_v1 for update in updates])
         out["kl_reference_v3"] = mean([update.kl_reference_v3 for update in updates])
+    if corrected:
+        out["importance_weight/mean"] = mean([update.importance_weight for update in updates])
+        out["bounded_fraction"] = mean([update.bounded_fraction for update in updates])
+        out["kl_sample_old_v1"] = mean([update.kl_old_v1 for update in updates])
+        out["kl_sample_old_v3"] = mean([update.kl_old_v3 for update in updates])
     return out

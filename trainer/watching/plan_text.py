@@ -48,6 +48,8 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         if ahead
         else "exactly on-policy: a step's rollouts begin with its weights"
     ) + (", which takes groups as they finish" if streams(config) else "")
+    if (mode := args.importance_sampling_mode) not in (None, "off"):
+        order += f"; importance weights: {mode} at {args.importance_sampling_clip_max:g}"
     hint = advice(args, plan.hidden_size)
     budget = [("micro-batch", plan.budget)] if plan.budget else []
     return [

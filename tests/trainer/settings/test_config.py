@@ -19,6 +19,7 @@ from vf.trainer.run import run_folder
 from vf.trainer.run.run_folder import RunFolder, choose_folder, make_folder
 from vf.trainer.settings.config import EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import load_config, parse_config
+from vf.trainer.settings.overlap import bounded
 from vf.trainer.settings.write_config import to_toml
 
 REPOSITORY = Path(__file__).parents[3]
@@ -101,6 +102,15 @@ def test_a_wrong_table_is_named(raw: dict[str, Any], said: str) -> None:
         ({"loss_fn": "custom"}, "loss_fn = 'custom' needs import_path"),
         ({"fixed_length": 9}, "only loss_normalisation = 'fixed' reads it"),
         ({"kl_penalty_coef": 0.1, "use_lora": False}, "kl_penalty_coef = 0.1 without a reference"),
+        (
+            {"importance_sampling_mode": "off", "importance_sampling_clip_max": 3.0},
+            "importance_sampling_clip_max is set, but importance_sampling_mode = 'off'",
+        ),
+        (
+            {"importance_sampling_mode": "token_truncate", "importance_sampling_clip_min": 0.1},
+            "only importance_sampling_mode = 'token_mask' or 'sequence_mask' reads it",
+        ),
+        ({"importance_sampling_clip_max": 0.5}, "trainer.args.importance_sampling_clip_max = 0.5"),
         ({"reference_model": "tiny"}, "reference_model is set, but kl_penalty_coef = 0"),
         ({"kl_penalty_coef": 0.1, "kl_discount_factor": 0.5}, "only kl_penalty_type = 'advantage'"),
         (
@@ -185,6 +195,25 @@ def test_synonyms_are_understood_and_said() -> None:
             "batch_size = 24 rollouts (micro_batch_size = 4 × 6 passes × 1 devices)",
         ),
         ({"batch_size": 32, "gradient_accumulation_steps": 6}, {"batch_size": 32}, "was left out"),
+        (
+            {"rollout_is": "token", "rollout_is_threshold": 3.0},
+            {"importance_sampling_mode": "token_truncate", "importance_sampling_clip_max": 3.0},
+            "importance_sampling_mode = 'token' is called 'token_truncate' here",
+        ),
+        (
+            {"vllm_importance_sampling_correction": True, "vllm_importance_sampling_cap": 3.0},
+            {"importance_sampling_mode": "sequence_mask", "importance_sampling_clip_max": 3.0},
+            "was understood as importance_sampling_mode = 'sequence_mask'",
+        ),
+        (
+            {
+                "vllm_importance_sampling_correction": False,
+                "vllm_importance_sampling_mode": "token_mask",
+                "vllm_importance_sampling_clip_max": 3.0,
+            },
+            {"importance_sampling_mode": "off"},
+            "was understood as importance_sampling_mode = 'off'",
+        ),
     ],
 )
 def test_names_that_people_bring_along(
@@ -200,6 +229,33 @@ def write(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "run.toml"
     path.write_text(text)
     return path
+
+
+@pytest.mark.parametrize(
+    ("engine", "args", "mode"),
+    [
+        ("vllm", {}, "token_truncate"),
+        ("vllm", {"loss_fn": "ppo"}, "token_truncate"),
+        ("vllm", {"max_steps_off_policy": 0}, None),
+        ("vllm", {"importance_sampling_mode": "off"}, "off"),
+        ("vllm", {"importance_sampling_mode": "sequence_mask"}, "sequence_mask"),
+        ("vllm", {"loss_fn": "cispo"}, None),
+        ("embedded", {}, None),
+        ("embedded", {"max_steps_off_policy": 2}, "token_truncate"),
+    ],
+)
+def test_where_generation_runs_ahead_weights_are_bounded(
+    engine: str, args: dict[str, Any], mode: str | None
+) -> None:
+    raw = {
+        "model": "tiny",
+        "env": {"id": "x"},
+        "inference": {"engine": engine},
+        "trainer": {"args": args},
+    }
+    found = bounded(parse_config(raw)[0])
+    assert found.args.importance_sampling_mode == mode
+    assert found.args.importance_sampling_clip_max == 2.0
 
 
 def test_overrides(tmp_path: Path) -> None:

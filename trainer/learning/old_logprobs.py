@@ -1,0 +1,48 @@
+"""The trainer's own log-probabilities from before a batch's first optimizer step.
+
+They are computed on micro-batches, which reorder samples and are shared out over ranks, and find
+their way back by the tokens that they are of: equal tokens have equal log-probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from vf.trainer.learning.batch import Sample
+from vf.trainer.learning.out_of_memory import Work
+
+# Token ids, and which of them are trained but for the first, which nothing predicts.
+Tokens = tuple[tuple[int, ...], tuple[bool, ...]]
+Known = dict[Tokens, tuple[float, ...]]
+
+
+def by_tokens(work: Iterable[Work]) -> Known:
+    """Return what a pass without gradient found for each row; 0 for tokens that are not trained."""
+    known: Known = {}
+    for each in work:
+        batch, mask = each.batch, each.batch.loss_mask
+        if each.reference is None:
+            continue
+        spread = torch.zeros(mask.shape).masked_scatter(mask, each.reference.float().cpu())
+        for row, length in enumerate(batch.attention_mask.sum(1).tolist()):
+            ids, trained = batch.input_ids[row, :length], mask[row, 1:length]
+            tokens = tuple(ids.tolist()), tuple(trained.tolist())
+            known[tokens] = tuple(spread[row, :length].tolist())
+    return known
+
+
+def attach(samples: Sequence[Sample], known: Mapping[Tokens, tuple[float, ...]]) -> list[Sample]:
+    """Return samples with their log-probabilities; those of none stay as they are.
+
+    A sample that will be cut to its first tokens has those of these.
+    """
+    limit = max((len(ids) for ids, _ in known), default=0)
+    done = []
+    for sample in samples:
+        ids, mask = sample.branch.token_ids[:limit], sample.branch.loss_mask[1:limit]
+        found = known.get((tuple(ids), tuple(map(bool, mask))), sample.old_logprobs)
+        done.append(replace(sample, old_logprobs=found))
+    return done
