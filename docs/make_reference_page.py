@@ -68,7 +68,7 @@ GROUPS = {
     ],
     "KL against a reference": [
         *("kl_penalty_coef", "kl_penalty_type", "kl_discount_factor"),
-        *("reference_model", "reference_update_steps"),
+        *("reference_model", "reference_update_steps", "reference_update_rate"),
     ],
     "Rollouts and training at once": [
         *("max_concurrent", "max_steps_off_policy", "stream_minibatches", "oversample"),

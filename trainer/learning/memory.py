@@ -155,7 +155,9 @@ def predict(
     - ``gradients``: 4·t; over n where they are shared; none with ``adamw_offload``.
     - ``optimizer``: Adam's two moments, 8·t, or 2·t and their scales with ``adamw_8bit``; over n
       where they are shared; none with ``adamw_offload``.
-    - ``reference``: w·parameters, if ``reference_model`` is set; over n as the weights are.
+    - ``reference``: w·parameters, or 4·parameters with a ``reference_update_rate`` below 1, if
+      ``reference_model`` is set; over n as the weights are.
+    - ``reference adapter``: an adapter that follows, w·t, or 4·t for an average.
     - ``gathered``: where weights are shared, see :func:`gathered`.
     - ``key-value cache``: of the embedded engine, w·2·K·layers for each of its tokens.
     - What lives for a while only, at the worst time. In a backward pass, ``activations``
@@ -181,19 +183,22 @@ def predict(
         "optimizer": offload or sharing.moments_on_host,
         "reference": False,
     }
+    averaged = FLOAT32 if args.reference_update_rate < 1.0 else computed_width(args)
+    copied = args.reference_update_steps is not None and args.reference_model is None
     moment = EIGHT_BITS if args.optim == "adamw_8bit" else FLOAT32
     whole = sharing.stage >= SHARED_FROM["weights"]
     lasting = {
         "weights": weights(shape, args, shared=whole),
         "gradients": FLOAT32 * trained,
         "optimizer": int(2 * moment * trained),
-        "reference": computed_width(args) * shape.parameters if args.reference_model else 0,
+        "reference": averaged * shape.parameters if args.reference_model else 0,
     }
     found = {
         name: 0 if on_host[name] else size // sharing.over(SHARED_FROM[name])
         for name, size in lasting.items()
     }
     found |= {
+        "reference adapter": averaged * trained * copied,
         "gathered": gathered(shape, args) if whole else 0,
         "key-value cache": cached_tokens(args, around.requests) * cached_per_token(shape, args),
     }

@@ -100,10 +100,10 @@ class Policy:
         allow_tf32(device, args, model, self._reference_forward.model)
 
     def _build_reference(self) -> Reference:
-        args, mine = self.args, self.model
+        args, rate = self.args, self.args.reference_update_rate
         if args.reference_model is None:
-            return AdapterReference(mine, self.sharding)
-        dtype = compute_dtype(args)
+            return AdapterReference(self.model, self.sharding, rate)
+        dtype = torch.float32 if rate < 1.0 else compute_dtype(args)
         model = load_module(args.reference_model, dtype, "trainer.args.reference_model")
         fix_rotary(model, args.max_seq_len)
         disable_dropout(model)
@@ -111,7 +111,9 @@ class Policy:
             exact_ends(model)
         self.sharding.spread(model, self.accelerator.device, trained=False)
         follows = args.reference_update_steps is not None
-        reference = FrozenReference(model, mine, self.sharding, follows=follows)
+        reference = FrozenReference(
+            model, self.model, self.sharding, rate=rate if follows else None
+        )
         self._reference_forward = self._choose_forward(model)
         return reference
 

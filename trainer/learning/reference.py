@@ -1,4 +1,9 @@
-"""The reference that a KL penalty measures against: who it is, and how it is kept."""
+"""The reference that a KL penalty measures against: who it is, and how it follows the policy.
+
+Every so many optimizer steps a reference may move towards the policy, ref ← α·policy + (1 − α)·ref:
+with α = 1 it becomes the policy, with less it is an exponential moving average of its weights
+(TR-DPO's hard and soft update, Gorbatovski et al. 2024, arXiv:2404.09656, section 3.2).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ class Reference(Protocol):
         ...
 
     def follow(self) -> None:
-        """Become the policy as it is now."""
+        """Move towards the policy as it is now."""
         ...
 
     def state(self) -> State | None:
@@ -37,17 +42,22 @@ class Reference(Protocol):
 class AdapterReference:
     """The policy's own model: without its adapter, or with an earlier one in its place.
 
-    There is no second copy of the model.
+    There is no second copy of the model. An average is of the adapter's matrices, and is kept in
+    float32. It begins with those of before training, whose product is 0: with the base model.
 
     Args:
         model: The module with the adapter.
         sharding: How the trainer processes hold it.
+        rate: α.
     """
 
-    def __init__(self, model: Any, sharding: Copies) -> None:
+    def __init__(self, model: Any, sharding: Copies, rate: float = 1.0) -> None:
         self._model = model
         self._sharding = sharding
+        self._rate = rate
         self._adapter: State | None = None  # of the reference; None is none
+        if rate < 1.0:
+            self._adapter = self._precise_copy()
 
     @contextmanager
     def active(self) -> Iterator[Any]:
@@ -64,8 +74,15 @@ class AdapterReference:
             self._put(mine)
 
     def follow(self) -> None:
-        """Keep a copy of the adapter as it is now."""
-        self._adapter = self._trained_copy()
+        """Keep a copy of the adapter as it is now, or average it into the one that is kept."""
+        if self._rate == 1.0 or self._adapter is None:
+            self._adapter = self._trained_copy()
+            return
+        now = self._precise_copy()
+        # Not in place: a checkpoint may still be writing the tensors that were there.
+        self._adapter = {
+            name: mine.lerp(now[name], self._rate) for name, mine in self._adapter.items()
+        }
 
     def state(self) -> State | None:
         """Return the reference's adapter, on the CPU."""
@@ -76,10 +93,13 @@ class AdapterReference:
     def load_state(self, state: Mapping[str, torch.Tensor] | None) -> None:
         """Take an adapter back; see :class:`Reference`."""
         if state is None:
-            self._adapter = None
-            return
+            if self._rate == 1.0:
+                self._adapter = None
+            return  # an average still is what it began with
         device = next(self._model.parameters()).device
         self._adapter = {name: tensor.to(device) for name, tensor in state.items()}
+        if self._rate < 1.0:
+            self._adapter = _precise(self._adapter)
 
     def _trained_copy(self) -> State:
         return {
@@ -87,6 +107,9 @@ class AdapterReference:
             for name, parameter in self._model.named_parameters()
             if parameter.requires_grad
         }
+
+    def _precise_copy(self) -> State:
+        return _precise(self._trained_copy())
 
     def _put(self, adapter: Mapping[str, torch.Tensor]) -> None:
         for name, parameter in self._model.named_parameters():
@@ -100,14 +123,16 @@ class FrozenReference:
     Args:
         model: The reference.
         policy: The module that it follows, if it ever does.
-        follows: Whether it does.
+        rate: α, if it does; in bfloat16 an average would lose its small steps.
         sharding: How the trainer processes hold the two.
 
     Raises:
         ConfigError: Their vocabularies differ, or it is to follow a model of another shape.
     """
 
-    def __init__(self, model: Any, policy: Any, sharding: Copies, *, follows: bool) -> None:
+    def __init__(
+        self, model: Any, policy: Any, sharding: Copies, *, rate: float | None = None
+    ) -> None:
         theirs = model.config.get_text_config().vocab_size
         ours = policy.config.get_text_config().vocab_size
         if theirs != ours:
@@ -115,14 +140,14 @@ class FrozenReference:
                 f"trainer.args.reference_model has a vocabulary of {theirs} tokens, and model one "
                 f"of {ours}; they must share their tokenizer"
             )
-        if follows and _shapes(model, sharding) != _shapes(policy, sharding):
+        if rate is not None and _shapes(model, sharding) != _shapes(policy, sharding):
             raise ConfigError(
                 "trainer.args.reference_update_steps: the reference_model is of another shape than "
                 "model and cannot become it; name the same one"
             )
         self._model = model.requires_grad_(False).eval()
         self._policy = policy
-        self._follows = follows
+        self._rate = rate
         self._sharding = sharding
 
     @contextmanager
@@ -131,14 +156,19 @@ class FrozenReference:
         yield self._model
 
     def follow(self) -> None:
-        """Copy the policy's weights."""
-        theirs = self._policy.state_dict(keep_vars=True)
+        """Take the policy's weights, or average them into its own."""
+        theirs, whole = self._policy.state_dict(keep_vars=True), self._sharding.whole
+        rate = 1.0 if self._rate is None else self._rate
         for name, tensor in self._model.state_dict(keep_vars=True).items():
-            self._sharding.put(tensor, self._sharding.whole(theirs[name]))
+            value = whole(theirs[name])
+            if rate < 1.0 and tensor.is_floating_point():
+                mine = whole(tensor)
+                value = mine.lerp(value.to(mine), rate)
+            self._sharding.put(tensor, value)
 
     def state(self) -> State | None:
         """Return the weights, on the CPU, if they ever change."""
-        if not self._follows:
+        if self._rate is None:
             return None
         mine = self._model.state_dict(keep_vars=True)
         return {name: self._sharding.whole(tensor).cpu() for name, tensor in mine.items()}
@@ -148,6 +178,14 @@ class FrozenReference:
         if state is not None:
             for name, tensor in self._model.state_dict(keep_vars=True).items():
                 self._sharding.put(tensor, state[name])
+
+
+def _precise(state: State) -> State:
+    """Return tensors in float32 at least."""
+    return {
+        name: tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        for name, tensor in state.items()
+    }
 
 
 def _shapes(model: Any, sharding: Copies) -> dict[str, torch.Size]:

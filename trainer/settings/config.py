@@ -213,11 +213,16 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
 
     def _check_reference(self, changed: set[str]) -> None:
         about = {"kl_penalty_type", "kl_discount_factor", "reference_model"}
-        unused = sorted(changed & (about | {"reference_update_steps"}))
+        unused = sorted(changed & (about | {"reference_update_steps", "reference_update_rate"}))
         if unused and not self.kl_penalty_coef:
             raise ValueError(
                 f"{', '.join(unused)} is set, but kl_penalty_coef = 0 asks for no reference; "
                 "set it, or remove the rest"
+            )
+        if "reference_update_rate" in changed and self.reference_update_steps is None:
+            raise ValueError(
+                f"reference_update_rate = {self.reference_update_rate:g} is set without "
+                "reference_update_steps, the optimizer steps between two updates; set both"
             )
         if self.kl_discount_factor and self.kl_penalty_type != "advantage":
             raise ValueError(

@@ -27,6 +27,8 @@ SYNONYMS = {
     "num_generations": "rollouts_per_example",
     "per_device_train_batch_size": "micro_batch_size",
     "rank": "lora_rank",
+    "ref_model_mixup_alpha": "reference_update_rate",
+    "ref_model_sync_steps": "reference_update_steps",
     "rollout_is": "importance_sampling_mode",
     "rollout_is_threshold": "importance_sampling_clip_max",
     "tis_clip": "importance_sampling_clip_max",

@@ -108,7 +108,10 @@ class LossArgs(BaseModel):
     """Folder or hub name of the reference, loaded beside the model. By default the model without
     its adapter; a full fine-tune has to name one."""
     reference_update_steps: Positive | None = None
-    """Optimizer steps after which the reference becomes the model as it is."""
+    """Optimizer steps after which the reference moves to the model as it is."""
+    reference_update_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """`reference_update_steps`: how far it moves: 1 makes it the model, less an exponential moving
+    average of the model's weights."""
 
     learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = 1e-4
     """Peak learning rate; `auto` follows a rule in docs/losses.md."""

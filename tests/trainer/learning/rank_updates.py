@@ -32,6 +32,8 @@ def settings(use_lora: bool, seed: int = 0, bf16: bool = False) -> Config:
         "kl_penalty_coef": 0.1,
         "kl_penalty_type": "advantage",
         "reference_update_steps": 2,
+        "reference_update_rate": 0.5,
+        "importance_sampling_mode": "sequence_truncate",
     }
     args = {
         "use_lora": use_lora,
@@ -73,11 +75,14 @@ def updates(config: Config, folder: Path) -> dict[str, Any]:
     policy = Policy(config.model, config.args)
     stats = [policy.update(samples(step, 7)) for step in range(3)]
     stats.append(policy.update(samples(3, 1)))  # with nothing for a second rank
+    known = policy.with_old_logprobs(samples(7, 5))
+    stats.append(policy.update(samples(6, 5)))
+    stats.append(policy.update(known))
     broken = samples(4, 4)
     broken[0].branch.logprobs[-1] = -math.inf
     assert policy.update(broken).skipped
     tokenizer = AutoTokenizer.from_pretrained(resolve_model("tiny"))
-    checkpoint = save_checkpoint(folder, policy, tokenizer, Progress(5, 0.0))
+    checkpoint = save_checkpoint(folder, policy, tokenizer, Progress(7, 0.0))
     policy.update(samples(6, 7))
     load_checkpoint(checkpoint, policy)
     stats.append(policy.update(samples(5, 7)))

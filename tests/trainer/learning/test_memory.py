@@ -165,6 +165,11 @@ def test_what_is_there_beside_the_step_counts() -> None:
     )
     more = predict(shape, args, 1000, Surroundings(requests=4))
     assert more["reference"] == 4 * shape.parameters
+    follows = TrainerArgs(kl_penalty_coef=0.1, reference_update_steps=4, bf16=True)
+    trained = trained_parameters(shape, follows)
+    assert predict(shape, follows, 1000)["reference adapter"] == 2 * trained
+    average = follows.model_copy(update={"reference_update_rate": 0.5})
+    assert predict(shape, average, 1000)["reference adapter"] == 4 * trained
     # 4 contexts of 100 tokens; keys and values of 12 layers in float32.
     assert more["key-value cache"] == 4 * 100 * 2 * 384 * 12 * 4
     assert {name: more[name] for name in usual} == usual

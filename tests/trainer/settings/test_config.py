@@ -112,6 +112,10 @@ def test_a_wrong_table_is_named(raw: dict[str, Any], said: str) -> None:
         ),
         ({"importance_sampling_clip_max": 0.5}, "trainer.args.importance_sampling_clip_max = 0.5"),
         ({"reference_model": "tiny"}, "reference_model is set, but kl_penalty_coef = 0"),
+        (
+            {"kl_penalty_coef": 0.1, "reference_update_rate": 0.5},
+            "reference_update_rate = 0.5 is set without reference_update_steps",
+        ),
         ({"kl_penalty_coef": 0.1, "kl_discount_factor": 0.5}, "only kl_penalty_type = 'advantage'"),
         (
             {"kl_penalty_coef": 0.1, "reference_model": "x", "reference_update_steps": 2},
