@@ -78,7 +78,9 @@ GROUPS = {
         *("max_refill", "rest_easy", "rest_hard", "easy_outcome", "hard_outcome"),
     ],
     "Evaluation, checkpoints, display": [
-        *("eval_strategy", "eval_steps", "eval_examples", "eval_share"),
+        *("eval_strategy", "eval_steps", "eval_examples", "eval_rollouts_per_example"),
+        *("eval_temperature", "eval_top_p", "eval_top_k", "eval_min_p", "eval_max_tokens"),
+        "eval_share",
         *("save_steps", "save_total_limit", "sample_steps"),
     ],
 }

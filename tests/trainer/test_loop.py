@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 import torch
 
 import vf
+from tests.trainer.conftest import Digits
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.commands.main import main
@@ -253,6 +256,30 @@ def test_refilled_groups_are_trained_on(make_trainer: Any) -> None:
         assert line["rollouts/scored"] == 8 * line["groups/count"]
 
 
+def test_an_evaluation_of_several_rollouts_reports_pass_at_k(make_trainer: Any) -> None:
+    """pass@k against counting all choices of k of a task's rollouts; the reward stays the mean."""
+    trainer: RLTrainer = make_trainer(
+        env="test-lucky",
+        eval_strategy="steps",
+        eval_examples=6,
+        eval_rollouts_per_example=6,
+        eval_temperature=0.5,
+    )
+    metrics = trainer.evaluate()
+    traces = list(trainer.folder.eval_traces(0))
+    by_task: dict[str, list[float]] = {}
+    for trace in traces:
+        by_task.setdefault(trace.task.id, []).append(trace.reward or 0.0)
+    assert {len(rewards) for rewards in by_task.values()} == {6}
+    assert 0 < sum(map(sum, by_task.values())) < 36
+    assert metrics["eval/rollouts/scored"] == 36
+    assert metrics["eval/reward/mean"] == pytest.approx(sum(map(sum, by_task.values())) / 36)
+    assert {name for name in metrics if "pass@" in name} == {f"eval/pass@{k}" for k in (1, 2, 4, 6)}
+    for k in (1, 2, 4, 6):
+        shares = [fmean(map(max, combinations(rewards, k))) for rewards in by_task.values()]
+        assert metrics[f"eval/pass@{k}"] == pytest.approx(fmean(shares))
+
+
 def test_time_is_put_down_to_its_parts(make_trainer: Any) -> None:
     trainer: RLTrainer = make_trainer(max_steps=3, eval_strategy="steps", eval_examples=8)
     summary = trainer.train()
@@ -265,6 +292,16 @@ def test_time_is_put_down_to_its_parts(make_trainer: Any) -> None:
     assert lines[1]["time/generate"] > 0
     assert lines[0]["time/evaluate"] > 0, "the first evaluation was waited for in the first step"
     assert sum(line["time/total"] for line in lines) < summary.seconds
+
+
+class Lucky(Digits):
+    """Succeeds by the rollout's seed alone, in a third of the cases."""
+
+    def __init__(self) -> None:
+        self.rubric = vf.Rubric(outcome=lambda trace: float(trace.seed % 3 == 0))
+
+
+vf.register("test-lucky", Lucky)
 
 
 class Order(Display):

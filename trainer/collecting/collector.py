@@ -27,7 +27,7 @@ from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.overlap import steps_ahead
-from vf.trainer.watching.metrics import trace_metrics
+from vf.trainer.watching.metrics import pass_metrics, trace_metrics
 from vf.trainer.watching.step_clock import StepClock
 from vf.trainer.watching.watchdog import Watchdog
 
@@ -145,7 +145,8 @@ class Collector:
 
     def begin_evaluation(self, step: int) -> None:
         """Start the evaluation on the held-out tasks after ``step`` training steps."""
-        done, total = 0, len(self._plan.eval_tasks)
+        count = self._plan.config.args.eval_rollouts_per_example
+        done, total = 0, count * len(self._plan.eval_tasks)
         store = self._folder.eval_traces(step)
 
         def on_trace(trace: Trace) -> None:
@@ -173,7 +174,9 @@ class Collector:
         scored = [trace for trace in result.traces if trace.reward is not None]
         if not scored:
             raise TrainingError("not one rollout of the held-out evaluation could be scored")
-        metrics = {f"eval/{name}": value for name, value in trace_metrics(scored).items()}
+        count = self._plan.config.args.eval_rollouts_per_example
+        found = trace_metrics(scored) | pass_metrics(result.traces, count)
+        metrics = {f"eval/{name}": value for name, value in found.items()}
         metrics["eval/rollouts/scored"] = len(scored)
         metrics["eval/rollouts/failed"] = result.errors
         metrics["eval/rollouts/unscored"] = result.unscored

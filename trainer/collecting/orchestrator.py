@@ -43,6 +43,18 @@ class Queue:
     traces: list[Trace] = field(default_factory=list)
 
 
+def eval_sampling(sampling: Sampling, args: TrainerArgs) -> Sampling:
+    """Return how evaluations sample: as training does, but for what they have set themselves."""
+    own = {
+        "temperature": args.eval_temperature,
+        "top_p": args.eval_top_p,
+        "top_k": args.eval_top_k,
+        "min_p": args.eval_min_p,
+        "max_tokens": args.eval_max_tokens,
+    }
+    return sampling.with_(**{name: value for name, value in own.items() if value is not None})
+
+
 class Orchestrator:
     """Runs rollouts against a model, for training and for evaluation.
 
@@ -92,6 +104,7 @@ class Orchestrator:
             min_p=args.min_p,
             repetition_penalty=args.repetition_penalty,
         )
+        self.eval_sampling = eval_sampling(self.sampling, args)
         self.cursor = TaskCursor(tasks, args, overlong)
         self._eval_tasks = eval_tasks
         self._args = args
@@ -139,7 +152,7 @@ class Orchestrator:
                 raise rollouts.error
 
     async def evaluate(self, on_trace: Callable[[Trace], None]) -> Evaluation:
-        """Run one rollout of each evaluation task, always with the same seeds.
+        """Run the rollouts of each evaluation task, always with the same seeds.
 
         Args:
             on_trace: Called with every trace as it finishes.
@@ -152,14 +165,15 @@ class Orchestrator:
         async def run(
             environment: Environment, task: Task, model: Model, *, sampling: Sampling, seed: int
         ) -> Trace:
-            return await self._run(task, seed, EVALUATION, rank=None)
+            return await self._run(task, seed, EVALUATION, rank=None, sampling=sampling)
 
         result = await evaluate(
             self.environment,
             self.model,
             tasks=self._eval_tasks,
+            rollouts_per_example=args.eval_rollouts_per_example,
             max_concurrent=args.max_concurrent,
-            sampling=self.sampling,
+            sampling=self.eval_sampling,
             seed=derive_seed(args.seed, "eval"),
             on_trace=on_trace,
             check=False,
@@ -212,7 +226,8 @@ class Orchestrator:
 
     def _step(self, step: int) -> StepRollouts:
         async def run(task: Task, seed: int, number: int) -> Trace:
-            return await self._run(task, seed, step, rank=(step, number))
+            rank = step, number
+            return await self._run(task, seed, step, rank=rank, sampling=self.sampling)
 
         return StepRollouts(
             step,
@@ -226,7 +241,9 @@ class Orchestrator:
             note=self._note,
         )
 
-    async def _run(self, task: Task, seed: int, step: int, rank: Rank | None) -> Trace:
+    async def _run(
+        self, task: Task, seed: int, step: int, *, rank: Rank | None, sampling: Sampling
+    ) -> Trace:
         """Run a rollout once it has its place; retry it if the server died under it."""
         with self._doing(task, "place", step) as activity:
             async with self._places.hold(rank):
@@ -237,7 +254,7 @@ class Orchestrator:
                         self.environment,
                         task,
                         self.model,
-                        sampling=self.sampling,
+                        sampling=sampling,
                         seed=seed,
                         activity=activity,
                     )

@@ -25,6 +25,7 @@ SYNONYMS = {
     "mask_truncated_completions": "mask_truncated",
     "num_batches_ahead": "max_steps_off_policy",
     "num_generations": "rollouts_per_example",
+    "num_generations_eval": "eval_rollouts_per_example",
     "per_device_train_batch_size": "micro_batch_size",
     "rank": "lora_rank",
     "ref_model_mixup_alpha": "reference_update_rate",

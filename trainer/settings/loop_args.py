@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from vf.inference.settings import STRICT, Positive, Seconds
+from vf.inference.settings import STRICT, MinP, Positive, Seconds, TopK, TopP
 
 Count = Annotated[int, Field(ge=0)]
 Outcome = Annotated[float, Field(ge=0, le=1)]
@@ -67,6 +67,19 @@ class LoopArgs(BaseModel):
     """Steps between evaluations."""
     eval_examples: Positive = 64
     """Held-out tasks in an evaluation."""
+    eval_rollouts_per_example: Positive = 1
+    """Rollouts of one held-out task in an evaluation; with more than one, pass@k is estimated."""
+    eval_temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Sampling temperature of evaluations; 0 is greedy. By default `temperature`."""
+    eval_top_p: TopP | None = None
+    """Nucleus mass in evaluations; by default `top_p`."""
+    eval_top_k: TopK | None = None
+    """Likeliest tokens kept in evaluations; by default `top_k`."""
+    eval_min_p: MinP | None = None
+    """Share of the likeliest token's probability below which evaluations drop a token; by default
+    `min_p`."""
+    eval_max_tokens: Positive | None = None
+    """Tokens sampled in one turn of an evaluation at most; by default `max_tokens`."""
     eval_share: Annotated[float, Field(gt=0, le=1)] = 0.25
     """Share of max_concurrent that an evaluation may take from training rollouts; what these leave
     free it has too."""

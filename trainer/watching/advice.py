@@ -170,9 +170,14 @@ def _publish(case: _Case) -> Iterator[str]:
 
 def _evaluate(case: _Case) -> Iterator[str]:
     args = case.args
+    often = (
+        f" or trainer.args.eval_rollouts_per_example = {args.eval_rollouts_per_example}"
+        if args.eval_rollouts_per_example > 1
+        else ""
+    )
     yield (
         f"Evaluate less: raise trainer.args.eval_steps = {args.eval_steps}, or lower "
-        f"trainer.args.eval_examples = {args.eval_examples}"
+        f"trainer.args.eval_examples = {args.eval_examples}{often}"
     )
 
 

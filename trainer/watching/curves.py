@@ -69,6 +69,14 @@ CURVES = [
 ]
 
 
+def pass_curves(lines: Sequence[Metrics]) -> list[Curve]:
+    """Return the chart of the held-out tasks' pass@k, if the lines have any."""
+    kind = "eval/pass@"
+    ks = sorted({int(name[len(kind) :]) for line in lines for name in line if kind in name})
+    metrics = {f"k = {k}": f"{kind}{k}" for k in ks}
+    return [Curve("Held out: pass@k", metrics, SHARE)] if metrics else []
+
+
 def component_curves(lines: Sequence[Metrics]) -> list[Curve]:
     """Return a chart for each component of the score that the last lines have, named by kind."""
     names: dict[str, None] = {}

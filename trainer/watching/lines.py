@@ -48,8 +48,12 @@ def evaluation_line(step: int, metrics: Metrics) -> Text:
         metrics: Its metrics.
     """
     reward = f"held-out reward after step {step}: {metrics['eval/reward/mean']:.3f}"
-    success = metrics.get("eval/success_rate")
-    return Text.assemble((reward, "bold"), "" if success is None else f" (success {success:.0%})")
+    said = {"success": metrics.get("eval/success_rate")}
+    ks = [int(name.removeprefix("eval/pass@")) for name in metrics if name.startswith("eval/pass@")]
+    if ks:
+        said[f"pass@{max(ks)}"] = metrics[f"eval/pass@{max(ks)}"]
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in said.items() if share is not None)
+    return Text.assemble((reward, "bold"), f" ({shares})" if shares else "")
 
 
 def note_line(text: str) -> Text:

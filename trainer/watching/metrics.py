@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
+from vf.evaluation.tally import Tally
 from vf.traces.trace import Score, Trace
 from vf.trainer.learning.batch import overlong
 from vf.trainer.learning.credit import was_cut
@@ -166,6 +167,22 @@ def trace_metrics(traces: Sequence[Trace]) -> Metrics:
         for name, values in _components(scores, kind).items():
             out[f"{kind}/{name}"] = fmean(values)
     return out
+
+
+def pass_metrics(traces: Sequence[Trace], rollouts_per_example: int) -> Metrics:
+    """Return the chance that one of k rollouts of a task succeeds, its mean over tasks, as pass@k.
+
+    For k = 1, 2, 4, ... and the number of rollouts, where that is more than one; without tasks of
+    at least k judged rollouts there is none (:func:`~vf.evaluation.estimators.pass_at_k`).
+    """
+    if rollouts_per_example == 1:
+        return {}
+    tasks = {trace.task.id for trace in traces}
+    tally = Tally("", "", len(tasks), rollouts_per_example)
+    for trace in traces:
+        tally.add(trace)
+    found = tally.summary().pass_at
+    return {f"pass@{k}": at.mean for k, at in found.items() if at.tasks}
 
 
 def _components(scores: Sequence[Score], kind: str) -> dict[str, list[float]]:

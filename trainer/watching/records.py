@@ -91,7 +91,9 @@ class Records:
         """
         if "eval/reward/mean" in metrics:
             self._display.evaluation(step, metrics)
-        evaluates = self._config.args.eval_strategy == "steps"
+        args = self._config.args
+        alike = args.eval_temperature in (None, args.temperature)  # else it is no baseline
+        evaluates = args.eval_strategy == "steps" and alike
         for note in baseline_notes(step, metrics, evaluates=evaluates):
             self.note(note)
         if self._tracker is not None:

@@ -22,7 +22,7 @@ from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.write_config import to_toml, without_secrets
 from vf.trainer.watching.charts import Point, Series, escape, figure, short, stacked_bar
 from vf.trainer.watching.conversations import choose, render
-from vf.trainer.watching.curves import CURVES, REWARD, component_curves, ringing
+from vf.trainer.watching.curves import CURVES, REWARD, component_curves, pass_curves, ringing
 from vf.trainer.watching.plan_text import describe
 from vf.trainer.watching.step_clock import PARTS
 from vf.trainer.watching.verdict import verdict
@@ -192,7 +192,7 @@ def _time(lines: Sequence[Metrics], plan: Plan) -> str:
 
 def _curves(lines: Sequence[Metrics]) -> str:
     drawn = []
-    for curve in CURVES:
+    for curve in [*CURVES, *pass_curves(lines)]:
         series = [
             Series(name, points(lines, key), dotted=key.startswith("eval/"))
             for name, key in curve.metrics.items()

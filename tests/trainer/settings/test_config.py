@@ -19,7 +19,6 @@ from vf.trainer.run import run_folder
 from vf.trainer.run.run_folder import RunFolder, choose_folder, make_folder
 from vf.trainer.settings.config import EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import load_config, parse_config
-from vf.trainer.settings.overlap import bounded
 from vf.trainer.settings.write_config import to_toml
 
 REPOSITORY = Path(__file__).parents[3]
@@ -233,33 +232,6 @@ def write(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "run.toml"
     path.write_text(text)
     return path
-
-
-@pytest.mark.parametrize(
-    ("engine", "args", "mode"),
-    [
-        ("vllm", {}, "token_truncate"),
-        ("vllm", {"loss_fn": "ppo"}, "token_truncate"),
-        ("vllm", {"max_steps_off_policy": 0}, None),
-        ("vllm", {"importance_sampling_mode": "off"}, "off"),
-        ("vllm", {"importance_sampling_mode": "sequence_mask"}, "sequence_mask"),
-        ("vllm", {"loss_fn": "cispo"}, None),
-        ("embedded", {}, None),
-        ("embedded", {"max_steps_off_policy": 2}, "token_truncate"),
-    ],
-)
-def test_where_generation_runs_ahead_weights_are_bounded(
-    engine: str, args: dict[str, Any], mode: str | None
-) -> None:
-    raw = {
-        "model": "tiny",
-        "env": {"id": "x"},
-        "inference": {"engine": engine},
-        "trainer": {"args": args},
-    }
-    found = bounded(parse_config(raw)[0])
-    assert found.args.importance_sampling_mode == mode
-    assert found.args.importance_sampling_clip_max == 2.0
 
 
 def test_overrides(tmp_path: Path) -> None:

@@ -102,6 +102,10 @@ def test_a_display_shows_nothing_by_itself(capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_an_evaluation_without_outcomes_has_no_success_rate() -> None:
+    several = {"eval/reward/mean": 0.25, "eval/success_rate": 0.125, "eval/pass@1": 0.125}
+    assert evaluation_line(3, {**several, "eval/pass@2": 0.2, "eval/pass@16": 0.5}).plain == (
+        "held-out reward after step 3: 0.250 (success 12%, pass@16 50%)"
+    )
     assert evaluation_line(3, {"eval/reward/mean": 0.25}).plain == (
         "held-out reward after step 3: 0.250"
     )

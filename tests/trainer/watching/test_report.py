@@ -67,6 +67,7 @@ def fill(folder: RunFolder, steps: int) -> None:
     lines = [{"step": 0, "eval/reward/mean": 0.125}]
     lines += [line(step) for step in range(1, steps)]
     lines += [line(steps, **{"eval/reward/mean": 0.875, "alarm/kl": 1.0, "metric/words": 3.0})]
+    lines[-1] |= {"eval/pass@1": 0.5, "eval/pass@2": 0.625, "eval/pass@16": 0.75}
     folder.metrics.write_text("".join(json.dumps(each) + "\n" for each in lines))
     with folder.step_traces(steps) as store:
         for index in range(6):
@@ -95,6 +96,7 @@ def test_the_report_says_what_a_run_did(folder: RunFolder, plan: Plan) -> None:
     assert "kl, in step 12: sampler and learner disagree" in said
     assert "KL of sampler and learner v1 0.002 alarm at ±0.01" in said
     assert "Success rate" in said
+    assert "Held out: pass@k k = 1 50 % k = 2 62 % k = 16 75 %" in said
     assert "Staleness" not in said  # this run has no such metric
     assert "metric/words 3" in said
     assert "Of step 12 best 1.000 river-0" in said

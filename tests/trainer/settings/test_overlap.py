@@ -1,0 +1,37 @@
+"""What follows from how generation and training overlap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vf.trainer.settings.load_config import parse_config
+from vf.trainer.settings.overlap import bounded
+
+
+@pytest.mark.parametrize(
+    ("engine", "args", "mode"),
+    [
+        ("vllm", {}, "token_truncate"),
+        ("vllm", {"loss_fn": "ppo"}, "token_truncate"),
+        ("vllm", {"max_steps_off_policy": 0}, None),
+        ("vllm", {"importance_sampling_mode": "off"}, "off"),
+        ("vllm", {"importance_sampling_mode": "sequence_mask"}, "sequence_mask"),
+        ("vllm", {"loss_fn": "cispo"}, None),
+        ("embedded", {}, None),
+        ("embedded", {"max_steps_off_policy": 2}, "token_truncate"),
+    ],
+)
+def test_where_generation_runs_ahead_weights_are_bounded(
+    engine: str, args: dict[str, Any], mode: str | None
+) -> None:
+    raw = {
+        "model": "tiny",
+        "env": {"id": "x"},
+        "inference": {"engine": engine},
+        "trainer": {"args": args},
+    }
+    found = bounded(parse_config(raw)[0])
+    assert found.args.importance_sampling_mode == mode
+    assert found.args.importance_sampling_clip_max == 2.0
