@@ -56,6 +56,12 @@ def logprobs(model: Any) -> torch.Tensor:
     return found
 
 
+def exact(model: Any) -> Any:
+    """Compute in float64, which the kernels for experts do not have."""
+    model.set_experts_implementation("eager")
+    return model.double()
+
+
 def step(model: Any) -> dict[str, torch.Tensor]:
     """Take two steps along the gradient: the first moves B, the second A; return the gradient."""
     for _ in range(2):
@@ -70,7 +76,7 @@ def step(model: Any) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", [*ROUTED, *COMPOSITE])
 def test_text_is_adapted_with_its_experts_and_nothing_else(name: str, tmp_path: Path) -> None:
-    base = BY_NAME[name].model()
+    base = exact(BY_NAME[name].model())
     base.save_pretrained(tmp_path / "base")
     before = {key: tensor.clone() for key, tensor in base.state_dict().items()}
     expected = logprobs(base).detach()
@@ -95,8 +101,9 @@ def test_text_is_adapted_with_its_experts_and_nothing_else(name: str, tmp_path: 
 
     model.save_pretrained(tmp_path / "adapter")
     assert all(".lora_" in key for key in load_file(tmp_path / "adapter/adapter_model.safetensors"))
-    merged, _ = merge(tmp_path / "adapter", str(tmp_path / "base"), torch.float32)
-    assert (logprobs(merged.eval()) - after).abs().max() < 1e-4
+    merged, _ = merge(tmp_path / "adapter", str(tmp_path / "base"), torch.float64)
+    # Norms and rotary positions compute in float32 all the same: 1e-6 to 3e-6.
+    assert (logprobs(exact(merged.eval())) - after).abs().max() < 2e-5
 
 
 def test_a_state_space_mixer_keeps_what_its_kernels_read() -> None:
