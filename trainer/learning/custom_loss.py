@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,10 @@ from types import ModuleType
 from typing import Any
 
 from vf.runtime.errors import ConfigError
+from vf.runtime.toml import checked
+from vf.trainer.settings.config import TrainerArgs
+
+Loss = str | Callable[[Any], Any] | None  # its name, itself, or that of the settings
 
 
 def load_loss(path: str) -> Callable[[Any], Any]:
@@ -67,3 +72,30 @@ def _from_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses in it look their module up
     spec.loader.exec_module(module)
     return module
+
+
+def check_loss(loss: Loss, args: TrainerArgs, *, shared: bool) -> None:
+    """Check a loss that is given in the place of the settings' own.
+
+    Args:
+        loss: Its name, or a function.
+        args: ``[trainer.args]``.
+        shared: Whether other trainer processes have to import it.
+
+    Raises:
+        ConfigError: There is none of this name, it is neither, or it cannot be imported.
+    """
+    if loss is None or loss == args.loss_fn:
+        return
+    if isinstance(loss, str):
+        checked(TrainerArgs, {"loss_fn": loss})
+    elif not callable(loss):
+        raise ConfigError(f"loss_fn = {loss!r}: it is a name or a function")
+    elif shared:
+        try:
+            pickle.dumps(loss)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ConfigError(
+                "loss_fn: other trainer processes import it, so it must be a function at the top "
+                f"of a module: {error}"
+            ) from error

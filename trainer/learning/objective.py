@@ -17,6 +17,7 @@ import torch
 from vf.runtime.errors import TrainingError
 from vf.trainer.learning.batch import MicroBatch, Totals
 from vf.trainer.learning.correction import Corrected, Correction
+from vf.trainer.learning.custom_loss import Loss
 from vf.trainer.learning.kl import (
     BINS,
     WIDEST,
@@ -27,7 +28,7 @@ from vf.trainer.learning.kl import (
     ratio_quantiles,
     shaped_advantages,
 )
-from vf.trainer.learning.losses import LossArrays, TokenLosses, build_loss, masked
+from vf.trainer.learning.losses import LossArrays, LossFn, TokenLosses, build_loss, masked
 from vf.trainer.settings.config import TrainerArgs
 
 # What is summed over trained tokens, in this order; the histogram of log ratios follows.
@@ -39,11 +40,11 @@ _SUMS = (
 
 @dataclass(frozen=True, slots=True)
 class UpdateStats:
-    """What one optimizer step did; means are over its trained tokens.
+    """What one optimizer step did, or one call that added to it; means are over its trained tokens.
 
     Attributes:
         loss: What was minimised: the mean loss per trained token with ``token`` normalisation.
-        grad_norm: L2 norm of the gradient before clipping.
+        grad_norm: L2 norm of the gradient before clipping; NaN before the optimizer step.
         kl_v1: mean(log q − log p), the k1 estimate of KL(sampler ‖ learner), in nats.
         kl_v2: ½·mean((log q − log p)²), the k2 estimate, in nats.
         kl_v3: mean(r − 1 − log r), the k3 estimate, in nats.
@@ -105,14 +106,20 @@ class Objective:
 
     Args:
         args: ``[trainer.args]``.
+        loss: Another loss than that of the settings: its name, or a function.
 
     Raises:
         ConfigError: A custom loss cannot be found.
     """
 
-    def __init__(self, args: TrainerArgs) -> None:
+    def __init__(self, args: TrainerArgs, loss: Loss = None) -> None:
         self._args = args
-        self._loss_fn = build_loss(args)
+        if isinstance(loss, str):
+            args = args.model_copy(update={"loss_fn": loss})
+        self._loss_fn: LossFn = loss if callable(loss) else build_loss(args)
+        self._name = args.import_path  # of what somebody else wrote
+        if callable(loss):
+            self._name = getattr(loss, "__qualname__", repr(loss))
         self._correction = Correction.of(args)
 
     def empty_sums(self) -> torch.Tensor:
@@ -145,10 +152,10 @@ class Objective:
         args, mask = self._args, batch.loss_mask
         advantages = batch.advantages
         if reference is not None and args.kl_penalty_type == "advantage":
-            gaps = batch.sampler_logprobs - _spread(reference, mask)
+            gaps = batch.sampler_logprobs - spread(reference, mask)
             coef, discount = args.kl_penalty_coef, args.kl_discount_factor
             advantages = advantages + shaped_advantages(gaps, mask, mean_gap, coef, discount)
-        arrays = LossArrays(_spread(logprobs, mask), batch.sampler_logprobs, advantages, mask)
+        arrays = LossArrays(spread(logprobs, mask), batch.sampler_logprobs, advantages, mask)
         if self._correction is not None:
             # Before the first optimizer step, the learner still is what the batch began with.
             old = arrays.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
@@ -159,9 +166,9 @@ class Objective:
             correction = self._correction(arrays.log_weights, mask)
             values = correction.weights * values
         if reference is not None and args.kl_penalty_type == "loss":
-            values = values + args.kl_penalty_coef * _spread(k3(logprobs, reference), mask)
+            values = values + args.kl_penalty_coef * spread(k3(logprobs, reference), mask)
         if args.entropy_coef:
-            values = values - args.entropy_coef * _spread(entropy, mask)
+            values = values - args.entropy_coef * spread(entropy, mask)
         loss = (values * batch.weights).sum()
         with torch.no_grad():
             sums = self._sums(arrays, token_losses, loss, entropy, reference, correction)
@@ -210,7 +217,7 @@ class Objective:
         )
 
     def _token_losses(self, arrays: LossArrays) -> TokenLosses:
-        name = self._args.import_path
+        name = self._name
         try:
             found = self._loss_fn(arrays)
         except Exception as error:
@@ -287,7 +294,7 @@ def is_finite(sums: torch.Tensor) -> bool:
     return bool(torch.isfinite(sums).all())
 
 
-def _spread(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def spread(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Put ``[N]`` values of the trained tokens into ``[B, L]``, with 0 elsewhere."""
     return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(
         mask, values

@@ -12,13 +12,14 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches
+from vf.trainer.learning.custom_loss import Loss
 from vf.trainer.learning.packing import fills, pack
 
 log = logging.getLogger(__name__)
@@ -41,11 +42,13 @@ class Work:
         reference: log p_ref of its trained tokens, float32 ``[N]``, once it is known; or log p,
             where the policy itself is asked before its first optimizer step.
         mean_gap: mean(log q − log p_ref) over the whole step, in nats.
+        loss: By its name, or as a function; None for that of the settings.
     """
 
     batch: MicroBatch
     reference: torch.Tensor | None = None
     mean_gap: float = 0.0
+    loss: Loss = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class Budget:
             if each.reference is not None:
                 references = torch.split(each.reference, counts)
             done += [
-                Work(part, reference, each.mean_gap)
+                replace(each, batch=part, reference=reference)
                 for part, reference in zip(parts, references, strict=True)
             ]
         return done

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -14,14 +14,15 @@ from vf.inference.model_files import load_module
 from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import MicroBatch, Sample, Totals, micro_batches, scale, weighted
+from vf.trainer.learning.batch import MicroBatch, Sample, Totals, scale, weighted
 from vf.trainer.learning.building import build_model, build_optimizer, check_moments
 from vf.trainer.learning.correction import Correction
 from vf.trainer.learning.dropout import disable_dropout, has_dropout, modes_of_training
+from vf.trainer.learning.custom_loss import Loss
 from vf.trainer.learning.forward import Forward
 from vf.trainer.learning.learning_rate import Course
 from vf.trainer.learning.memory import CEILING
-from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
+from vf.trainer.learning.objective import Objective, UpdateStats, is_finite, spread
 from vf.trainer.learning.old_logprobs import Known, attach, by_tokens
 from vf.trainer.learning.out_of_memory import KNOBS, Budget, Shortage, Work, attempt
 from vf.trainer.learning.packing import share_out
@@ -72,6 +73,7 @@ class Policy:
         self._sums, self._totals = self.objective.empty_sums(), Totals()
         self._work: list[Work] = []  # of the optimizer step under way
         self._loads = [0] * self.ranks.count  # tokens that each rank has got in it
+        self._added = self._sums, self._totals  # by the last call
         tokens = CEILING if args.micro_batch_tokens == "auto" else args.micro_batch_tokens
         self.budget = Budget(tokens, args.micro_batch_size)
         check_quantized(args)
@@ -135,13 +137,17 @@ class Policy:
         self.accumulate(samples)
         return self.finish()
 
-    def accumulate(self, samples: Sequence[Sample]) -> None:
+    def accumulate(self, samples: Sequence[Sample], loss: Loss = None) -> None:
         """Add the gradient of samples to that of the optimizer step under way.
 
         However a step's rollouts are passed, in one call or in many, the gradient is that of
         the same sum (:func:`~vf.trainer.learning.batch.weighted`). An exception: with
         ``kl_penalty_type = "advantage"``, where samples depend on the mean over all, a step must
         be one call.
+
+        Args:
+            samples: With all branches of their rollouts.
+            loss: Another than that of the settings, by name or as a function that can be pickled.
 
         Raises:
             TrainingError: A custom loss is at fault, a sample is too long and refused, memory ran
@@ -154,7 +160,7 @@ class Policy:
         computed = sum(batch.computed for part in batches for batch in part)
         totals = replace(Totals.of(samples), computed=computed, too_long=too_long)
         parts = [
-            Accumulate(part, totals, seed, rounds)
+            Accumulate(part, totals, seed, rounds, loss)
             for part, seed in zip(batches, seeds, strict=True)
         ]
         self.ranks.tell(parts)
@@ -194,18 +200,42 @@ class Policy:
 
     def old_logprobs(self, batches: list[MicroBatch], rounds: int) -> Known:
         """Do this rank's part of :meth:`with_old_logprobs`; rank 0 gets what all have found."""
-        work = self._asked(batches, rounds, self.forward, "forward")
+        work = self._asked(map(Work, batches), rounds, self.forward, "forward")
         return dict(ChainMap(*self.ranks.gathered(by_tokens(work))))
 
-    def finish(self) -> UpdateStats:
+    def measure(self) -> UpdateStats:
+        """Return what the last :meth:`accumulate` added, as if it were the whole step.
+
+        Every rank does so for itself, and waits for the others: :meth:`accumulate` does not.
+        """
+        if self.ranks.rank == 0:
+            self.ranks.tell([Together("measure", ())] * self.ranks.count)
+        sums, totals = self._added[0].clone(), self._added[1]
+        self.ranks.total(sums)
+        self.ranks.joined()
+        return self.objective.stats(sums, scale(totals, self.args), float("nan"), totals)
+
+    def drop(self) -> UpdateStats:
+        """Forget this process's gradient of the optimizer step under way; say what it was of."""
+        self.weights.masters.forget_gradients()
+        totals, self._totals = self._totals, Totals()
+        self._sums, self._loads = self.objective.empty_sums(), [0] * self.ranks.count
+        self._work, self.budget.retries = [], 0
+        return self.objective.stats(self._sums, 0.0, 0.0, totals)
+
+    def finish(self, learning_rate: float | None = None) -> UpdateStats:
         """Take the optimizer step with the gradient of what was accumulated.
 
         Where the loss or the gradient is not finite, no step is taken (``UpdateStats.skipped``).
 
+        Args:
+            learning_rate: Of this step; by default that of the settings' course.
+
         Raises:
             TrainingError: Another trainer process is gone.
         """
-        rate, self._loads = self.learning_rate, [0] * self.ranks.count
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        self._loads = [0] * self.ranks.count
         self.ranks.tell([Finish(rate)] * self.ranks.count)
         with self.phase("optimizer", None):
             stats = self.take_step(rate)
@@ -233,6 +263,7 @@ class Policy:
             TrainingError: A custom loss is at fault, memory ran out twice, or another trainer
                 process is gone.
         """
+        before = self._sums.clone()
         self._totals += part.totals
         todo = self._ask_reference(part)
         self._work += todo
@@ -244,6 +275,7 @@ class Policy:
                 todo = self._work = self.budget.halve(self._work, shortage, share=self._share)
             for _ in range(part.rounds - len(todo)):
                 self._pass_idly()
+        self._added = self._sums - before, part.totals
 
     def _pass_idly(self, weight: float = 0.0) -> None:
         logprobs, _ = self.forward(self._idle(), self.args.temperature)
@@ -272,7 +304,8 @@ class Policy:
             logprobs, entropy = self.forward(
                 batch, args.temperature, entropy_gradient=args.entropy_coef > 0
             )
-            loss, sums = self.objective(batch, logprobs, entropy, work.reference, work.mean_gap)
+            objective = self.objective if work.loss is None else Objective(args, work.loss)
+            loss, sums = objective(batch, logprobs, entropy, work.reference, work.mean_gap)
         with self.phase("backward", batch):
             self.sharding.backward(loss)
         self._sums += sums
@@ -314,10 +347,11 @@ class Policy:
 
     def _ask_reference(self, part: Accumulate) -> list[Work]:
         """Return micro-batches with log p_ref of their trained tokens."""
+        whole = [Work(batch, loss=part.loss) for batch in part.batches]
         if self.reference is None:
-            return self.budget.cut(map(Work, part.batches), share=self._share)
+            return self.budget.cut(whole, share=self._share)
         with self.reference.active():
-            work = self._asked(part.batches, part.rounds, self._reference_forward, "reference")
+            work = self._asked(whole, part.rounds, self._reference_forward, "reference")
         gap = torch.zeros(1, dtype=torch.float64)
         for each in work:
             if each.reference is not None:
@@ -330,9 +364,9 @@ class Policy:
         return work
 
     def _asked(
-        self, batches: Sequence[MicroBatch], rounds: int, forward: Forward, phase: str
+        self, whole: Iterable[Work], rounds: int, forward: Forward, phase: str
     ) -> list[Work]:
-        """Return micro-batches with log-probabilities of their trained tokens, of any model."""
+        """Return work with log-probabilities of its trained tokens, of any model."""
 
         def ask(work: Work) -> None:
             if work.reference is None:
@@ -340,7 +374,7 @@ class Policy:
                 with self.phase(phase, batch):
                     work.reference, _ = forward(batch, self.args.temperature)
 
-        work = self.budget.cut(map(Work, batches), share=self._share)
+        work = self.budget.cut(whole, share=self._share)
         with torch.no_grad(), forward.active():
             while shortage := attempt(work, ask):
                 self._give_up_if_sharded(shortage)
@@ -354,17 +388,32 @@ class Policy:
         if self.reference is not None and every is not None and self.optimizer_steps % every == 0:
             self.reference.follow()
 
-    @together("logprobs")
     def logprobs(self, prompt_ids: list[int], token_ids: list[int]) -> list[float]:
         """Return the log-probability of each token after the prompt, at the run's temperature."""
         branch = Branch()
         branch.add_context(prompt_ids, 0)
         branch.add_sampled(token_ids, [0.0] * len(token_ids), [0] * len(token_ids), 0)
-        [batch] = micro_batches([Sample(branch, 0.0)], len(branch))
-        batch = batch.to(self.accelerator.device)
-        with torch.no_grad():
-            logprobs, _ = self.forward(batch, self.args.temperature)
-        return [float(logprob) for logprob in logprobs]
+        [found] = self.sample_logprobs([Sample(branch, 0.0)])
+        return found[len(prompt_ids) :].tolist()
+
+    @together("sample_logprobs")
+    def sample_logprobs(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
+        """Return log p of each sample's trained tokens, without a gradient.
+
+        Returns:
+            One float32 ``[T]`` per sample of T tokens, on the CPU; 0 where nothing is trained.
+        """
+        packed = self.forward.how != "padded"
+        numbered = [replace(each, weight=float(index)) for index, each in enumerate(samples)]
+        found = [torch.zeros(len(each)) for each in samples]
+        with torch.no_grad(), self.forward.active():
+            for batch in self.budget.pack(numbered, packed=packed, share=packed and self._share):
+                batch = batch.to(self.accelerator.device)
+                logprobs, _ = self.forward(batch, self.args.temperature)
+                rows = spread(logprobs, batch.loss_mask).cpu()
+                for row, index in zip(rows, batch.weights[:, 0].int().tolist(), strict=True):
+                    found[index].copy_(row[: len(found[index])])
+        return found
 
     @together("optimizer_state")
     def optimizer_state(self) -> dict[str, Any]:

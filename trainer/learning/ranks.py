@@ -30,6 +30,7 @@ import torch.distributed as dist
 
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.trainer.learning.batch import MicroBatch, Totals
+from vf.trainer.learning.custom_loss import Loss
 from vf.trainer.learning.fsdp import Fsdp
 from vf.trainer.learning.sharding import Copies
 from vf.trainer.learning.zero import Zero
@@ -54,12 +55,14 @@ class Accumulate:
         totals: Of the shares of all ranks.
         seed: Of the follower's dropout. Rank 0 uses its own random state, which it saves.
         rounds: Passes that every rank must make, where the model is sharded; else 0.
+        loss: By its name, or as a function; None for that of the settings.
     """
 
     batches: list[MicroBatch]
     totals: Totals
     seed: int
     rounds: int = 0
+    loss: Loss = None
 
 
 @dataclass(frozen=True, slots=True)
