@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import torch
+
+from vf.runtime.errors import ConfigError
 from vf.trainer.run.group import UNIFORM
 from vf.trainer.settings.loss_args import AdvantageKind
 
+# Somebody's own: from the rewards of a group of n, float64 [n], to n advantages.
+AdvantageFn = Callable[[torch.Tensor], Sequence[float] | torch.Tensor]
 
-def group_advantages(rewards: Sequence[float], kind: AdvantageKind = "mean") -> list[float]:
+
+def group_advantages(
+    rewards: Sequence[float], kind: AdvantageKind | AdvantageFn = "mean"
+) -> list[float]:
     """Return each rollout's advantage within its group of n.
 
     Args:
@@ -20,16 +28,19 @@ def group_advantages(rewards: Sequence[float], kind: AdvantageKind = "mean") -> 
             ``rloo``: rᵢ less the mean of the others' rewards, the leave-one-out baseline (RLOO,
             arXiv:2402.14740), which is n / (n − 1) times ``mean``.
             ``max_rl``: (rᵢ − mean(r)) / mean(r) (MaxRL, arXiv:2602.02710): rare successes weigh
-            more; 0 where the mean is 0.
+            more; 0 where the mean is 0. A function: what it makes of them.
 
     Returns:
-        One advantage per reward; they sum to 0.
+        One advantage per reward; they sum to 0, unless a function is given.
 
     Raises:
         ValueError: The group is empty, or ``max_rl`` is given a negative reward.
+        ConfigError: A function did not return one finite number for each reward.
     """
     if not rewards:
         raise ValueError("a group needs at least one reward")
+    if callable(kind):
+        return _by_function(rewards, kind)
     count = len(rewards)
     mean = math.fsum(rewards) / count
     centred = [reward - mean for reward in rewards]
@@ -45,3 +56,24 @@ def group_advantages(rewards: Sequence[float], kind: AdvantageKind = "mean") -> 
             if min(rewards) < 0.0:
                 raise ValueError("max_rl takes no negative reward")
             return [value / mean for value in centred] if mean > UNIFORM else [0.0] * count
+
+
+def _by_function(rewards: Sequence[float], function: AdvantageFn) -> list[float]:
+    found = function(torch.tensor(rewards, dtype=torch.float64))
+    try:
+        advantages = [float(value) for value in found]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"the advantages {_name(function)} returned {type(found).__name__}, not a number for "
+            f"each of {len(rewards)} rewards: {error}"
+        ) from error
+    if len(advantages) != len(rewards) or not all(map(math.isfinite, advantages)):
+        raise ConfigError(
+            f"the advantages {_name(function)} returned {advantages} for the rewards "
+            f"{list(rewards)}: it must be a finite number for each"
+        )
+    return advantages
+
+
+def _name(function: AdvantageFn) -> str:
+    return repr(getattr(function, "__qualname__", function))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 
 from vf.traces.trace import Branch, Trace
-from vf.trainer.learning.advantages import group_advantages
+from vf.trainer.learning.advantages import AdvantageFn, group_advantages
 from vf.trainer.learning.credit import (
     overlong_costs,
     returns,
@@ -20,6 +20,7 @@ from vf.trainer.learning.credit import (
 from vf.trainer.learning.prefix_tree import PrefixTree
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
+from vf.trainer.settings.loss_args import AdvantageKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +88,26 @@ class MicroBatch:
         return self.input_ids.numel() if self.tree is None else len(self.tree)
 
 
-def build_samples(groups: Sequence[Group], args: TrainerArgs) -> list[list[Sample]]:
+def build_samples(
+    groups: Sequence[Group], args: TrainerArgs, advantages: AdvantageFn | None = None
+) -> list[list[Sample]]:
     """Return the samples of each group that has something to teach.
 
-    A group whose rewards are all equal is left out, however its turns or lengths differ.
+    A group whose rewards are all equal is left out, however its turns or lengths differ. With a
+    function of one's own it is its advantages that count: a group is left out if all are 0.
 
     Args:
         groups: The step's rollouts.
         args: ``[trainer.args]``: advantage, credit, overlong shaping and ``mask_truncated``.
+        advantages: In the place of ``args.advantage``.
     """
     batches: list[list[Sample]] = []
     for group in groups:
-        if group.uniform:
+        if not group.traces or (advantages is None and group.uniform):
             continue
-        by_turn = _turn_advantages(group, args)
+        by_turn = _turn_advantages(group, args, advantages or args.advantage)
+        if advantages is not None and not any(map(any, by_turn)):
+            continue
         batch = [
             Sample(branch, values[0], values if args.credit == "turn" else (), trace.id)
             for trace, values in zip(group.traces, by_turn, strict=True)
@@ -113,18 +120,20 @@ def build_samples(groups: Sequence[Group], args: TrainerArgs) -> list[list[Sampl
     return batches
 
 
-def _turn_advantages(group: Group, args: TrainerArgs) -> list[tuple[float, ...]]:
+def _turn_advantages(
+    group: Group, args: TrainerArgs, kind: AdvantageKind | AdvantageFn
+) -> list[tuple[float, ...]]:
     """Return the advantages of a group's rollouts by turn; one for all with trace credit."""
     if args.credit == "trace":
         totals = [(trace.reward or 0.0) - sum(overlong(trace, args)) for trace in group.traces]
-        return [(value,) for value in group_advantages(totals, args.advantage)]
+        return [(value,) for value in group_advantages(totals, kind)]
     discounted = []
     for trace in group.traces:
         rewards = turn_rewards(trace)
         for turn, cost in enumerate(overlong(trace, args)):
             rewards[turn] -= cost
         discounted.append(returns(rewards, args.credit_discount))
-    return [tuple(values) for values in turn_advantages(discounted, args.advantage)]
+    return [tuple(values) for values in turn_advantages(discounted, kind)]
 
 
 def overlong(trace: Trace, args: TrainerArgs) -> list[float]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vf.traces.trace import Trace
-from vf.trainer.learning.advantages import group_advantages
+from vf.trainer.learning.advantages import AdvantageFn, group_advantages
 from vf.trainer.settings.loss_args import AdvantageKind
 
 
@@ -77,7 +77,7 @@ def returns(rewards: Sequence[float], discount: float) -> list[float]:
 
 
 def turn_advantages(
-    group: Sequence[Sequence[float]], kind: AdvantageKind = "mean"
+    group: Sequence[Sequence[float]], kind: AdvantageKind | AdvantageFn = "mean"
 ) -> list[list[float]]:
     """Return the advantage of each turn of each rollout of a group.
 
