@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from vf.environments.environment import Environment, Observation, Step
-from vf.inference.model import Conversation, LimitReached, Model, Sampling
+from vf.inference.model import Conversation, LimitReached, Model, Sampling, own_sampling
 from vf.runtime.calling import call
 from vf.runtime.errors import (
     ConfigError,
@@ -79,7 +79,8 @@ async def rollout(
         environment: The definition; the rollout works on its own copy.
         task: The problem.
         model: Who answers.
-        sampling: How to sample each turn. Its ``seed`` is replaced by one per turn.
+        sampling: How to sample each turn; by default as the model does by itself. Its ``seed`` is
+            replaced by one per turn.
         seed: Seed of the episode: the environment's ``rng`` and every turn derive from it.
         activity: Kept up to date with what the rollout does.
 
@@ -91,7 +92,8 @@ async def rollout(
         asyncio.CancelledError: The caller gave up; the environment is closed first.
     """
     activity = activity or Activity(task)
-    return await _Rollout(environment, task, model, sampling or Sampling(), seed, activity).run()
+    sampling = sampling or own_sampling(model)
+    return await _Rollout(environment, task, model, sampling, seed, activity).run()
 
 
 class _Rollout:

@@ -97,7 +97,10 @@ class ContextFull(LimitReached):
 
 
 class Model(Protocol):
-    """Anything that can answer a conversation."""
+    """Anything that can answer a conversation.
+
+    It may have an attribute ``sampling``: how it samples where the caller does not say.
+    """
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Answer the conversation.
@@ -109,3 +112,9 @@ class Model(Protocol):
             LimitReached: There is no room left to answer in, or another limit is reached.
         """
         ...
+
+
+def own_sampling(model: Model) -> Sampling:
+    """Return how a model samples where the caller does not say."""
+    found: Sampling = getattr(model, "sampling", Sampling())
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from vf.inference.completions import TokenSampler
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
@@ -33,6 +33,7 @@ class TokenModel:
         thinking_history: ``keep`` never drops sampled reasoning from the context. ``template``
             renders the conversation again each turn, as in deployment: the template decides which
             reasoning is kept, and the conversation forks where that rewrites history.
+        sampling: How to sample where the caller of a rollout does not say.
     """
 
     sampler: TokenSampler
@@ -41,6 +42,7 @@ class TokenModel:
     max_seq_len: int
     max_prompt_len: int | None = None
     thinking_history: ThinkingHistory = "keep"
+    sampling: Sampling = field(default_factory=Sampling)
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Extend the last branch (or fork) to the next prompt, and sample an answer.

@@ -96,14 +96,7 @@ class Orchestrator:
     ) -> None:
         self.environment = environment
         self.model = model
-        self.sampling = Sampling(
-            max_tokens=args.max_tokens,
-            temperature=args.temperature,
-            top_p=args.top_p,
-            top_k=args.top_k,
-            min_p=args.min_p,
-            repetition_penalty=args.repetition_penalty,
-        )
+        self.sampling = args.sampling
         self.eval_sampling = eval_sampling(self.sampling, args)
         self.cursor = TaskCursor(tasks, args, overlong)
         self._eval_tasks = eval_tasks

@@ -17,8 +17,8 @@ from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, scale, weighted
 from vf.trainer.learning.building import build_model, build_optimizer, check_moments
 from vf.trainer.learning.correction import Correction
-from vf.trainer.learning.dropout import disable_dropout, has_dropout, modes_of_training
 from vf.trainer.learning.custom_loss import Loss
+from vf.trainer.learning.dropout import disable_dropout, has_dropout, modes_of_training
 from vf.trainer.learning.forward import Forward
 from vf.trainer.learning.learning_rate import Course
 from vf.trainer.learning.memory import CEILING

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from vf.inference.model import Sampling
 from vf.inference.settings import (
     EmbeddedSettings,
     EngineSettings,
@@ -105,6 +106,18 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     lora_target_parameters: list[str] | None = None
     """Names of adapted tensors that are in no linear layer, such as `experts.down_proj` of all
     experts in a layer; by default as for lora_target_modules."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """How rollouts are sampled."""
+        return Sampling(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+        )
 
     @field_validator("micro_batch_tokens", mode="before")
     @classmethod
