@@ -58,7 +58,7 @@ def evaluate(pipe: Connection, config: Config, folder: Path, adapters: Sequence[
                 raise RuntimeError(f"the adapter {adapter} is not of the same kind as ours")
             set_peft_model_state_dict(model, state)
             trainer.step_count = number  # names the file of the traces
-            trainer.publish()
+            trainer.learner.publish(number)
             pipe.send(trainer.evaluate()["eval/reward/mean"])
 
 

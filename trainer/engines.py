@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from statistics import fmean
 
 import torch
@@ -19,8 +18,7 @@ from vf.inference.vllm.vllm_engine import VllmEngine
 from vf.runtime.errors import ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.server_memory import shares_gpu
-from vf.trainer.run.plan import Plan
-from vf.trainer.run.run_folder import RunFolder
+from vf.trainer.run.setup import Setup
 from vf.trainer.settings.overlap import steps_ahead
 
 log = logging.getLogger(__name__)
@@ -29,27 +27,23 @@ PROBE_TOKENS = 16
 TOKENIZER_TEXT = "\n\tfor i in range(1024): x += 3.14  # naïve — Straße 東京 🙂"
 
 
-def build_engine(
-    plan: Plan, policy: Policy, folder: RunFolder, note: Callable[[str], None] = log.warning
-) -> Engine:
-    """Return the engine that the config asks for, not started.
+def build_engine(setup: Setup, policy: Policy) -> Engine:
+    """Return the engine that the settings ask for, not started.
 
     Args:
-        plan: A checked config.
+        setup: The settings, and what else it is made of.
         policy: The model that learns.
-        folder: The run's.
-        note: Told what the user should be able to find again after the run.
 
     Raises:
         ConfigError: It is not installed here, or its settings do not fit the rest.
     """
-    config, args = plan.config, plan.config.args
-    settings = config.inference
+    config, renderer = setup.config, setup.renderer
+    args, settings = config.args, config.inference
     if isinstance(settings, EmbeddedSettings):
         return EmbeddedServer(
             settings,
             policy.weights.module,
-            plan.renderer,
+            renderer,
             config.model,
             max_seq_len=args.max_seq_len,
         )
@@ -58,20 +52,20 @@ def build_engine(
     # A rollout may begin as many versions ahead of the training as generation may run ahead, and
     # its requests keep the adapter that they began with.
     adapters = Adapters(args.lora_rank, steps_ahead(config) + 1) if args.use_lora else None
-    text = plan.renderer.decode(plan.probe_ids) + TOKENIZER_TEXT
+    text = renderer.decode(setup.probe_ids) + TOKENIZER_TEXT
     return VllmEngine(
         settings,
         config.model,
         policy.weights,
         rung=choose_rung(settings, use_lora=args.use_lora, cpu=cpu, trainer_gpus=trainers),
-        folder=folder.path / "published",
-        log_path=folder.inference_log,
+        folder=setup.published,
+        log_path=setup.log_path,
         max_seq_len=args.max_seq_len,
         adapters=adapters,
         cpu=cpu,
         shared_gpu=not cpu and shares_gpu(config),
-        encoded=(text, plan.renderer.tokenizer.encode(text, add_special_tokens=False)),
-        note=note,
+        encoded=(text, renderer.tokenizer.encode(text, add_special_tokens=False)),
+        note=setup.note,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from vf.environments.environment import Environment
@@ -38,7 +39,7 @@ from vf.trainer.processes.launch import (
     processes_to_launch,
 )
 from vf.trainer.run.first_prompts import FirstPrompts, measure
-from vf.trainer.run.plan import Plan
+from vf.trainer.run.plan import Memory, Plan
 from vf.trainer.settings.config import Config, TrainerArgs
 from vf.trainer.settings.overlap import bounded
 from vf.trainer.watching.trackers import check_trackers
@@ -67,12 +68,53 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     """
     config = bounded(config)
     args = config.args
-    check_devices(config)
     check_trackers(args.report_to)
+    model_config = check_model(config)
+    environment = make_environment(config)
+    asyncio.run(call(environment.check))
+    renderer = make_renderer(config)
+    verdicts = probe(renderer)
+    tasks = take_tasks(environment, "train")
+    tools = asyncio.run(offered_tools(environment, tasks[0]))
+    check_kind(verdicts, "tools" if tools else "plain")
+    if tools and not shows_tools(renderer):
+        raise ConfigError(f"environment {environment.id!r} has tools, but {HIDES_TOOLS}")
+    eval_tasks = (
+        take_tasks(environment, "eval", args.eval_examples) if args.eval_strategy == "steps" else []
+    )
+    prompts = asyncio.run(measure(environment, renderer, [*tasks, *eval_tasks], say))
+    overlong, held_out, left_out = _check_prompts(prompts, tasks, eval_tasks, args)
+    fit = fitted(config, model_config)
+    return Plan(
+        fit.config,
+        environment,
+        renderer,
+        tasks,
+        held_out,
+        prompts.first[: args.max_prompt_len],
+        prompts,
+        fit.shape.parameters,
+        fit.shape.hidden,
+        fit.memory,
+        summary(verdicts),
+        overlong,
+        left_out,
+        fit.budget,
+        fit.adapted,
+    )
+
+
+def check_model(config: Config) -> Any:
+    """Check model, devices, loss and engine, and return the model's config, transformers' own.
+
+    Raises:
+        ConfigError: They are not there, or do not fit together.
+    """
+    args, settings = config.args, config.inference
+    check_devices(config)
     check_quantized(args)
     if args.import_path is not None:
         load_loss(args.import_path)
-    settings = config.inference
     if not isinstance(settings, EmbeddedSettings):
         check_settings(settings, outer_environ())
         check_server_devices(config)
@@ -84,57 +126,65 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     if args.reference_model is not None:
         named = f"trainer.args.reference_model = {args.reference_model!r}"
         find_model(args.reference_model, named)
-    environment = make_environment(config)
-    asyncio.run(call(environment.check))
-    renderer = Renderer.from_pretrained(
-        resolve_model(config.model),
-        settings.template_args,
-        settings.chat_template,
-        settings.tool_style,
-    )
-    verdicts = probe(renderer)
     context = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     if context is not None and args.max_seq_len > context:
         raise ConfigError(
             f"trainer.args.max_seq_len = {args.max_seq_len} is more than the model's context of "
             f"{context} tokens; lower it"
         )
-    tasks = take_tasks(environment, "train")
-    tools = asyncio.run(offered_tools(environment, tasks[0]))
-    check_kind(verdicts, "tools" if tools else "plain")
-    if tools and not shows_tools(renderer):
-        raise ConfigError(f"environment {environment.id!r} has tools, but {HIDES_TOOLS}")
-    eval_tasks = (
-        take_tasks(environment, "eval", args.eval_examples) if args.eval_strategy == "steps" else []
+    return model_config
+
+
+def make_renderer(config: Config) -> Renderer:
+    """Return the renderer of a config's model.
+
+    Raises:
+        ConfigError: Its tokenizer or its chat template cannot be used.
+    """
+    settings = config.inference
+    return Renderer.from_pretrained(
+        resolve_model(config.model),
+        settings.template_args,
+        settings.chat_template,
+        settings.tool_style,
     )
-    prompts = asyncio.run(measure(environment, renderer, [*tasks, *eval_tasks], say))
-    overlong, held_out, left_out = _check_prompts(prompts, tasks, eval_tasks, args)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A config that fits the memory, and why.
+
+    Attributes:
+        config: With what "auto" means here.
+        shape: The model's.
+        memory: What trainer and server are predicted to need.
+        adapted: What LoRA adapts, in one line; empty without it.
+        budget: How a budget of tokens was found; empty where it was given.
+    """
+
+    config: Config
+    shape: Shape
+    memory: Memory
+    adapted: str
+    budget: str
+
+
+def fitted(config: Config, model_config: Any) -> Fitted:
+    """Find what "auto" means here, and check that trainer and server fit the memory.
+
+    Raises:
+        ConfigError: There is not enough memory, or there is nothing that LoRA could adapt.
+    """
     empty = empty_model(model_config)
     shape, budget = Shape.of(model_config, empty), ""
-    adapted = check_adapter(config, empty) if args.use_lora else ""
+    adapted = check_adapter(config, empty) if config.args.use_lora else ""
     # A process that only launches others leaves the devices alone: they find it.
     device = UNKNOWN if processes_to_launch(config) else Device.here()
     if device is not UNKNOWN:
         config, budget = settle(config, shape, device)
     memory = plan_memory(config, shape, device)
     check_fit(memory, config)
-    return Plan(
-        config,
-        environment,
-        renderer,
-        tasks,
-        held_out,
-        prompts.first[: args.max_prompt_len],
-        prompts,
-        shape.parameters,
-        shape.hidden,
-        memory,
-        summary(verdicts),
-        overlong,
-        left_out,
-        budget,
-        adapted,
-    )
+    return Fitted(config, shape, memory, adapted, budget)
 
 
 def check_adapter(config: Config, model: Any) -> str:

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Self
 
 from vf.runtime.errors import TrainingError
+from vf.trainer.closing import Closing
 from vf.trainer.collecting.collector import Collector
-from vf.trainer.engines import build_engine, check_gap, probe
+from vf.trainer.learner import Learner
 from vf.trainer.learning.batch import Sample, build_samples
 from vf.trainer.learning.objective import UpdateStats
-from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.streaming import StepBatch, at_the_end
-from vf.trainer.processes.launch import leave_world
 from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
+from vf.trainer.run.setup import Setup
 from vf.trainer.run.summary import Summary
 from vf.trainer.saving.checkpoint import Progress
 from vf.trainer.saving.checkpoint_keeper import Keeper
@@ -70,8 +69,9 @@ class RLTrainer:
 
     Attributes:
         step_count: Training steps begun.
-        policy: The model that learns.
-        engine: Samples the rollouts.
+        learner: The model that learns, its engine, and the calls that a step is made of.
+        policy: The learner's.
+        engine: The learner's.
         collector: Runs the rollouts.
 
     Raises:
@@ -92,7 +92,7 @@ class RLTrainer:
         self._streams = streams(plan.config)
         self._skipped = 0  # the last training steps, if none of theirs was finite
         self._finished: FinishedStep | None = None  # None once the next step changes the weights
-        self._stack = ExitStack()
+        self._closing = Closing()
         try:
             self._start()
         except BaseException:
@@ -106,16 +106,14 @@ class RLTrainer:
         plan, folder = self.plan, self.folder
         if plan.left_out:
             log.warning("left out: %s", plan.left_out)
-        self.policy = Policy(plan.config.model, self.args)
-        self._on_close(self.policy.ranks.stop)
-        leave_world()
+        setup = Setup.of(plan, folder, self._records.note, self.display.waiting)
+        self.learner = Learner.of(setup)
+        self._closing.add(self.learner.close)
+        self.policy, self.engine = self.learner.policy, self.learner.engine
+        log.info("engine %s at %s", plan.config.inference.engine, self.engine.base_url)
         self._keeper = Keeper(
             folder.checkpoints, policy=self.policy, plan=plan, note=self._records.note
         )
-        self.engine = build_engine(plan, self.policy, folder, self._records.note)
-        self._on_close(self.engine.stop)
-        self.engine.start(self.display.waiting)
-        log.info("engine %s at %s", plan.config.inference.engine, self.engine.base_url)
         self.collector = Collector(
             plan=plan,
             engine=self.engine,
@@ -124,8 +122,8 @@ class RLTrainer:
             clock=self._clock,
             note=self._records.note,
         )
-        self._on_close(self.collector.stop)
-        self.publish()
+        self._closing.add(self.collector.stop)
+        self.learner.publish(self.step_count)
         self._clock.lap()  # the start does not count for the first step
 
     def train(self) -> Summary:
@@ -171,7 +169,7 @@ class RLTrainer:
         self.policy.position = self.step_count * self.args.updates_per_step
         self._check_skipped(updates)
         with self._clock.part("publish"), self.policy.phase("publish", None):
-            gap = self.publish()
+            gap = self.learner.publish(self.step_count)
         self._open_ahead()
         others = {
             "learning_rate": self.policy.learning_rate,
@@ -199,14 +197,14 @@ class RLTrainer:
         for group in self.collector.arriving(self.step_count):
             groups.append(group)
             if ready := batch.add(group.number, self._build(group)):
-                with self._clock.part("train"), self.engine.training():
-                    self.policy.accumulate(ready)
+                with self._clock.part("train"):
+                    self.learner.accumulate(ready)
         groups.sort(key=lambda group: group.number)
         left, shares = batch.shares()
-        with self._clock.part("train"), self.engine.training():
+        with self._clock.part("train"), self.learner.training():
             for samples in self._passes(left, shares) if shares else []:
                 if samples:
-                    self.policy.accumulate(samples)
+                    self.learner.accumulate(samples)
                 updates.append(self._finish())
         return groups, updates
 
@@ -219,7 +217,7 @@ class RLTrainer:
     def _finish(self) -> UpdateStats:
         """Take an optimizer step."""
         finished, self._finished = self._finished, None
-        update = self.policy.finish()
+        update = self.learner.optim_step(self.policy.learning_rate)
         if update.skipped:  # the weights have not changed
             self._finished = finished
         return update
@@ -239,23 +237,6 @@ class RLTrainer:
         """Return the samples of a group, if it has anything to teach."""
         built = build_samples([group], self.args)
         return built[0] if built else []
-
-    def publish(self) -> float:
-        """Publish the current weights to the engine, and check that it samples from them.
-
-        Returns:
-            How far its logprobs are from the trainer's on a probe, in nats.
-
-        Raises:
-            TrainingError: Farther than ``inference.logprob_tolerance``.
-            EngineError: The weights could not be published.
-        """
-        self.engine.publish(self.step_count)
-        stops = self.plan.renderer.stop_token_ids
-        sampler, prompt_ids = self.collector.sampler, self.plan.probe_ids
-        gap = self.collector.call(probe(sampler, self.policy, self.engine, prompt_ids, stops))
-        check_gap(gap, self.plan.config.inference.logprob_tolerance, self.step_count)
-        return gap
 
     def _conclude(self, metrics: Metrics, *, again: bool = False) -> None:
         """Conclude a step: evaluate if that is due, write its metrics, and save if that is due.
@@ -321,7 +302,7 @@ class RLTrainer:
         Raises:
             ConfigError: It does not fit; the differences are listed.
         """
-        with self.engine.training():
+        with self.learner.training():
             progress = self._keeper.load(told, allow_changes=allow_changes)
         if progress is None:
             self.folder.rewind(-1)
@@ -329,7 +310,7 @@ class RLTrainer:
         self.step_count = progress.step
         self._earlier_seconds = progress.seconds
         self._records.alarms = Alarms(**progress.alarms)
-        self.publish()
+        self.learner.publish(self.step_count)
         self._finished = None
         lines = [line for line in self.folder.read_metrics() if line["step"] == self.step_count]
         if self._evaluation_is_due and lines and "eval/reward/mean" not in lines[-1]:
@@ -373,25 +354,11 @@ class RLTrainer:
     def close(self, *, failed: bool = False) -> None:
         """Stop the engine and everything in flight. Safe to call twice.
 
-        A signal during this interrupts only what is being stopped at that moment; it is raised
-        once everything has been stopped.
-
         Args:
             failed: Whether the run ends because something went wrong.
         """
-        self._on_close(lambda: self._records.close(failed=failed))
-        self._stack.close()
-
-    def _on_close(self, stop: Callable[[], object]) -> None:
-        """Have something stopped by :meth:`close`, before everything that was added earlier."""
-
-        def logged() -> None:
-            try:
-                stop()
-            except Exception:
-                log.exception("while closing")
-
-        self._stack.callback(logged)
+        self._closing.add(lambda: self._records.close(failed=failed))
+        self._closing.close()
 
     def __enter__(self) -> Self:
         return self

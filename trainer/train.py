@@ -40,6 +40,7 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
     """
     from vf.inference.model_files import find_model
     from vf.runtime.open_files import raise_limit
+    from vf.trainer.installed import training_packages
     from vf.trainer.processes.launch import narrow_devices, processes_to_launch
     from vf.trainer.run.run_folder import choose_folder, make_folder
     from vf.trainer.settings.load_config import load_config
@@ -51,16 +52,10 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
     choose_folder(settings, path.stem)  # a name that is taken is an error at once
     narrow_devices(settings)  # before torch is imported
     find_model(settings.model)  # before the seconds that this takes
-    try:
+    with training_packages():
         from vf.trainer.preflight import preflight
         from vf.trainer.rl_trainer import RLTrainer
         from vf.trainer.watching.terminal import TerminalDisplay
-    except ModuleNotFoundError as error:
-        if (error.name or "vf").partition(".")[0] == "vf":
-            raise
-        raise ConfigError(
-            f"training needs the package {error.name!r}: pip install 'vf-rl[train]'"
-        ) from error
     if (count := processes_to_launch(settings)) > 1:
         raise ConfigError(f"this run needs {count} processes: start it with `vf-rl {path}`")
     with ThreadPoolExecutor(1) as pool:  # it runs an event loop; a notebook's thread has one

@@ -54,6 +54,9 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.traces.tools import tool as tool
     from vf.traces.trace import StopReason as StopReason
     from vf.traces.trace import Trace as Trace
+    from vf.trainer.learner import Learner as Learner
+    from vf.trainer.own_loop import rollouts as rollouts
+    from vf.trainer.own_loop import samples as samples
     from vf.trainer.train import train as train
 
 _NAMES = {
@@ -89,6 +92,8 @@ _NAMES = {
     "vf.traces.task": "Task",
     "vf.traces.tools": "tool",
     "vf.traces.trace": "StopReason Trace",
+    "vf.trainer.learner": "Learner",
+    "vf.trainer.own_loop": "rollouts samples",
     "vf.trainer.train": "train",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -123,13 +123,13 @@ def test_streaming_trains_what_the_step_would_have(make_trainer: Any, num_subste
         settings["micro_batch_size"] = 8  # a group fills it
         trainer: RLTrainer = make_trainer(f"{stream}", stream_minibatches=stream, **settings)
         accumulated: list[int] = []
-        accumulate = trainer.policy.accumulate
+        accumulate = trainer.learner.accumulate
 
         def counted(samples: Any, accumulate: Any = accumulate, counts: Any = accumulated) -> None:
             counts.append(len(samples))
             accumulate(samples)
 
-        trainer.policy.accumulate = counted  # type: ignore[method-assign]
+        trainer.learner.accumulate = counted  # type: ignore[assignment, method-assign]
         lines.append(trainer.step())
         trainer.close()
         assert sum(accumulated) == 8 * lines[-1]["groups/effective"]
@@ -145,14 +145,14 @@ def test_a_batch_can_be_trained_on_several_times(make_trainer: Any) -> None:
         num_iterations=3, num_substeps=2, loss_fn="ppo", max_steps=2, lr_scheduler_type="linear"
     )
     steps = 0
-    finish = trainer.policy.finish
+    optim_step = trainer.learner.optim_step
 
-    def counted() -> Any:
+    def counted(learning_rate: float) -> Any:
         nonlocal steps
         steps += 1
-        return finish()
+        return optim_step(learning_rate)
 
-    trainer.policy.finish = counted  # type: ignore[method-assign]
+    trainer.learner.optim_step = counted  # type: ignore[method-assign]
     first = trainer.step()
     assert steps == 6
     assert first["tokens/trained"] == 3 * first["tokens/sampled"]

@@ -6,7 +6,11 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from vf.inference.completions import Completion, TokenClient
+from vf.inference.model import Sampling
 
 T = TypeVar("T")
 POLL_SECONDS = 0.25
@@ -74,3 +78,30 @@ class BackgroundLoop:
             self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         finally:
             self._loop.close()
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundSampler:
+    """Samples in a background loop: the caller's own may end, or be held up by training.
+
+    Attributes:
+        loop: Where requests are sent and answered.
+        client: Reaches the engine.
+        check: Called before each request; it raises an error where there must be none now.
+    """
+
+    loop: BackgroundLoop
+    client: TokenClient
+    check: Callable[[], None]
+
+    async def complete(
+        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+    ) -> Completion:
+        """Sample one completion.
+
+        Raises:
+            ModelError: The server failed, or its answer is incomplete.
+        """
+        self.check()
+        work = self.client.complete(prompt_ids, sampling, stop_token_ids)
+        return await asyncio.wrap_future(self.loop.submit(work))

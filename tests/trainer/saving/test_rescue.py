@@ -52,10 +52,10 @@ def _up() -> Iterator[None]:
 
 def fails_after(monkeypatch: pytest.MonkeyPatch, trainer: RLTrainer, step: int, split: str) -> None:
     """Let rollouts of a split fail once a step is done, or about to be evaluated."""
-    publish, take_step = trainer.publish, trainer.step
+    publish, take_step = trainer.learner.publish, trainer.step
 
-    def publish_and_break() -> float:
-        gap = publish()
+    def publish_and_break(version: int) -> float:
+        gap = publish(version)
         if trainer.step_count == step and split == "eval":
             Moody.down.add(split)
         return gap
@@ -65,7 +65,7 @@ def fails_after(monkeypatch: pytest.MonkeyPatch, trainer: RLTrainer, step: int, 
             Moody.down.add(split)
         return take_step()
 
-    monkeypatch.setattr(trainer, "publish", publish_and_break)
+    monkeypatch.setattr(trainer.learner, "publish", publish_and_break)
     monkeypatch.setattr(trainer, "step", break_and_step)
 
 

@@ -1,0 +1,47 @@
+"""What a learner is made of, in a run or in a loop of one's own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from vf.inference.rendering.renderer import Renderer
+from vf.trainer.run.plan import Plan
+from vf.trainer.run.run_folder import RunFolder
+from vf.trainer.settings.config import Config
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Model and engine, before they are loaded.
+
+    Attributes:
+        config: Checked settings.
+        renderer: Chat template and parser.
+        probe_ids: The prompt that the engine is probed with.
+        published: Folder for weights on their way to a server.
+        log_path: Where a server's output goes.
+        note: Called with what the user should be able to find again.
+        say: Called, now and then, with what is being waited for.
+    """
+
+    config: Config
+    renderer: Renderer
+    probe_ids: list[int]
+    published: Path
+    log_path: Path
+    note: Callable[[str], None] = log.warning
+    say: Callable[[str], None] = log.info
+
+    @classmethod
+    def of(
+        cls, plan: Plan, folder: RunFolder, note: Callable[[str], None], say: Callable[[str], None]
+    ) -> Self:
+        """Return the setup of a run."""
+        published, log_path = folder.path / "published", folder.inference_log
+        return cls(plan.config, plan.renderer, plan.probe_ids, published, log_path, note, say)
