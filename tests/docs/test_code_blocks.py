@@ -24,6 +24,7 @@ ELSEWHERE = {
     "README.md": "tests/test_readme.py",
     "docs/evaluation.md": "tests/evaluation/test_docs.py",
     "docs/gymnasium.md": "tests/bridges/gym/test_docs.py",
+    "docs/own-loop.md": "tests/trainer/test_own_loop_page.py",
     "docs/sandbox.md": "tests/sandbox/test_docs.py",
 }
 ALL = [block for path in PAGES for block in blocks(path)]
