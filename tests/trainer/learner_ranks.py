@@ -11,12 +11,11 @@ from typing import Any
 import torch
 
 import vf
-from tests.trainer.conftest import Digits
 from tests.trainer.learning.rank_updates import samples
 from vf.trainer.learning.losses import LossArrays
 
 SETTINGS: dict[str, Any] = {
-    "max_tokens": 4,
+    "max_tokens": 16,
     "max_prompt_len": 192,
     "max_seq_len": 384,
     "bf16": False,
@@ -42,8 +41,8 @@ async def loop(folder: Path) -> dict[str, Any]:
         learner.forward_backward([])
         learner.optim_step(learning_rate=1e-3)
         learner.save(folder / "checkpoint")
-        tasks = list(Digits().tasks("train"))[:2]
-        traces = await vf.rollouts(Digits(), sampler, tasks, seed=1)
+        env = vf.make("calculator")
+        traces = await vf.rollouts(env, sampler, list(env.tasks("eval"))[:2], seed=1)
         learner.forward_backward(vf.samples(traces))
         learner.optim_step(learning_rate=1e-3)
         steps = learner.load(folder / "checkpoint")
