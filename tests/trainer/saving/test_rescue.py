@@ -132,8 +132,8 @@ def test_interrupted_it_is_saved(make_trainer: Any, monkeypatch: pytest.MonkeyPa
     trainer: RLTrainer = make_trainer("broken", env="test-moody", **SETTINGS)
     accumulate, notes = trainer.policy.accumulate, list[str]()
 
-    def interrupt(samples: Any) -> None:
-        accumulate(samples)
+    def interrupt(*args: Any) -> None:
+        accumulate(*args)
         if trainer.step_count == 2:
             raise KeyboardInterrupt
 
@@ -155,11 +155,11 @@ def test_weights_between_two_steps_are_not_saved(
     trainer: RLTrainer = make_trainer(env="test-moody", **settings)
     finish, calls = trainer.policy.finish, list[int]()
 
-    def interrupt() -> Any:
+    def interrupt(*args: Any) -> Any:
         calls.append(trainer.step_count)
         if calls == [1, 1, 2, 2]:
             raise KeyboardInterrupt
-        return finish()
+        return finish(*args)
 
     monkeypatch.setattr(trainer.policy, "finish", interrupt)
     with pytest.raises(KeyboardInterrupt):
