@@ -19,6 +19,7 @@ from vf.runtime.garbage import fewer_collections
 from vf.traces.store import TraceStore
 from vf.traces.trace import Failure, Trace
 from vf.traces.view.sources import Source, Unreadable, find_sources, read
+from vf.traces.writer import TraceWriter
 
 NEEDED = (
     "Name a traces file, a run's folder (runs/NAME) or a results folder of vf-rl eval "
@@ -186,15 +187,21 @@ def rescore_files(traces: Path, rubric: AnyRubric, output: Path | None = None) -
         raise ConfigError(f"--output: {output} exists and is never overwritten")
     tally = Tally()
 
-    async def score(store: TraceStore | None) -> None:
+    async def score(store: TraceStore | None, writer: TraceWriter) -> None:
         for source in sources:  # one by one: a group never spans two
             async for trace in rescore(tally.before(TraceStore(source.path)), rubric):
                 tally.after(trace)
                 if store is not None:
-                    store.append(trace)
+                    writer.check()
+                    writer.append(store, trace)
 
+    writer = TraceWriter()
     with nullcontext() if output is None else TraceStore(output) as store:
-        asyncio.run(score(store))
+        try:
+            asyncio.run(score(store, writer))
+        finally:
+            writer.stop()
+    writer.check()
     return tally
 
 

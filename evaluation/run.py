@@ -34,6 +34,7 @@ from vf.runtime.errors import VfError
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
+from vf.traces.writer import TraceWriter
 
 FAILURES_IN_A_ROW = 25  # after which nothing can be expected of the rest
 
@@ -173,8 +174,10 @@ async def run_evaluation(
         ConfigError: An endpoint or an engine cannot be used; nothing was run.
         EvaluationStopped: Rollouts failed one after the other.
         EngineError: An engine started here died.
+        OSError: A trace could not be written.
     """
     parts = [_part(config, place, model, folder) for model in config.models for place in places]
+    writer = TraceWriter()
     try:
         await _check(config, [part for part in parts if not part.finished], progress)
         begin()
@@ -185,10 +188,12 @@ async def run_evaluation(
         progress.start([part.tally for part in parts])
         for model in config.models:
             mine = [part for part in parts if part.model is model]
-            await _run_model(config, model, mine, folder, progress)
+            await _run_model(config, model, mine, folder, progress, writer)
     finally:
+        await asyncio.to_thread(writer.stop)
         for part in parts:
             part.cell.store.close()
+    writer.check()
     return [part.tally.summary() for part in parts]
 
 
@@ -229,6 +234,7 @@ async def _run_model(
     parts: Sequence[_Part],
     folder: ResultsFolder,
     progress: Progress,
+    writer: TraceWriter,
 ) -> None:
     todo = [part for part in parts if not part.finished]
     if not todo:
@@ -239,10 +245,12 @@ async def _run_model(
     ) as opened:
         for part in todo:
             await call(part.place.environment.start)
-            await _unless(opened.failure, _run_part(config, part, opened, progress))
+            await _unless(opened.failure, _run_part(config, part, opened, progress, writer))
 
 
-async def _run_part(config: EvalConfig, part: _Part, opened: OpenModel, progress: Progress) -> None:
+async def _run_part(
+    config: EvalConfig, part: _Part, opened: OpenModel, progress: Progress, writer: TraceWriter
+) -> None:
     price = config.prices.get(part.model.model)
     environment = part.place.environment
     in_a_row = 0
@@ -265,7 +273,8 @@ async def _run_part(config: EvalConfig, part: _Part, opened: OpenModel, progress
         nonlocal in_a_row
         cost = None if price is None else _cost(trace, price.of)
         mark(trace, part.place.config.name, part.model.name, job.index, cost)
-        part.cell.store.append(trace)
+        writer.check()
+        writer.append(part.cell.store, trace)
         part.tally.add(trace)
         progress.rollout(part.tally, trace)
         in_a_row = 0 if trace.error is None else in_a_row + 1

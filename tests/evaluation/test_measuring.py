@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
@@ -61,6 +62,42 @@ def test_the_results_are_those_of_the_traces(url: str, tmp_path: Path, capsys: C
     assert "30/30 rollouts" in err
     assert "success" in err
     assert "cost 0.0021" in err
+
+
+def test_traces_are_written_beside_the_event_loop(
+    url: str, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: set[threading.Thread] = set()
+    append = vf.TraceStore.append
+
+    def watched(store: vf.TraceStore, trace: vf.Trace) -> None:
+        used.add(threading.current_thread())
+        append(store, trace)
+
+    monkeypatch.setattr(vf.TraceStore, "append", watched)
+    first, again = tmp_path / "out", tmp_path / "again.jsonl"
+    argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "3", "-o", str(first)]
+    assert call(capsys, *argv)[0] == 0
+    [file] = first.rglob("traces.jsonl")
+    argv = ["--rescore", str(file), "--rubric", "reverse-text", "--output", str(again)]
+    assert call(capsys, *argv)[0] == 0
+    assert len(list(vf.TraceStore(again))) == 3
+    assert used
+    assert threading.main_thread() not in used
+
+
+def test_a_disk_that_is_gone_ends_the_evaluation(url: str, tmp_path: Path, capsys: Capsys) -> None:
+    folder = tmp_path / "out"
+    argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "2", "-o", str(folder)]
+    assert call(capsys, *argv)[0] == 0
+    [file] = folder.rglob("traces.jsonl")
+    file.unlink()
+    file.symlink_to(tmp_path / "unplugged" / "traces.jsonl")
+    (folder / "results.json").unlink()
+    code, _, err = call(capsys, *argv)
+    assert code == 1
+    assert f"a trace could not be written to {file}" in err
+    assert not (folder / "results.json").exists()
 
 
 def test_several_environments_and_models_of_a_toml(

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from vf.environments.runner import CLOSE_TIMEOUT
@@ -18,9 +19,9 @@ from vf.runtime.calling import call
 from vf.runtime.errors import TrainingError
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
+from vf.traces.writer import TraceWriter
 from vf.trainer.collecting.background import BackgroundLoop
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
-from vf.trainer.collecting.trace_writer import TraceWriter
 from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
@@ -141,7 +142,7 @@ class Collector:
                 break
             yield group
         if (store := self._stores.pop(step, None)) is not None:
-            self._writer.close(store)
+            self._close(store)
 
     def begin_evaluation(self, step: int) -> None:
         """Start the evaluation on the held-out tasks after ``step`` training steps."""
@@ -170,7 +171,7 @@ class Collector:
         (future, store), self._evaluation = self._evaluation, None
         with self._clock.part("evaluate"):
             result = self._loop.wait(future, self._watch)
-        self._writer.close(store)
+        self._close(store)
         scored = [trace for trace in result.traces if trace.reward is not None]
         if not scored:
             raise TrainingError("not one rollout of the held-out evaluation could be scored")
@@ -217,9 +218,14 @@ class Collector:
             for store in self._stores.values():
                 store.close()
 
+    def _close(self, store: TraceStore) -> None:
+        with _unwritten():
+            self._writer.close(store)
+
     def _watch(self) -> None:
         self._engine.check()
-        self._writer.check()
+        with _unwritten():
+            self._writer.check()
         self.orchestrator.check()
         self._clock.sample(self.orchestrator.activities(self._step))
 
@@ -231,6 +237,15 @@ class Collector:
         self._ended[step] += trace.error is None
         self._display.rollouts(self._ended[self._step], self._plan.config.args.batch_size)
         _log_failure(trace)
+
+
+@contextmanager
+def _unwritten() -> Iterator[None]:
+    """Translate the error of a trace that could not be written: it ends the run."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(str(error)) from error
 
 
 def _log_failure(trace: Trace) -> None:

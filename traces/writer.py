@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from vf.runtime.errors import TrainingError
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 
@@ -20,7 +19,7 @@ class TraceWriter:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vf-traces")
-        self._error: TrainingError | None = None
+        self._error: OSError | None = None
 
     def append(self, store: TraceStore, trace: Trace) -> None:
         """Have a trace appended to a store. For any thread; returns at once."""
@@ -32,7 +31,7 @@ class TraceWriter:
         """Raise what went wrong since.
 
         Raises:
-            TrainingError: A trace could not be written.
+            OSError: A trace could not be written; names the file.
         """
         if self._error is not None:
             raise self._error
@@ -41,7 +40,7 @@ class TraceWriter:
         """Write what is left of a store's traces, flush it to disk and close it.
 
         Raises:
-            TrainingError: A trace could not be written.
+            OSError: A trace could not be written; names the file.
         """
         self._thread.submit(store.close).result()
         self.check()
@@ -52,8 +51,8 @@ class TraceWriter:
 
     def _keep_error(self, store: TraceStore, done: Future[None]) -> None:
         if (error := done.exception()) is not None and self._error is None:
-            self._error = TrainingError(
-                f"a trace could not be written to {store.path}: {error}; make room and --resume"
+            self._error = OSError(
+                f"a trace could not be written to {store.path}: {error}; make room and resume"
             )
             self._error.__cause__ = error
             log.error("%s", self._error)
