@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from operator import attrgetter
 
 import torch
 
 from vf.runtime.errors import VfError
 from vf.trainer.learning.policy import Policy
-from vf.trainer.learning.ranks import Accumulate, Finish, Load, Stop, Together
-from vf.trainer.saving.checkpoint import load_checkpoint
+from vf.trainer.learning.ranks import Accumulate, Finish, Load, Save, Stop, Together
+from vf.trainer.saving.checkpoint import begin_part, load_checkpoint
 from vf.trainer.settings.config import Config
 
 GRACE_SECONDS = 10.0
@@ -32,7 +33,7 @@ def follow(config: Config) -> None:
 
     set_seed(config.args.seed)
     try:
-        _follow(Policy(config.model, config.args))
+        take_part(Policy(config.model, config.args))
     except VfError:
         # Rank 0 most likely hit the same error, or caused it, and reports it. The launcher then
         # ends this process; if this one exited first, rank 0's message would be lost.
@@ -40,13 +41,21 @@ def follow(config: Config) -> None:
         raise
 
 
-def _follow(policy: Policy) -> None:
+def take_part(policy: Policy) -> None:
+    """Follow rank 0 with a policy until it sends ``Stop``; see :func:`follow`."""
+    saving: Future[None] | None = None
     while True:
         command = policy.ranks.listen()
         match command:
             case Stop():
+                if saving is not None:
+                    wait([saving])  # rank 0 reports what went wrong
                 policy.ranks.stop()
                 return
+            case Save(path):
+                if saving is not None:
+                    wait([saving])
+                saving = begin_part(path, policy)
             case Load(path):
                 load_checkpoint(path, policy)
             case Accumulate(seed=seed):

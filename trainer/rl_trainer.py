@@ -114,6 +114,7 @@ class RLTrainer:
         self._keeper = Keeper(
             folder.checkpoints, policy=self.policy, plan=plan, note=self._records.note
         )
+        self._closing.add(self._keeper.wait)
         self.collector = Collector(
             plan=plan,
             engine=self.engine,
@@ -149,6 +150,7 @@ class RLTrainer:
             if self._finished is not None:
                 self._keeper.rescue(self._finished.progress, self.seconds)
             raise
+        self._keeper.wait()
         if self._keeper.unsaved is not None:
             raise self._keeper.unsaved
         return self.summary()
@@ -250,6 +252,7 @@ class RLTrainer:
         """
         if self.step_count:
             self.display.step(metrics)
+        self._keeper.report()
         progress = self._progress()
         if self._evaluation_is_due:
             self.collector.begin_evaluation(self.step_count)
@@ -265,7 +268,7 @@ class RLTrainer:
             best = reward is not None and self._keeper.is_best(reward)
             if best or last or self.step_count % self.args.save_steps == 0:
                 with self._clock.part("save"):
-                    self._keeper.try_save(self._progress(), best=best)
+                    self._keeper.begin(self._progress(), best=best)
         self._records.update_report(final=last)
 
     def evaluate(self) -> Metrics:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -16,7 +16,12 @@ from vf.trainer.settings.config import TrainerArgs
 
 
 def build_model(
-    name: str, args: TrainerArgs, *, device: torch.device | None = None, sharded: bool = False
+    name: str,
+    args: TrainerArgs,
+    *,
+    device: torch.device | None = None,
+    sharded: bool = False,
+    empty: bool = False,
 ) -> Any:
     """Load the model that learns, with an adapter if one is trained, on the CPU.
 
@@ -29,12 +34,13 @@ def build_model(
         args: ``[trainer.args]``.
         device: Where a base of 4 bits is made.
         sharded: Whether FSDP or DeepSpeed will hold it.
+        empty: Make it on the meta device, without reading its weights.
 
     Raises:
         ConfigError: It cannot be loaded, or a LoRA target module does not exist.
     """
     dtype = compute_dtype(args)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"device_map": "meta"} if empty else {}
     if args.load_in_4bit:
         options["quantization_config"] = four_bits(dtype)
         options["device_map"] = {"": device or torch.device("cpu")}
@@ -86,18 +92,18 @@ def build_optimizer(
     return torch.optim.AdamW(trained, fused=fused, **settings)
 
 
-def check_moments(state: Mapping[str, Any], args: TrainerArgs) -> None:
+def check_moments(kept: Collection[str], args: TrainerArgs) -> None:
     """See that an optimizer's state can be loaded into the one that the settings ask for.
 
     Args:
-        state: What its ``state_dict`` returned.
+        kept: The names of what it keeps of a parameter; none before its first step.
         args: ``[trainer.args]``.
 
     Raises:
         ConfigError: One has moments in 8 bits, and the other not.
     """
     eight = args.optim == "adamw_8bit"
-    if any(("exp_avg" in entry) == eight for entry in state["state"].values()):
+    if kept and ("exp_avg" in kept) == eight:
         kept = "float32" if eight else "8 bits"
         raise ConfigError(
             f"trainer.args.optim = {args.optim!r}, but the checkpoint's moments are in {kept}; set "

@@ -153,8 +153,7 @@ def disk_needed(config: Config, shape: Shape) -> int:
     """
     args = config.args
     kept = 2 + math.ceil(args.max_steps / args.save_steps)  # the best, and one being written
-    if args.save_total_limit is not None:
-        kept = min(kept, args.save_total_limit + 2)
+    kept = min(kept, args.save_total_limit + 2)
     return kept * (3 * FLOAT32 + computed_width(args)) * trained_parameters(shape, args)
 
 

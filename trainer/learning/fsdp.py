@@ -5,6 +5,8 @@ is put together for as long as it computes, and gradients are summed and spread 
 all processes must run the same layers in the same order: see
 :meth:`~vf.trainer.learning.policy.Policy.add_gradient`.
 
+Rank 0 alone reads the model's files, and sends the other processes their parts.
+
 Accelerate has the settings, torch's ``fully_shard`` does the work (Zhao et al. 2023,
 arXiv:2304.11277, in its second version). Accelerate's own preparation would give the head a unit of
 its own, whose weight :mod:`vf.trainer.learning.head` could not reach in chunks; here it belongs to
@@ -13,11 +15,13 @@ the whole model's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from itertools import chain
 from types import MethodType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.sharding import Copies
@@ -38,6 +42,7 @@ class Fsdp(Copies):
     """
 
     together = True
+    one_loads = True
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(dtype)
@@ -53,7 +58,7 @@ class Fsdp(Copies):
             )
 
     def spread(self, model: Any, device: torch.device, *, trained: bool = True) -> None:
-        """Spread a model over the processes: only this one's part moves to its device."""
+        """Spread rank 0's model over the processes: only this one's part is on its device."""
         from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
         from torch.distributed.fsdp import (
             FSDPModule,
@@ -63,6 +68,9 @@ class Fsdp(Copies):
             register_fsdp_forward_method,
         )
 
+        whole = _tensors(model)  # of rank 0, kept until the others have their parts
+        if dist.get_rank():
+            _make_room(model)
         plugin = self.plugin
         settings: dict[str, Any] = {
             "offload_policy": plugin.cpu_offload or OffloadPolicy(),
@@ -84,6 +92,7 @@ class Fsdp(Copies):
                 # A rank's loss is a sum already. gloo knows no multiplied sum, so no factor either.
                 module.set_gradient_divide_factor(1.0)
                 module.set_force_sum_reduction_for_comms(True)
+        _send(whole, _tensors(model))
         setattr(model, METHOD, MethodType(_call, model))
         register_fsdp_forward_method(model, METHOD)
 
@@ -106,30 +115,52 @@ class Fsdp(Copies):
         with torch.no_grad():
             parameter.copy_(_spread_like(value, parameter))
 
-    def optimizer_state(
-        self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
-    ) -> dict[str, Any]:
-        """Return the whole state, on the CPU."""
-        state: dict[str, Any] = _whole_state(optimizer.state_dict())
-        return state
 
-    def load_optimizer_state(
-        self,
-        optimizer: torch.optim.Optimizer,
-        parameters: Sequence[torch.Tensor],
-        state: Mapping[str, Any],
-    ) -> None:
-        """Take this process's part of a whole state."""
-        spread = {
-            number: {
-                name: _spread_like(value, parameters[number])
-                if isinstance(value, torch.Tensor)
-                else value
-                for name, value in entry.items()
-            }
-            for number, entry in state["state"].items()
-        }
-        optimizer.load_state_dict({**state, "state": spread})
+def _tensors(model: Any) -> dict[str, torch.Tensor]:
+    """Return a model's parameters and buffers by name, detached."""
+    named = chain(model.named_parameters(), model.named_buffers())
+    return {name: tensor.detach() for name, tensor in named}
+
+
+def _make_room(model: Any) -> None:
+    """Replace what is on the meta device by memory on the CPU, and keep what is shared shared.
+
+    The memory is never written to, so none is really taken, but for the part that FSDP copies.
+    """
+    made: dict[torch.Tensor, torch.Tensor] = {}
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            if parameter.is_meta and parameter not in made:
+                empty = torch.empty_like(parameter, device="cpu")
+                made[parameter] = torch.nn.Parameter(empty, parameter.requires_grad)
+            setattr(module, name, made.get(parameter, parameter))
+        for name, buffer in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+            if buffer.is_meta and buffer not in made:
+                made[buffer] = torch.empty_like(buffer, device="cpu")
+            setattr(module, name, made.get(buffer, buffer))
+
+
+def _send(whole: Mapping[str, torch.Tensor], spread: Mapping[str, torch.Tensor]) -> None:
+    """Give every process its part of rank 0's tensors, one tensor after the other.
+
+    Args:
+        whole: Rank 0's values; on the other ranks only the shapes count.
+        spread: What is filled, in the same order on all ranks.
+    """
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    for name, tensor in spread.items():
+        if not isinstance(tensor, DTensor):
+            value = tensor.contiguous()
+            dist.broadcast(value, src=0)
+            tensor.copy_(value)
+            continue
+        mesh = tensor.device_mesh
+        value = torch.empty(tensor.shape, dtype=tensor.dtype, device=mesh.device_type)
+        if not dist.get_rank():
+            value = whole[name].to(value.device)
+        part = distribute_tensor(value, mesh, tensor.placements, src_data_rank=0)
+        tensor.to_local().copy_(part.to_local())
 
 
 def _call(model: Any, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -140,17 +171,6 @@ def _whole(tensor: Any) -> Any:
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def _whole_state(state: Any) -> Any:
-    """Return any nest of tensors, put together and on the CPU."""
-    if isinstance(state, torch.Tensor):
-        return _whole(state).detach().cpu()
-    if isinstance(state, Mapping):
-        return {key: _whole_state(value) for key, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(map(_whole_state, state))
-    return state
 
 
 def _spread_like(value: torch.Tensor, model: torch.Tensor) -> torch.Tensor:

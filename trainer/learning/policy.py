@@ -12,7 +12,7 @@ import torch
 
 from vf.inference.model_files import load_module
 from vf.inference.rotary import fix_rotary
-from vf.runtime.errors import TrainingError
+from vf.runtime.errors import ConfigError, TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, scale, weighted
 from vf.trainer.learning.building import build_model, build_optimizer, check_moments
@@ -29,8 +29,9 @@ from vf.trainer.learning.packing import share_out
 from vf.trainer.learning.precision import allow_tf32, compute_dtype, exact_ends
 from vf.trainer.learning.quantized import check_quantized
 from vf.trainer.learning.ranks import Accumulate, Finish, Ranks, Together, together
-from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference, State
+from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference
 from vf.trainer.learning.self_test import choose_forward
+from vf.trainer.learning.shards import OPTIMIZER, PARAMETERS, Stored
 from vf.trainer.learning.too_long import fit
 from vf.trainer.learning.weights import Weights
 from vf.trainer.settings.config import TrainerArgs
@@ -79,7 +80,8 @@ class Policy:
         check_quantized(args)
         self.sharding = self.ranks.sharding
         device, sharded = self.accelerator.device, self.sharding.together
-        model = build_model(model_name, args, device=device, sharded=sharded)
+        self._given = self.sharding.one_loads and self.ranks.rank > 0  # rank 0 sends the weights
+        model = build_model(model_name, args, device=device, sharded=sharded, empty=self._given)
         fix_rotary(model, args.max_seq_len)
         if args.disable_dropout:
             disable_dropout(model)
@@ -106,7 +108,8 @@ class Policy:
         if args.reference_model is None:
             return AdapterReference(self.model, self.sharding, rate)
         dtype = torch.float32 if rate < 1.0 else compute_dtype(args)
-        model = load_module(args.reference_model, dtype, "trainer.args.reference_model")
+        options = {"device_map": "meta"} if self._given else {}
+        model = load_module(args.reference_model, dtype, "trainer.args.reference_model", **options)
         fix_rotary(model, args.max_seq_len)
         disable_dropout(model)
         if dtype != torch.float32:
@@ -415,31 +418,37 @@ class Policy:
                     found[index].copy_(row[: len(found[index])])
         return found
 
-    @together("optimizer_state")
-    def optimizer_state(self) -> dict[str, Any]:
-        """Return the optimizer's state; it does not depend on how many processes there are."""
-        return self.sharding.optimizer_state(self.optimizer, self.weights.trained)
+    def states(self) -> Iterator[tuple[str, Any]]:
+        """Yield what a checkpoint keeps: masters, the optimizer's state and the reference's.
 
-    def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`optimizer_state` returned, but for the settings of AdamW.
+        Each process yields what it holds; see :meth:`~vf.trainer.learning.sharding.Copies.states`.
+        """
+        yield from self.sharding.states(self.optimizer, dict(self.weights.masters.named()))
+        if self.reference is not None:
+            yield from self.reference.state().items()
 
-        Those are the run's own, which may have been changed since.
+    def load_states(self, stored: Stored) -> None:
+        """Take back what :meth:`states` yielded, but for the settings of AdamW.
+
+        Those are the run's own, which may have been changed since. Each process does so for itself.
 
         Raises:
-            ConfigError: It is of an optimizer that keeps other moments.
+            ConfigError: It is of another model or adapter, or of an optimizer that keeps other
+                moments.
+            RuntimeError: It cannot be read.
         """
-        check_moments(state, self.args)
-        groups = [
-            {**mine, "params": saved["params"]}
-            for mine, saved in zip(self.optimizer.param_groups, state["param_groups"], strict=True)
-        ]
-        state = {**state, "param_groups": groups}
-        self.sharding.load_optimizer_state(self.optimizer, self.weights.trained, state)
-
-    @together("reference_state")
-    def reference_state(self) -> State | None:
-        """Return what the reference has learned, if it follows."""
-        return self.reference.state() if self.reference is not None else None
+        masters = dict(self.weights.masters.named())
+        shapes = {name: self.sharding.shape(master) for name, master in masters.items()}
+        if shapes != stored.shapes(PARAMETERS):
+            raise ConfigError(
+                "the checkpoint's trained parameters are those of another model or adapter"
+            )
+        for name in masters:
+            check_moments(stored.below(f"{OPTIMIZER}/{name}"), self.args)
+        self.sharding.load_states(self.optimizer, masters, stored)
+        self.weights.masters.write()
+        if self.reference is not None:
+            self.reference.load_state(stored)
 
     @contextmanager
     def _training(self) -> Iterator[None]:

@@ -90,6 +90,17 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
+class Save:
+    """Write this rank's part of a checkpoint, while training continues.
+
+    Attributes:
+        path: The folder of the tensors.
+    """
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Load a checkpoint.
 
@@ -105,7 +116,7 @@ class Stop:
     """End."""
 
 
-Command = Accumulate | Finish | Together | Load | Stop
+Command = Accumulate | Finish | Together | Save | Load | Stop
 
 
 def balance(
@@ -154,6 +165,7 @@ class Ranks:
         count: How many processes there are.
         rank: Which one this is; 0 leads.
         sharding: How the processes hold the model between them.
+        savers: The group over which they write a checkpoint while they train; None with one.
 
     Raises:
         ConfigError: The launcher's settings are not possible.
@@ -165,9 +177,11 @@ class Ranks:
         self.count: int = self.accelerator.num_processes
         self.rank: int = self.accelerator.process_index
         self._commands: Any = None
+        self.savers: Any = None
         self._owed = False  # whether the followers are in a sum that this process has not joined
         if self.count > 1:
             self._commands = dist.new_group(backend="gloo", timeout=IDLE)
+            self.savers = dist.new_group(backend="gloo", timeout=IDLE)
 
     def tell(self, commands: Sequence[Command]) -> None:
         """Send every rank its command; rank 0's own comes first and is not sent.
@@ -177,7 +191,8 @@ class Ranks:
         """
         if self.count == 1:
             return
-        self._owed = any(isinstance(each, Accumulate | Finish | Together) for each in commands)
+        joint = Accumulate | Finish | Together | Save
+        self._owed = any(isinstance(each, joint) for each in commands)
         with _all_there():
             dist.scatter_object_list([None], list(commands), src=0, group=self._commands)
 
@@ -230,7 +245,7 @@ class Ranks:
         """Check that all ranks have loaded the same model.
 
         Args:
-            base: A hash of the weights that are not trained.
+            base: A hash of the weights that are not trained; empty if rank 0's will replace them.
             model: The module.
 
         Raises:
@@ -243,8 +258,8 @@ class Ranks:
         found: list[Any] = [None] * self.count
         with _all_there():
             dist.all_gather_object(found, (base, shapes), group=self._commands)
-        for rank, theirs in enumerate(found):
-            if theirs != found[0]:
+        for rank, (theirs, their_shapes) in enumerate(found):
+            if theirs not in ("", found[0][0]) or their_shapes != found[0][1]:
                 raise ConfigError(
                     f"trainer process {rank} has another model than process 0: the same files, "
                     "settings and versions must be on all machines"
@@ -259,7 +274,7 @@ class Ranks:
         Raises:
             TrainingError: A rank is gone.
         """
-        if self.count == 1:
+        if self.count == 1 or self.sharding.one_loads:
             return
         group = self._commands if self.sharding.together else None
         with _all_there():

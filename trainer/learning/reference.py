@@ -15,6 +15,7 @@ import torch
 
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.sharding import Copies
+from vf.trainer.learning.shards import REFERENCE, Stored
 
 State = dict[str, torch.Tensor]
 
@@ -30,12 +31,12 @@ class Reference(Protocol):
         """Move towards the policy as it is now."""
         ...
 
-    def state(self) -> State | None:
-        """Return what a checkpoint has to keep; None while it is what the run began with."""
+    def state(self) -> State:
+        """Return what a checkpoint has to keep: nothing while it is what the run began with."""
         ...
 
-    def load_state(self, state: Mapping[str, torch.Tensor] | None) -> None:
-        """Go back to what :meth:`state` returned."""
+    def load_state(self, stored: Stored) -> None:
+        """Go back to what :meth:`state` returned; each process does so for itself."""
         ...
 
 
@@ -84,22 +85,20 @@ class AdapterReference:
             name: mine.lerp(now[name], self._rate) for name, mine in self._adapter.items()
         }
 
-    def state(self) -> State | None:
-        """Return the reference's adapter, on the CPU."""
-        if self._adapter is None:
-            return None
-        return {name: tensor.cpu() for name, tensor in self._adapter.items()}
+    def state(self) -> State:
+        """Return the reference's adapter, which every process holds whole."""
+        return _named(self._adapter or {})
 
-    def load_state(self, state: Mapping[str, torch.Tensor] | None) -> None:
+    def load_state(self, stored: Stored) -> None:
         """Take an adapter back; see :class:`Reference`."""
-        if state is None:
-            if self._rate == 1.0:
-                self._adapter = None
-            return  # an average still is what it began with
         device = next(self._model.parameters()).device
-        self._adapter = {name: tensor.to(device) for name, tensor in state.items()}
-        if self._rate < 1.0:
-            self._adapter = _precise(self._adapter)
+        adapter = {
+            name: torch.empty(shape, device=device)
+            for name, shape in stored.shapes(REFERENCE).items()
+        }
+        stored.read(_named(adapter))
+        if adapter or self._rate == 1.0:  # else an average still is what it began with
+            self._adapter = adapter or None
 
     def _trained_copy(self) -> State:
         return {
@@ -166,18 +165,19 @@ class FrozenReference:
                 value = mine.lerp(value.to(mine), rate)
             self._sharding.put(tensor, value)
 
-    def state(self) -> State | None:
-        """Return the weights, on the CPU, if they ever change."""
-        if self._rate is None:
-            return None
-        mine = self._model.state_dict(keep_vars=True)
-        return {name: self._sharding.whole(tensor).cpu() for name, tensor in mine.items()}
+    def state(self) -> State:
+        """Return the weights as this process holds them, if they ever change."""
+        return _named(self._model.state_dict() if self._rate is not None else {})
 
-    def load_state(self, state: Mapping[str, torch.Tensor] | None) -> None:
+    def load_state(self, stored: Stored) -> None:
         """Take the weights back; see :class:`Reference`."""
-        if state is not None:
-            for name, tensor in self._model.state_dict(keep_vars=True).items():
-                self._sharding.put(tensor, state[name])
+        if stored.below(REFERENCE):
+            stored.read(_named(self._model.state_dict()))
+
+
+def _named(state: Mapping[str, torch.Tensor]) -> State:
+    """Return tensors under their names in a checkpoint."""
+    return {f"{REFERENCE}/{name}": tensor for name, tensor in state.items()}
 
 
 def _precise(state: State) -> State:

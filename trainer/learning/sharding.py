@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 
 from vf.runtime.errors import ConfigError
+from vf.trainer.learning.shards import OPTIMIZER, PARAMETERS, Stored
 from vf.trainer.processes.launch import precision, world
 
 _NAMES = {"bf16": torch.bfloat16, "no": torch.float32}
@@ -49,6 +50,8 @@ class Copies:
         together: Whether all processes must make every pass, and every access to parameters,
             together; gradients are then summed on the way, and what is trained is float32, which
             is rounded while it computes.
+        one_loads: Whether rank 0 alone reads a model's files, and :meth:`spread` sends the other
+            processes their parts; until then their model is on the meta device.
         dtype: In what the trained model computes.
 
     Raises:
@@ -56,6 +59,7 @@ class Copies:
     """
 
     together = False
+    one_loads = False
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         self.dtype = dtype
@@ -86,7 +90,7 @@ class Copies:
 
         Args:
             model: A causal language model from transformers on the CPU, with adapters inside its
-                layers if any. It is the same in all processes.
+                layers if any. It is the same in all processes; see :attr:`one_loads`.
             device: This process's.
             trained: Whether it will be trained.
 
@@ -165,18 +169,45 @@ class Copies:
         with torch.no_grad():
             parameter.copy_(value)
 
-    def optimizer_state(
-        self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
-    ) -> dict[str, Any]:
-        """Return the optimizer's state; it does not depend on how many processes there are."""
-        state: dict[str, Any] = optimizer.state_dict()
-        return state
+    def states(
+        self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield what a checkpoint keeps of the training, by name (:mod:`.shards`).
 
-    def load_optimizer_state(
+        Values are the tensors themselves, or, with :attr:`together`, parts of them or copies: then
+        all processes must call it.
+
+        Args:
+            optimizer: Of the parameters.
+            parameters: What it steps, by their names in the model, in the optimizer's order.
+        """
+        for name, parameter in parameters.items():
+            yield f"{PARAMETERS}/{name}", parameter.detach()
+            for moment, value in optimizer.state.get(parameter, {}).items():
+                yield f"{OPTIMIZER}/{name}/{moment}", value
+
+    def load_states(
         self,
         optimizer: torch.optim.Optimizer,
-        parameters: Sequence[torch.Tensor],
-        state: Mapping[str, Any],
+        parameters: Mapping[str, torch.Tensor],
+        stored: Stored,
     ) -> None:
-        """Load what :meth:`optimizer_state` returned."""
-        optimizer.load_state_dict(dict(state))
+        """Take back what :meth:`states` yielded, in place; each process does so for itself.
+
+        What a setting decides, such as the weight decay, stays as it is.
+        """
+        values: dict[str, Any] = {
+            f"{PARAMETERS}/{name}": parameter.detach() for name, parameter in parameters.items()
+        }
+        names: dict[int, list[tuple[str, str]]] = {}
+        for number, (name, parameter) in enumerate(parameters.items()):
+            for moment in stored.below(f"{OPTIMIZER}/{name}"):
+                key = f"{OPTIMIZER}/{name}/{moment}"
+                values[key] = stored.room(key, parameter)
+                names.setdefault(number, []).append((moment, key))
+        stored.read(values)
+        state = {
+            number: {moment: values[key] for moment, key in keys} for number, keys in names.items()
+        }
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})

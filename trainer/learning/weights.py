@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,17 @@ class Weights:
 
     Args:
         model: The module as :func:`~vf.trainer.learning.building.build_model` made it, on the CPU.
-            Its parameters become rank 0's, and it is moved to the device of this process.
+            Its parameters become rank 0's, and it is moved to the device of this process. Where
+            :attr:`~vf.trainer.learning.sharding.Copies.one_loads`, other ranks' are on the meta
+            device.
         ranks: The trainer processes.
         adapter: Whether an adapter is what is trained.
         offload: Keep what the optimizer steps in the host's memory.
 
     Attributes:
         masters: What the optimizer steps, where that is not the module's own.
-        fingerprint: A short hash of what is not trained: another base model has another.
+        fingerprint: A short hash of what is not trained: another base model has another. Empty on
+            a rank that got its weights from rank 0.
 
     Raises:
         ConfigError: Another rank has another model, or the launcher's settings do not fit it.
@@ -41,7 +44,8 @@ class Weights:
         self.model = model
         self.ranks = ranks
         self._adapter = adapter
-        self.fingerprint = _fingerprint(model)
+        given = ranks.rank and ranks.sharding.one_loads
+        self.fingerprint = "" if given else _fingerprint(model)
         ranks.agree(self.fingerprint, model)
         if not ranks.sharding.together:
             model.to(ranks.accelerator.device)
@@ -59,21 +63,37 @@ class Weights:
         """What the optimizer steps, as this process holds it."""
         return [master for _, master in self.masters.named()]
 
-    def save(self, folder: Path, *, untied: bool = False) -> None:
+    def snapshot(self) -> dict[str, torch.Tensor]:
+        """Return a copy of what :meth:`save` writes, on the CPU; tied tensors stay tied."""
+        if self._adapter:
+            return self.served_state()
+        state, first = self.state(), dict[int, str]()
+        for name, tensor in self.module.state_dict(keep_vars=True).items():
+            if name in state:
+                state[name] = state[first.setdefault(id(tensor), name)]
+        return state
+
+    def save(
+        self,
+        folder: Path,
+        *,
+        untied: bool = False,
+        state: dict[str, torch.Tensor] | None = None,
+    ) -> None:
         """Save the adapter or the model in Hugging Face's format.
 
         Args:
             folder: Where to.
             untied: Write tied tensors of a whole model as if they were several.
+            state: What :meth:`snapshot` returned, to be written instead of the present weights.
+                Nothing else is read then that training changes, so another thread may write.
         """
-        state, sharding = None, self.ranks.sharding
+        sharding = self.ranks.sharding
+        if state is None and (untied or sharding.together):
+            state = self.state() if untied else self.snapshot()
         if self._adapter:
-            if sharding.together:
-                state = self.served_state()
             self.model.save_pretrained(folder, state_dict=state)
             return
-        if untied or sharding.together:
-            state = self.state()
         dtype = sharding.dtype if sharding.together else None
         save_module(self.model, folder, state, dtype=dtype, untied=untied)
 
@@ -81,14 +101,13 @@ class Weights:
     def state(self) -> dict[str, torch.Tensor]:
         """Return the module's tensors by name, on the CPU, as it computes with them.
 
-        Tied ones are there twice.
+        Tied ones are there twice. Nothing is kept on the other ranks, which only take part.
         """
-        found = {}
-        for name, tensor in self.module.state_dict(keep_vars=True).items():
-            sharding = self.ranks.sharding
-            read = sharding.served if tensor.requires_grad else sharding.whole
-            found[name] = read(tensor).cpu().clone()
-        return found
+        sharding = self.ranks.sharding
+        return self._gathered(
+            (name, (sharding.served if tensor.requires_grad else sharding.whole)(tensor))
+            for name, tensor in self.module.state_dict(keep_vars=True).items()
+        )
 
     def named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the module's parameters, on this process's device, as it computes with them.
@@ -107,20 +126,30 @@ class Weights:
 
     @together("weights.served_state")
     def served_state(self) -> dict[str, torch.Tensor]:
-        """Return the trained parameters by name, on the CPU, as the model computes with them."""
-        return {
-            name: self.ranks.sharding.served(parameter).cpu().clone()
+        """Return the trained parameters by name, on the CPU, as the model computes with them.
+
+        Nothing is kept on the other ranks.
+        """
+        return self._gathered(
+            (name, self.ranks.sharding.served(parameter))
             for name, parameter in self.model.named_parameters()
             if parameter.requires_grad
-        }
+        )
 
     @together("weights.trainable_state")
     def trainable_state(self) -> dict[str, torch.Tensor]:
-        """Return what the optimizer steps by the parameters' names, float32, on the CPU."""
-        return {
-            name: self.ranks.sharding.whole(master).cpu().clone()
-            for name, master in self.masters.named()
-        }
+        """Return what the optimizer steps by the parameters' names, float32, on the CPU.
+
+        Nothing is kept on the other ranks.
+        """
+        return self._gathered(
+            (name, self.ranks.sharding.whole(master)) for name, master in self.masters.named()
+        )
+
+    def _gathered(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """Return copies on the CPU, on rank 0; other ranks gather too, and keep nothing."""
+        keep = not self.ranks.rank
+        return {name: tensor.to("cpu", copy=True) for name, tensor in tensors if keep}
 
     def load_trainable_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Copy saved parameters back in place, so that an engine on this module sees them.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.sharding import Copies, check_precision
+from vf.trainer.learning.shards import OPTIMIZER, PARAMETERS, Stored
 from vf.trainer.processes.launch import check_deepspeed
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's AdamW calls them
@@ -179,48 +180,53 @@ class Zero(Copies):
             parameter.ds_tensor.copy_(part)
             safe_set_local_fp32_param(parameter, part)
 
-    def optimizer_state(
-        self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]
-    ) -> dict[str, Any]:
-        """Return the state that one process's optimizer would have, on the CPU."""
+    def states(
+        self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]
+    ) -> Iterator[tuple[str, Any]]:
+        """Gather one tensor after the other; see :class:`Copies`."""
         from deepspeed.utils import safe_get_full_optimizer_state
 
         step = next(iter(optimizer.state.values()))["step"]
-        state = {
-            number: {"step": step.detach().cpu().clone()}
-            | {
-                name: safe_get_full_optimizer_state(parameter, name).cpu().clone()
-                for name in MOMENTS
-            }
-            for number, parameter in enumerate(parameters)
-        }
-        if not float(step):
-            state = {}
-        [group] = optimizer.param_groups
-        return {"state": state, "param_groups": [{**group, "params": list(range(len(parameters)))}]}
+        for name, parameter in parameters.items():
+            yield f"{PARAMETERS}/{name}", self.whole(parameter)
+            if not float(step):
+                continue
+            yield f"{OPTIMIZER}/{name}/step", step
+            for moment in MOMENTS:
+                whole = safe_get_full_optimizer_state(parameter, moment)
+                yield f"{OPTIMIZER}/{name}/{moment}", whole
 
-    def load_optimizer_state(
+    def load_states(
         self,
         optimizer: torch.optim.Optimizer,
-        parameters: Sequence[torch.Tensor],
-        state: Mapping[str, Any],
+        parameters: Mapping[str, torch.Tensor],
+        stored: Stored,
     ) -> None:
-        """Take this process's part of a whole state."""
+        """Take this process's parts, of one whole parameter and its moments after the other."""
+        steps = torch.zeros(())
+        for name, parameter in parameters.items():
+            entry = f"{OPTIMIZER}/{name}"
+            values = {
+                key: torch.zeros(self.shape(parameter))
+                for key in (f"{PARAMETERS}/{name}", *(f"{entry}/{moment}" for moment in MOMENTS))
+            }
+            if stored.below(entry):
+                stored.read({**values, f"{entry}/step": steps})
+            else:
+                stored.read({f"{PARAMETERS}/{name}": values[f"{PARAMETERS}/{name}"]})
+            self.put(parameter, values[f"{PARAMETERS}/{name}"])
+            for moment in MOMENTS:
+                self._put_moment(parameter, moment, values[f"{entry}/{moment}"])
+        for mine in optimizer.state.values():
+            mine["step"].fill_(float(steps))
+
+    def _put_moment(self, parameter: Any, moment: str, value: torch.Tensor) -> None:
         from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
 
-        [group], [saved] = optimizer.param_groups, state["param_groups"]
-        group.update({name: value for name, value in saved.items() if name != "params"})
-        steps = [entry["step"] for entry in state["state"].values()]
-        for mine in optimizer.state.values():
-            mine["step"].fill_(float(max(steps, default=0.0)))
-        for number, parameter in enumerate(parameters):
-            entry = state["state"].get(number, {})
-            for name in MOMENTS:
-                value = entry.get(name, torch.zeros(self.shape(parameter)))
-                if hasattr(parameter, "ds_id"):
-                    safe_set_local_optimizer_state(parameter, _part(value, parameter), name)
-                else:
-                    safe_set_full_optimizer_state(parameter, value, name)
+        if hasattr(parameter, "ds_id"):
+            safe_set_local_optimizer_state(parameter, _part(value, parameter), moment)
+        else:
+            safe_set_full_optimizer_state(parameter, value, moment)
 
 
 class _Root(torch.nn.Module):

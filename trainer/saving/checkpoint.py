@@ -7,11 +7,12 @@ import os
 import pickle
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -20,10 +21,14 @@ from vf.runtime.errors import CheckpointError, ConfigError
 from vf.traces.store import TraceStore
 from vf.trainer.collecting.orchestrator import Queue
 from vf.trainer.learning.policy import Policy
-from vf.trainer.learning.ranks import Load
+from vf.trainer.learning.ranks import Load, Save
+from vf.trainer.learning.shards import Stored, stage, write
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.write_config import to_toml
 
+Value = TypeVar("Value")
+
+PROGRESS, STATE = "progress.json", "state"  # the first is written last
 BEST = "best"  # a link to the checkpoint with the highest held-out reward
 
 
@@ -49,51 +54,115 @@ class Progress:
     queue: Queue = field(default_factory=lambda: Queue({"position": 0, "rests_through": {}}))
 
 
-def save_checkpoint(
-    folder: Path, policy: Policy, tokenizer: Any, progress: Progress, config: Config | None = None
-) -> Path:
-    """Write ``folder/step-N`` and return it; a kill never leaves half a checkpoint.
+def begin_checkpoint(
+    folder: Path,
+    policy: Policy,
+    tokenizer: Any,
+    progress: Progress,
+    config: Config | None = None,
+    *,
+    alone: bool = False,
+    then: Callable[[Path], None] = lambda checkpoint: None,
+) -> Future[Path]:
+    """Begin to write ``folder/step-N``; what changes is copied first, so training may continue.
 
     It holds the adapter or model with the tokenizer in Hugging Face's format (``model/``), the
-    exact trained parameters, optimizer and random states (``state.pt``), the run's
-    settings (``config.toml``) and the rollouts that are ahead (``rollouts.jsonl``).
+    exact trained parameters and the optimizer's state, in parts (``state/``), the random states
+    (``random.pt``), the run's settings (``config.toml``) and the rollouts that are ahead
+    (``rollouts.jsonl``). It gets its name when all of it is on the disk, so a kill never leaves
+    half a checkpoint. Wait for one before you begin another.
 
     Args:
         folder: The run's folder of checkpoints.
-        policy: What is saved.
+        policy: What is saved. Each trainer process writes its part.
         tokenizer: Of the model.
         progress: Where the run stands.
         config: The run's settings; left out if None.
+        alone: Write without the other processes, which may be gone; for a model that is not
+            sharded.
+        then: Called with the checkpoint once it is written, from the thread that wrote it.
+
+    Returns:
+        The checkpoint's folder, once it is there. Or the CheckpointError that says why it could not
+        be written, as on a full disk; nothing of it is left then.
 
     Raises:
-        CheckpointError: It could not be written, as on a full disk; nothing of it is left.
+        CheckpointError: It could not even be begun.
+        TrainingError: Another trainer process is gone.
     """
-    target = folder / f"step-{progress.step}"
+    target, temporary = folder / f"step-{progress.step}", folder / f".writing-{progress.step}"
     if is_complete(target):
-        return target
-    temporary = folder / f".writing-{progress.step}"
+        return in_background(lambda: target)
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        policy.weights.save(temporary / "model")
-        tokenizer.save_pretrained(temporary / "model")
-        torch.save(_state(policy), temporary / "state.pt")
-        if config is not None:
-            (temporary / "config.toml").write_text(to_toml(config))
-        with TraceStore(temporary / "rollouts.jsonl") as store:
-            for trace in progress.queue.traces:
-                store.append(trace)
-        saved = {entry.name: getattr(progress, entry.name) for entry in fields(progress)}
-        saved["queue"] = {"cursor": progress.queue.cursor, "steps": progress.queue.steps}
-        (temporary / "progress.json").write_text(json.dumps(saved))
-        for file in temporary.rglob("*"):
-            _sync(file)
-        temporary.rename(target)
-        _sync(folder)
-    except (OSError, RuntimeError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"the checkpoint {target} could not be written: {error}") from error
-    return target
+    except OSError as error:
+        raise _unwritten(target, error) from error
+    ranks = policy.ranks
+    alone = alone or ranks.count == 1
+    if alone:
+        staged, group = stage(policy.states()), None
+    else:
+        ranks.tell([Save(temporary / STATE)] * ranks.count)
+        staged, group = stage(policy.states(), ranks.rank, ranks.count), ranks.savers
+        ranks.joined()
+    weights, random_states = policy.weights.snapshot(), _random_states()
+    queue, texts = progress.queue, {}
+    texts["rollouts.jsonl"] = b"".join(trace.to_json() + b"\n" for trace in queue.traces)
+    if config is not None:
+        texts["config.toml"] = to_toml(config).encode()
+    saved = {entry.name: getattr(progress, entry.name) for entry in fields(progress)}
+    saved["queue"] = {"cursor": queue.cursor, "steps": queue.steps}
+    saved["optimizer_steps"] = policy.optimizer_steps
+    texts[PROGRESS] = json.dumps(saved).encode()
+
+    def finish() -> Path:
+        try:
+            write(temporary / STATE, staged, group)
+            policy.weights.save(temporary / "model", state=weights)
+            tokenizer.save_pretrained(temporary / "model")
+            torch.save(random_states, temporary / "random.pt")
+            for name, text in texts.items():
+                (temporary / name).write_bytes(text)
+            for file in temporary.rglob("*"):
+                _sync(file)
+            temporary.rename(target)
+            _sync(folder)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise _unwritten(target, error) from error
+        then(target)
+        return target
+
+    return in_background(finish)
+
+
+def begin_part(folder: Path, policy: Policy) -> Future[None]:
+    """Begin to write this process's part of a checkpoint that rank 0 writes (:class:`Save`)."""
+    ranks = policy.ranks
+    staged = stage(policy.states(), ranks.rank, ranks.count)
+    return in_background(lambda: write(folder, staged, ranks.savers))
+
+
+def save_checkpoint(
+    folder: Path, policy: Policy, tokenizer: Any, progress: Progress, config: Config | None = None
+) -> Path:
+    """Write a checkpoint, wait until it is on the disk, and return its folder.
+
+    See :func:`begin_checkpoint`.
+
+    Raises:
+        CheckpointError: It could not be written; nothing of it is left.
+    """
+    return begin_checkpoint(folder, policy, tokenizer, progress, config).result()
+
+
+def in_background(work: Callable[[], Value]) -> Future[Value]:
+    """Run something in a thread of its own, which the process waits for before it exits."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="vf-checkpoint")
+    running = thread.submit(work)
+    thread.shutdown(wait=False)
+    return running
 
 
 def mark_best(checkpoint: Path) -> None:
@@ -119,7 +188,7 @@ def find_best(folder: Path, reward: float | None) -> Path | None:
         return None
     for path in _complete(folder):
         with _readable(path):
-            if json.loads((path / "progress.json").read_text()).get("best_reward") == reward:
+            if json.loads((path / PROGRESS).read_text()).get("best_reward") == reward:
                 return path
     return None
 
@@ -149,7 +218,8 @@ def read_progress(path: Path) -> Progress:
         ConfigError: It is unreadable.
     """
     with _readable(path):
-        saved = json.loads((path / "progress.json").read_text())
+        saved = json.loads((path / PROGRESS).read_text())
+        saved.pop("optimizer_steps", None)  # the policy's
         rollouts = path / "rollouts.jsonl"
         traces = list(TraceStore(rollouts)) if rollouts.exists() else []
         return Progress(**saved | {"queue": Queue(**saved["queue"], traces=traces)})
@@ -160,44 +230,53 @@ def load_checkpoint(path: Path, policy: Policy) -> None:
 
     What a setting decides, such as the learning rate, is not part of it.
 
-    On rank 0 it is loaded into the policies of all trainer processes.
+    On rank 0 it is loaded into the policies of all trainer processes, each of which reads its part.
 
     Raises:
         ConfigError: The checkpoint is unreadable, or of another model or adapter.
     """
+    stored = open_tensors(path)
     with _readable(path):
-        # To the CPU: it may have been saved from a device that this process does not train on.
-        state: dict[str, Any] = torch.load(
-            path / "state.pt", map_location="cpu", weights_only=False
-        )
-        step: int = json.loads((path / "progress.json").read_text())["step"]
-    policy.weights.load_trainable_state(state["parameters"])
-    policy.load_optimizer_state(state["optimizer"])
-    policy.optimizer_steps = state["optimizer_steps"]
-    policy.position = step * policy.args.updates_per_step
-    if policy.reference is not None:
-        policy.reference.load_state(state.get("reference"))
-    torch.set_rng_state(state["rng"]["torch"])
-    if torch.cuda.is_available() and state["rng"]["cuda"]:
-        torch.cuda.set_rng_state(state["rng"]["cuda"][0])
-    random.setstate(state["rng"]["python"])
+        policy.load_states(stored)
+        progress = json.loads((path / PROGRESS).read_text())
+        policy.optimizer_steps = progress["optimizer_steps"]
+        policy.position = progress["step"] * policy.args.updates_per_step
+        states = torch.load(path / "random.pt", map_location="cpu", weights_only=False)
+        torch.set_rng_state(states["torch"])
+        if torch.cuda.is_available() and states["cuda"] is not None:
+            torch.cuda.set_rng_state(states["cuda"])
+        random.setstate(states["python"])
     if policy.ranks.rank == 0:
         policy.ranks.tell([Load(path)] * policy.ranks.count)
         policy.ranks.joined()
 
 
-def _state(policy: Policy) -> dict[str, Any]:
+def open_tensors(path: Path) -> Stored:
+    """Return the tensors of a checkpoint, to be read.
+
+    Raises:
+        ConfigError: They are unreadable, or in the format of an earlier version.
+    """
+    if (path / "state.pt").exists():
+        raise ConfigError(
+            f"the checkpoint {path} is in the format of an earlier version of vf-rl (state.pt), "
+            "which this one cannot read: resume it with that version, or begin a new run from "
+            f"what it learned, with the model that `vf-rl export {path}` writes"
+        )
+    with _readable(path):
+        return Stored(path / STATE)
+
+
+def _random_states() -> dict[str, Any]:
     return {
-        "parameters": policy.weights.trainable_state(),
-        "optimizer": policy.optimizer_state(),
-        "optimizer_steps": policy.optimizer_steps,
-        "reference": policy.reference_state(),
-        "rng": {
-            "torch": torch.get_rng_state(),
-            "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
-            "python": random.getstate(),
-        },
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "python": random.getstate(),
     }
+
+
+def _unwritten(target: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"the checkpoint {target} could not be written: {error}")
 
 
 def _complete(folder: Path) -> list[Path]:
@@ -213,7 +292,7 @@ def _complete(folder: Path) -> list[Path]:
 
 def is_complete(path: Path) -> bool:
     """Return whether a folder is a whole checkpoint."""
-    return (path / "progress.json").is_file()
+    return (path / PROGRESS).is_file()
 
 
 def _sync(path: Path) -> None:

@@ -1,8 +1,12 @@
-"""Keeps a run's checkpoints: the newest, the best, and the last good one on a full disk."""
+"""Keeps a run's checkpoints: the newest, the best, and the last good one on a full disk.
+
+One at a time is written, while the run continues.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +15,7 @@ from vf.trainer.learning.policy import Policy
 from vf.trainer.run.plan import Plan
 from vf.trainer.saving.checkpoint import (
     Progress,
+    begin_checkpoint,
     find_best,
     latest_checkpoint,
     load_checkpoint,
@@ -47,6 +52,9 @@ class Keeper:
         self.best_reward: float | None = None
         self._best_before: float | None = None
         self.unsaved: CheckpointError | None = None
+        self._saving: Future[Path] | None = None
+        self._saving_best = False
+        self._unlinked = ""  # why the last checkpoint was not linked, or others not removed
 
     @property
     def latest(self) -> Path | None:
@@ -54,44 +62,88 @@ class Keeper:
         return latest_checkpoint(self._folder)
 
     def is_best(self, reward: float) -> bool:
-        """Return whether a held-out reward is the highest so far, and remember it if it is."""
+        """Return whether a held-out reward is the highest so far, and remember it if it is.
+
+        Of a checkpoint that could not be written it is not: so one that is being written is waited
+        for.
+        """
+        self.wait()
         if self.best_reward is not None and reward <= self.best_reward:
             return False
         self._best_before, self.best_reward = self.best_reward, reward
         return True
 
     def save(self, progress: Progress) -> Path:
-        """Write a checkpoint.
+        """Write a checkpoint, and wait until it is on the disk.
 
         Raises:
             CheckpointError: It could not be written.
         """
+        self.wait()
         tokenizer, config = self._plan.renderer.tokenizer, self._plan.config
         return save_checkpoint(self._folder, self._policy, tokenizer, progress, config)
 
-    def try_save(self, progress: Progress, *, best: bool) -> None:
-        """Write a checkpoint. If that fails, note it and keep the last good one.
+    def begin(self, progress: Progress, *, best: bool, alone: bool = False) -> None:
+        """Begin to write a checkpoint, once the one before it is written; training may continue.
+
+        If it cannot be written, that is noted, and the last good one stays: see :meth:`wait`.
 
         Args:
             progress: Where the run stands.
             best: Whether it is the best by held-out reward.
+            alone: Write it without the other trainer processes, which may be gone.
         """
+        self.wait()
+        tokenizer, config = self._plan.renderer.tokenizer, self._plan.config
+        self._saving_best = best
         try:
-            checkpoint = self.save(progress)
+            self._saving = begin_checkpoint(
+                self._folder,
+                self._policy,
+                tokenizer,
+                progress,
+                config,
+                alone=alone,
+                then=lambda checkpoint: self._tidy(checkpoint, best=best),
+            )
         except CheckpointError as error:
-            self.unsaved = error
-            if best:
-                self.best_reward = self._best_before  # whose checkpoint exists
-            self._note(f"{error}. The run continues; its last good checkpoint: {self.latest}")
+            self._failed(error)
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written, if any, and note what went wrong."""
+        if self._saving is None:
+            return
+        wait([self._saving])  # interrupted here, it is still being written
+        ended, self._saving = self._saving, None
+        try:
+            ended.result()
+        except CheckpointError as error:
+            self._failed(error)
             return
         self.unsaved = None
+        if self._unlinked:
+            self._note(self._unlinked)
+            self._unlinked = ""
+
+    def report(self) -> None:
+        """Note what went wrong with a checkpoint, if its writing has ended; wait for nothing."""
+        if self._saving is not None and self._saving.done():
+            self.wait()
+
+    def _failed(self, error: CheckpointError) -> None:
+        self.unsaved = error
+        if self._saving_best:
+            self.best_reward = self._best_before  # whose checkpoint exists
+        self._note(f"{error}. The run continues; its last good checkpoint: {self.latest}")
+
+    def _tidy(self, checkpoint: Path, *, best: bool) -> None:
+        """Link a checkpoint that was written, and remove older ones; in the writing thread."""
         try:
             if best:
                 mark_best(checkpoint)
-            if (limit := self._plan.config.args.save_total_limit) is not None:
-                remove_old(self._folder, limit)
+            remove_old(self._folder, self._plan.config.args.save_total_limit)
         except OSError as error:  # not every file system has links
-            self._note(
+            self._unlinked = (
                 f"{checkpoint} is written, but not linked as best, or older ones are not removed: "
                 f"{error}. The run continues"
             )
@@ -103,12 +155,16 @@ class Keeper:
             progress: Where the run stood when the policy became what it is.
             seconds: Wall time spent by now.
         """
+        self.wait()
         latest = 0 if self.latest is None else int(self.latest.name.removeprefix("step-"))
         if progress.step <= latest:
             return
         if self._policy.sharding.together:  # it needs all processes, and one may be gone
             return
-        self.try_save(replace(progress, seconds=seconds), best=False)
+        if self.unsaved is not None:  # it may have been the best
+            progress = replace(progress, best_reward=self.best_reward)
+        self.begin(replace(progress, seconds=seconds), best=False, alone=True)
+        self.wait()
         if self.unsaved is None:
             command = f"vf-rl --resume {self._folder.parent}"
             self._note(f"step {progress.step} is saved; resume with {command}")
@@ -126,6 +182,7 @@ class Keeper:
         Raises:
             ConfigError: It does not fit; the differences are listed.
         """
+        self.wait()
         checkpoint = self.latest
         if checkpoint is None:
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,8 @@ from safetensors.torch import save_file
 from vf.inference.model_files import save_module
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
+from vf.trainer.learning.shards import PARAMETERS
+from vf.trainer.saving.checkpoint import open_tensors
 from vf.trainer.saving.merging import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
@@ -119,17 +120,15 @@ def export(
 
 def _take_masters(model: Any, checkpoint: Path) -> None:
     """Give a model the float32 values of its weights, which its own files hold rounded."""
-    path = checkpoint / "state.pt"
+    masters = {
+        f"{PARAMETERS}/{name}": parameter.detach() for name, parameter in model.named_parameters()
+    }
     try:
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
-        masters = state["parameters"]
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                parameter.copy_(masters[name])
-    except (OSError, RuntimeError, KeyError, EOFError, pickle.UnpicklingError) as error:
+        open_tensors(checkpoint).read(masters)
+    except (ConfigError, RuntimeError) as error:
         raise ConfigError(
-            f"the float32 weights in {path} cannot be read: {error!r}. Leave --dtype out to export "
-            "them in bfloat16"
+            f"the float32 weights in {checkpoint} cannot be read: {error}. Leave --dtype out to "
+            "export them in bfloat16"
         ) from error
 
 

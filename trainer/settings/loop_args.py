@@ -83,8 +83,8 @@ class LoopArgs(BaseModel):
     eval_share: Annotated[float, Field(gt=0, le=1)] = 0.25
     """Share of max_concurrent that an evaluation may take from training rollouts; what these leave
     free it has too."""
-    save_total_limit: Positive | None = None
-    """Newest checkpoints that are kept, beside the best by held-out reward; by default all."""
+    save_total_limit: Positive = 3
+    """Newest checkpoints that are kept, beside the best by held-out reward."""
     sample_steps: Positive = 10
     """Steps between conversations shown on the terminal."""
     stall_timeout: Seconds = 300.0

@@ -86,6 +86,7 @@ def updates(config: Config, folder: Path) -> dict[str, Any]:
     policy.update(samples(6, 7))
     load_checkpoint(checkpoint, policy)
     stats.append(policy.update(samples(5, 7)))
+    save_checkpoint(folder, policy, tokenizer, Progress(6, 0.0))
     found = {
         "ranks": policy.ranks.count,
         "held": sorted({_held(each) for each in policy.model.parameters()}),
@@ -95,7 +96,6 @@ def updates(config: Config, folder: Path) -> dict[str, Any]:
             name: tensor.cpu().clone() for name, tensor in policy.weights.named_tensors()
         },
         "logprobs": policy.logprobs([1, 2, 3], [4, 5, 6]),
-        "optimizer": policy.optimizer_state(),
         "learning_rate": policy.learning_rate,
     }
     policy.ranks.stop()

@@ -38,7 +38,7 @@ def test_the_module_holds_the_masters_rounded(use_lora: bool) -> None:
     for name, master in state.items():
         assert master.dtype == torch.float32
         assert torch.equal(held[name], master.bfloat16())
-    moments = made.optimizer_state()["state"][0]
+    moments = made.optimizer.state[made.weights.trained[0]]
     assert {moments["exp_avg"].dtype, moments["exp_avg_sq"].dtype} == {torch.float32}
 
 
@@ -87,13 +87,15 @@ def test_a_resumed_policy_continues_to_the_last_bit(args: dict[str, Any], tmp_pa
         assert torch.equal(state[name], value)
 
 
-def test_moments_of_another_kind_are_refused() -> None:
+def test_moments_of_another_kind_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
     eight, plain = policy(optim="adamw_8bit"), policy()
-    for made, other in ((eight, plain), (plain, eight)):
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("tiny"))
+    for step, (made, other) in enumerate(((eight, plain), (plain, eight))):
         made.update(samples())
+        saved = save_checkpoint(tmp_path, made, tokenizer, Progress(step, 0.0))
         with pytest.raises(ConfigError, match="set it as the run began"):
-            other.load_optimizer_state(made.optimizer_state())
+            load_checkpoint(saved, other)
 
 
 def test_offloading_steps_as_without() -> None:

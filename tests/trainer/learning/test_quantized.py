@@ -74,7 +74,7 @@ def test_moments_take_8_bits_and_the_step_is_adams() -> None:
             made.update(samples(step))
         after = made.weights.trainable_state()
         moved.append(torch.cat([(after[name] - before[name]).flatten() for name in before]))
-        state = made.optimizer_state()["state"].values()
+        state = made.optimizer.state.values()
         tensors = [each for entry in state for each in entry.values() if hasattr(each, "nbytes")]
         size = sum(each.nbytes for each in tensors) / len(moved[-1])  # bytes for a parameter
         assert size < 2.5 if optim == "adamw_8bit" else size >= 8

@@ -16,7 +16,7 @@ import pytest
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 
-from tests.trainer.saving.comparing import comparable
+from tests.trainer.saving.comparing import comparable, stored
 from vf.runtime.errors import ConfigError
 from vf.trainer.commands import train as command
 from vf.trainer.commands.main import main
@@ -68,9 +68,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def parameters(run: Path, step: int) -> dict[str, torch.Tensor]:
-    state = torch.load(run / f"checkpoints/step-{step}/state.pt", weights_only=False)
-    found: dict[str, torch.Tensor] = state["parameters"]
-    return found
+    return stored(run / f"checkpoints/step-{step}")
 
 
 def accelerate_launch(*argv: str) -> subprocess.CompletedProcess[str]:

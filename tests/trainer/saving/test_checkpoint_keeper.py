@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from tests.trainer.saving.comparing import stored
 from vf.inference import model_files
 from vf.runtime.errors import CheckpointError, ConfigError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import latest_checkpoint, mark_best, remove_old
+from vf.trainer.saving.merging import ADAPTER_WEIGHTS
 
 pytestmark = pytest.mark.slow
 
@@ -159,23 +162,21 @@ def test_a_copy_of_a_checkpoint_is_not_one_of_the_runs(tmp_path: Path) -> None:
     assert names(tmp_path) == {"step-9-copy", "step-10"}
 
 
-def test_a_checkpoint_that_could_not_be_written_is_not_the_best(
-    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_could_not_be_written_is_not_the_best(make_trainer: Any) -> None:
     trainer: RLTrainer = make_trainer(max_steps=3)
     keeper, folder = trainer._keeper, trainer.folder.checkpoints
+    (folder / "step-2" / "mine").mkdir(parents=True)  # something else is in its place
 
     def evaluated(step: int, reward: float) -> None:
         trainer.step_count = step
         best = keeper.is_best(reward)
-        keeper.try_save(trainer._progress(), best=best)
+        keeper.begin(trainer._progress(), best=best)
 
-    evaluated(1, 0.2)
-    with monkeypatch.context() as full:
-        full.setattr(torch, "save", lambda *args: (_ for _ in ()).throw(OSError("disk full")))
-        evaluated(2, 0.9)
-    evaluated(3, 0.5)
-    assert names(folder) == {"step-1", "step-3", "best"}
+    for step, reward in ((1, 0.2), (2, 0.9), (3, 0.5)):
+        evaluated(step, reward)
+    keeper.wait()
+    assert names(folder) == {"step-1", "step-2", "step-3", "best"}
+    assert keeper.best_reward == 0.5
     assert (folder / "best").resolve().name == "step-3"
 
 
@@ -187,7 +188,8 @@ def test_a_best_checkpoint_that_a_kill_left_without_its_mark_gets_it(
     for step, reward in ((1, 0.2), (2, 0.9)):
         trainer.step_count = step
         assert keeper.is_best(reward)
-        keeper.try_save(trainer._progress(), best=step == 1)  # killed before step-2 is marked
+        keeper.begin(trainer._progress(), best=step == 1)  # killed before step-2 is marked
+    keeper.wait()
     assert (folder / "best").resolve().name == "step-1"
     trainer.close()
     again: RLTrainer = make_trainer(max_steps=4)
@@ -210,17 +212,45 @@ def test_a_file_system_without_links_ends_no_run(
     trainer: RLTrainer = make_trainer(max_steps=1)
     notes: list[str] = []
     trainer.display.note = notes.append  # type: ignore[assignment, method-assign]
-    trainer._keeper.try_save(trainer._progress(), best=True)
+    trainer._keeper.begin(trainer._progress(), best=True)
+    trainer._keeper.wait()
     assert names(trainer.folder.checkpoints) == {"step-0"}
     assert "not linked as best" in notes[-1]
 
 
-def test_a_state_that_is_no_state_is_told(make_trainer: Any) -> None:
+@pytest.mark.parametrize("file", ["state/.metadata", "state/__0_0.distcp", "random.pt"])
+def test_a_state_that_is_no_state_is_told(make_trainer: Any, file: str) -> None:
     trainer: RLTrainer = make_trainer()
-    (trainer.save() / "state.pt").write_bytes(b"not a state at all")
+    (trainer.save() / file).write_bytes(b"not a state at all")
     trainer.close()
     with pytest.raises(ConfigError, match=r"cannot read the checkpoint .*step-0"):
         make_trainer().resume()
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_with_a_way_out(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer()
+    checkpoint = trainer.save()
+    (checkpoint / "state").rename(checkpoint / "state.pt")
+    trainer.close()
+    with pytest.raises(ConfigError, match=r"format of an earlier version .*`vf-rl export .*step-0"):
+        make_trainer().resume()
+
+
+def test_training_continues_while_a_checkpoint_is_written(make_trainer: Any) -> None:
+    """It holds what was there when it was begun, whatever the policy became meanwhile."""
+    trainer: RLTrainer = make_trainer(max_steps=2)
+    trainer.step()
+    weights = trainer.policy.weights
+    before = weights.trainable_state()
+    trainer._keeper.begin(trainer._progress(), best=False)
+    for parameter in weights.trained:
+        parameter.data.add_(1.0)
+    trainer._keeper.wait()
+    saved = stored(trainer.folder.checkpoints / "step-1")
+    for name, value in before.items():
+        assert torch.equal(saved[f"parameters/{name}"], value)
+    adapter = load_file(trainer.folder.checkpoints / "step-1" / "model" / ADAPTER_WEIGHTS)
+    assert max(float(each.max()) for each in adapter.values()) < 1.0
 
 
 def test_what_is_in_a_checkpoints_place_is_not_taken_for_it(make_trainer: Any) -> None:
