@@ -142,7 +142,7 @@ def check_disk(folder: Path, needed: int | None = None) -> Check:
     said += f"; checkpoints take about {size_text(needed)}"
     if free >= needed:
         return Check("disk", said)
-    fix = "set trainer.args.save_total_limit, or trainer.args.output_dir on another disk"
+    fix = "lower trainer.args.save_total_limit, or set trainer.args.output_dir on another disk"
     return Check("disk", said, "missing", fix)
 
 
