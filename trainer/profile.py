@@ -15,7 +15,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from vf.runtime.errors import TrainingError
 from vf.trainer.learning.batch import MicroBatch
-from vf.trainer.learning.policy import Policy, unwatched
+from vf.trainer.learning.passes import unwatched
+from vf.trainer.learning.policy import Policy
 from vf.trainer.watching.flops import ModelCost, Work
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Recorder:
         self._profiler: profile | None = None
         self.rows: dict[str, Row] = {}
         self.own_seconds = 0.0
-        policy.phase = self._phase
+        policy.passes.phase = self._phase
 
     @contextmanager
     def _phase(self, name: str, batch: MicroBatch | None) -> Iterator[None]:
@@ -162,7 +163,7 @@ class Recorder:
 
     def close(self, path: Path | None = None) -> bool:
         """Stop, write the trace if a path is given, and return whether there was one to write."""
-        self._policy.phase = unwatched
+        self._policy.passes.phase = unwatched
         if self._profiler is None:
             return False
         self._profiler.stop()

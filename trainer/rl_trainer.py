@@ -170,7 +170,7 @@ class RLTrainer:
         groups, updates = self._collect_and_learn()
         self.policy.position = self.step_count * self.args.updates_per_step
         self._check_skipped(updates)
-        with self._clock.part("publish"), self.policy.phase("publish", None):
+        with self._clock.part("publish"), self.policy.passes.phase("publish", None):
             gap = self.learner.publish(self.step_count)
         self._open_ahead()
         others = {

@@ -22,7 +22,8 @@ from vf.traces.trace import Branch
 from vf.trainer.commands.main import main
 from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches
 from vf.trainer.learning.packing import pack
-from vf.trainer.learning.policy import Policy, unwatched
+from vf.trainer.learning.passes import unwatched
+from vf.trainer.learning.policy import Policy
 from vf.trainer.profile import Row, StepProfile, matmul_rate, profile_step
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.watching.flops import ModelCost, Work
@@ -146,7 +147,7 @@ def test_a_profiled_run_has_a_trace_and_numbers_that_fit(make_trainer: TrainerFa
     watched.active, watched.how = forward.active, forward.how  # type: ignore[attr-defined]
     trainer.policy.forward = watched  # type: ignore[assignment]
     found = profile_step(trainer)
-    assert trainer.policy.phase is unwatched
+    assert trainer.policy.passes.phase is unwatched
     rows = {row.name: row for row in found.rows}
     metrics = trainer.folder.read_metrics()
     assert found.metrics == metrics[-1]

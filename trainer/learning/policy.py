@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,10 @@ from vf.trainer.learning.dropout import disable_dropout, has_dropout, modes_of_t
 from vf.trainer.learning.forward import Forward
 from vf.trainer.learning.learning_rate import Course
 from vf.trainer.learning.memory import CEILING
-from vf.trainer.learning.objective import Objective, UpdateStats, is_finite, spread
+from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
 from vf.trainer.learning.old_logprobs import Known, attach, by_tokens
-from vf.trainer.learning.out_of_memory import KNOBS, Budget, Shortage, Work, attempt
-from vf.trainer.learning.packing import share_out
+from vf.trainer.learning.out_of_memory import Budget, Work, attempt
+from vf.trainer.learning.passes import Passes
 from vf.trainer.learning.precision import allow_tf32, compute_dtype, exact_ends
 from vf.trainer.learning.quantized import check_quantized
 from vf.trainer.learning.ranks import Accumulate, Finish, Ranks, Together, together
@@ -35,14 +35,6 @@ from vf.trainer.learning.shards import OPTIMIZER, PARAMETERS, Stored
 from vf.trainer.learning.too_long import fit
 from vf.trainer.learning.weights import Weights
 from vf.trainer.settings.config import TrainerArgs
-
-# Told a part of an update that begins, and the micro-batch that it is about.
-Phase = Callable[[str, MicroBatch | None], AbstractContextManager[None]]
-
-
-def unwatched(name: str, batch: MicroBatch | None) -> AbstractContextManager[None]:
-    """Nobody wants to know: the usual :data:`Phase`."""
-    return nullcontext()
 
 
 class Policy:
@@ -61,6 +53,7 @@ class Policy:
         TrainingError: Another trainer process is gone.
 
     Attributes:
+        passes: Over micro-batches.
         position: Where the learning rate is in its course, in optimizer steps.
         optimizer_steps: How many were taken.
     """
@@ -70,7 +63,6 @@ class Policy:
         self.args = args = self.ranks.led(args)  # what "auto" means is found by rank 0
         self.accelerator = self.ranks.accelerator
         self.objective = Objective(args)
-        self.phase: Phase = unwatched
         self._sums, self._totals = self.objective.empty_sums(), Totals()
         self._work: list[Work] = []  # of the optimizer step under way
         self._loads = [0] * self.ranks.count  # tokens that each rank has got in it
@@ -97,7 +89,8 @@ class Policy:
         self.budget.apart = self.forward.apart
         self._trained = modes_of_training(model, base=not args.disable_dropout)
         # Dropout must differ between samples, and so must the activations that it is applied to.
-        self._share = args.share_prefixes and not has_dropout(self._trained)
+        share = args.share_prefixes and not has_dropout(self._trained)
+        self.passes = Passes(self.forward, self.ranks, self.budget, args.temperature, share=share)
         self._reference_forward = self.forward
         self.reference = self._build_reference() if args.kl_penalty_coef else None
         # Last, for the ways to log-probabilities were compared in full precision.
@@ -159,7 +152,7 @@ class Policy:
         args, count = self.args, self.ranks.count
         samples, too_long = fit(samples, args)
         seeds = torch.randint(2**62, (count,)).tolist() if count > 1 else [0]
-        batches, rounds = self._share_out(weighted(samples, args), self._loads)
+        batches, rounds = self.passes.share_out(weighted(samples, args), self._loads)
         computed = sum(batch.computed for part in batches for batch in part)
         totals = replace(Totals.of(samples), computed=computed, too_long=too_long)
         parts = [
@@ -169,18 +162,6 @@ class Policy:
         self.ranks.tell(parts)
         self.add_gradient(parts[0])
         self.ranks.joined()
-
-    def _share_out(
-        self, samples: Sequence[Sample], loads: list[int]
-    ) -> tuple[list[list[MicroBatch]], int]:
-        """Return each rank's micro-batches, and the passes that all make, if they must together."""
-        packed = self.forward.how != "padded"
-        share = packed and self._share
-        batches = [
-            self.budget.pack(part, packed=packed, share=share)
-            for part in share_out(samples, loads, share=share)
-        ]
-        return batches, max(map(len, batches)) if self.sharding.together else 0
 
     def with_old_logprobs(self, samples: Sequence[Sample]) -> list[Sample]:
         """Return samples that know their log-probabilities with the weights as they are now.
@@ -195,7 +176,7 @@ class Policy:
         if Correction.of(self.args) is None or not samples:
             return list(samples)
         fitting, _ = fit(list({id(each): each for each in samples}.values()), self.args)
-        batches, rounds = self._share_out(fitting, [0] * self.ranks.count)
+        batches, rounds = self.passes.share_out(fitting, [0] * self.ranks.count)
         self.ranks.tell([Together("old_logprobs", (part, rounds)) for part in batches])
         found = self.old_logprobs(batches[0], rounds)
         self.ranks.joined()
@@ -203,7 +184,7 @@ class Policy:
 
     def old_logprobs(self, batches: list[MicroBatch], rounds: int) -> Known:
         """Do this rank's part of :meth:`with_old_logprobs`; rank 0 gets what all have found."""
-        work = self._asked(map(Work, batches), rounds, self.forward, "forward")
+        work = self.passes.ask(map(Work, batches), rounds, self.forward, "forward")
         return dict(ChainMap(*self.ranks.gathered(by_tokens(work))))
 
     def measure(self) -> UpdateStats:
@@ -240,7 +221,7 @@ class Policy:
         rate = self.learning_rate if learning_rate is None else learning_rate
         self._loads = [0] * self.ranks.count
         self.ranks.tell([Finish(rate)] * self.ranks.count)
-        with self.phase("optimizer", None):
+        with self.passes.phase("optimizer", None):
             stats = self.take_step(rate)
         self.position += 1
         return stats
@@ -251,8 +232,7 @@ class Policy:
         With fewer, :meth:`accumulate` would compute what samples share once for each rank, and some
         would wait for others.
         """
-        share = self.forward.how != "padded" and self._share
-        return self.budget.filled(samples, self.ranks.count, share=share)
+        return self.passes.filled(samples)
 
     @property
     def accumulated(self) -> Totals:
@@ -272,44 +252,28 @@ class Policy:
         self._work += todo
         with self._training():
             while shortage := attempt(todo, self._backward):
-                self._give_up_if_sharded(shortage)
                 self.weights.masters.forget_gradients()
                 self._sums = self.objective.empty_sums()
-                todo = self._work = self.budget.halve(self._work, shortage, share=self._share)
+                todo = self._work = self.passes.halve(self._work, shortage)
             for _ in range(part.rounds - len(todo)):
                 self._pass_idly()
         self._added = self._sums - before, part.totals
 
     def _pass_idly(self, weight: float = 0.0) -> None:
-        logprobs, _ = self.forward(self._idle(), self.args.temperature)
+        logprobs, _ = self.forward(self.passes.idle(), self.args.temperature)
         self.sharding.backward(weight * logprobs.sum())
-
-    def _idle(self) -> MicroBatch:
-        """Return the least micro-batch: layers that are spread need every rank in every round."""
-        branch = Branch([0, 0], [0, 1], [0.0, 0.0], [0, 0], [0, 0])
-        packed = self.forward.how != "padded"
-        [batch] = self.budget.pack([Sample(branch, 0.0)], packed=packed, share=False)
-        return batch.to(self.accelerator.device)
-
-    def _give_up_if_sharded(self, shortage: Shortage) -> None:
-        if self.sharding.together:
-            raise TrainingError(
-                f"out of memory in a micro-batch of {shortage.tokens:,} tokens; with parameters "
-                "sharded over processes a step cannot be retried: the others are still in it. "
-                f"{KNOBS}. The allocator: {shortage.message}"
-            )
 
     def _backward(self, work: Work) -> None:
         """Add the gradient of one micro-batch."""
         args = self.args
         batch = work.batch.to(self.accelerator.device)
-        with self.phase("forward", batch):
+        with self.passes.phase("forward", batch):
             logprobs, entropy = self.forward(
                 batch, args.temperature, entropy_gradient=args.entropy_coef > 0
             )
             objective = self.objective if work.loss is None else Objective(args, work.loss)
             loss, sums = objective(batch, logprobs, entropy, work.reference, work.mean_gap)
-        with self.phase("backward", batch):
+        with self.passes.phase("backward", batch):
             self.sharding.backward(loss)
         self._sums += sums
 
@@ -352,9 +316,9 @@ class Policy:
         """Return micro-batches with log p_ref of their trained tokens."""
         whole = [Work(batch, loss=part.loss) for batch in part.batches]
         if self.reference is None:
-            return self.budget.cut(whole, share=self._share)
+            return self.passes.cut(whole)
         with self.reference.active():
-            work = self._asked(whole, part.rounds, self._reference_forward, "reference")
+            work = self.passes.ask(whole, part.rounds, self._reference_forward, "reference")
         gap = torch.zeros(1, dtype=torch.float64)
         for each in work:
             if each.reference is not None:
@@ -364,26 +328,6 @@ class Policy:
             self.ranks.total(gap)
         for each in work:
             each.mean_gap = float(gap) / max(part.totals.tokens, 1)
-        return work
-
-    def _asked(
-        self, whole: Iterable[Work], rounds: int, forward: Forward, phase: str
-    ) -> list[Work]:
-        """Return work with log-probabilities of its trained tokens, of any model."""
-
-        def ask(work: Work) -> None:
-            if work.reference is None:
-                batch = work.batch.to(self.accelerator.device)
-                with self.phase(phase, batch):
-                    work.reference, _ = forward(batch, self.args.temperature)
-
-        work = self.budget.cut(whole, share=self._share)
-        with torch.no_grad(), forward.active():
-            while shortage := attempt(work, ask):
-                self._give_up_if_sharded(shortage)
-                work = self.budget.halve(work, shortage, share=self._share)
-            for _ in range(rounds - len(work)):
-                forward(self._idle(), self.args.temperature)
         return work
 
     def _update_reference(self) -> None:
@@ -406,17 +350,7 @@ class Policy:
         Returns:
             One float32 ``[T]`` per sample of T tokens, on the CPU; 0 where nothing is trained.
         """
-        packed = self.forward.how != "padded"
-        numbered = [replace(each, weight=float(index)) for index, each in enumerate(samples)]
-        found = [torch.zeros(len(each)) for each in samples]
-        with torch.no_grad(), self.forward.active():
-            for batch in self.budget.pack(numbered, packed=packed, share=packed and self._share):
-                batch = batch.to(self.accelerator.device)
-                logprobs, _ = self.forward(batch, self.args.temperature)
-                rows = spread(logprobs, batch.loss_mask).cpu()
-                for row, index in zip(rows, batch.weights[:, 0].int().tolist(), strict=True):
-                    found[index].copy_(row[: len(found[index])])
-        return found
+        return self.passes.logprobs(samples)
 
     def states(self) -> Iterator[tuple[str, Any]]:
         """Yield what a checkpoint keeps: masters, the optimizer's state and the reference's.

@@ -1,0 +1,153 @@
+"""The passes that one trainer process makes over micro-batches, and those without a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+
+from vf.runtime.errors import TrainingError
+from vf.traces.trace import Branch
+from vf.trainer.learning.batch import MicroBatch, Sample
+from vf.trainer.learning.forward import Forward
+from vf.trainer.learning.objective import spread
+from vf.trainer.learning.out_of_memory import KNOBS, Budget, Shortage, Work, attempt
+from vf.trainer.learning.packing import share_out
+from vf.trainer.learning.ranks import Ranks
+
+
+class Phase(Protocol):
+    """Is called with a part of an update that begins, and the micro-batch that it is about."""
+
+    def __call__(self, name: str, batch: MicroBatch | None) -> AbstractContextManager[None]:
+        """Return a context manager that ends with the part."""
+        ...
+
+
+def unwatched(name: str, batch: MicroBatch | None) -> AbstractContextManager[None]:
+    """Nobody wants to know: the usual :class:`Phase`."""
+    return nullcontext()
+
+
+class Passes:
+    """Packs samples for every rank, and asks models for log-probabilities.
+
+    Args:
+        forward: The way to log-probabilities of the model that learns.
+        ranks: The trainer processes.
+        budget: Of a micro-batch.
+        temperature: The sampler's.
+        share: Whether samples that begin alike may share their beginning.
+
+    Attributes:
+        phase: Is called with every part of an update.
+    """
+
+    def __init__(
+        self, forward: Forward, ranks: Ranks, budget: Budget, temperature: float, *, share: bool
+    ) -> None:
+        self.forward = forward
+        self.phase: Phase = unwatched
+        self._ranks, self._sharding = ranks, ranks.sharding
+        self._budget = budget
+        self._temperature = temperature
+        self._packed = forward.how != "padded"
+        self._share = share and self._packed
+
+    def share_out(
+        self, samples: Sequence[Sample], loads: list[int]
+    ) -> tuple[list[list[MicroBatch]], int]:
+        """Return each rank's micro-batches, and the passes that all make, if they must together.
+
+        Args:
+            samples: The work.
+            loads: Tokens that each rank has got so far; those of the samples are added in place.
+        """
+        batches = [
+            self._pack(part, share=self._share)
+            for part in share_out(samples, loads, share=self._share)
+        ]
+        return batches, max(map(len, batches)) if self._sharding.together else 0
+
+    def filled(self, samples: Sequence[Sample]) -> bool:
+        """Return whether samples are enough for a full micro-batch on every rank."""
+        return self._budget.filled(samples, self._ranks.count, share=self._share)
+
+    def cut(self, work: Iterable[Work]) -> list[Work]:
+        """Return work in parts that are within the budget as it is now."""
+        return self._budget.cut(work, share=self._share)
+
+    def halve(self, work: list[Work], shortage: Shortage) -> list[Work]:
+        """Return work in smaller parts, where memory ran out.
+
+        Raises:
+            TrainingError: It ran out before, or the parameters are sharded.
+        """
+        if self._sharding.together:
+            raise TrainingError(
+                f"out of memory in a micro-batch of {shortage.tokens:,} tokens; with parameters "
+                "sharded over processes a step cannot be retried: the others are still in it. "
+                f"{KNOBS}. The allocator: {shortage.message}"
+            )
+        return self._budget.halve(work, shortage, share=self._share)
+
+    def idle(self) -> MicroBatch:
+        """Return the least micro-batch: layers that are spread need every rank in every round."""
+        branch = Branch([0, 0], [0, 1], [0.0, 0.0], [0, 0], [0, 0])
+        [batch] = self._pack([Sample(branch, 0.0)], share=False)
+        return batch.to(self._ranks.accelerator.device)
+
+    def ask(self, whole: Iterable[Work], rounds: int, forward: Forward, phase: str) -> list[Work]:
+        """Return work with log-probabilities of its trained tokens, of any model.
+
+        Args:
+            whole: What has them already keeps them.
+            rounds: Passes that all ranks make.
+            forward: The way to them.
+            phase: What this is called.
+
+        Raises:
+            TrainingError: Memory ran out twice.
+        """
+
+        def one(work: Work) -> None:
+            if work.reference is None:
+                batch = work.batch.to(self._ranks.accelerator.device)
+                with self.phase(phase, batch):
+                    work.reference, _ = forward(batch, self._temperature)
+
+        work = self.cut(whole)
+        with self._without_gradient(forward):
+            while shortage := attempt(work, one):
+                work = self.halve(work, shortage)
+            for _ in range(rounds - len(work)):
+                forward(self.idle(), self._temperature)
+        return work
+
+    def logprobs(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
+        """Return log p of each sample's trained tokens, without a gradient.
+
+        Returns:
+            One float32 ``[T]`` per sample of T tokens, on the CPU; 0 where nothing is trained.
+        """
+        numbered = [replace(each, weight=float(index)) for index, each in enumerate(samples)]
+        found = [torch.zeros(len(each)) for each in samples]
+        with self._without_gradient(self.forward):
+            for batch in self._pack(numbered, share=self._share):
+                batch = batch.to(self._ranks.accelerator.device)
+                logprobs, _ = self.forward(batch, self._temperature)
+                rows = spread(logprobs, batch.loss_mask).cpu()
+                for row, index in zip(rows, batch.weights[:, 0].int().tolist(), strict=True):
+                    found[index].copy_(row[: len(found[index])])
+        return found
+
+    def _pack(self, samples: Sequence[Sample], *, share: bool) -> list[MicroBatch]:
+        return self._budget.pack(samples, packed=self._packed, share=share)
+
+    @contextmanager
+    def _without_gradient(self, forward: Forward) -> Iterator[None]:
+        with torch.no_grad(), forward.active():
+            yield
