@@ -147,5 +147,10 @@ def common(one: list[int], other: list[int], least: int = 0) -> int:
     # Most lists that are compared differ early, or right after what is shared by all.
     if shorter <= least or one[least] != other[least] or one[:least] != other[:least]:
         return 0
-    rest = range(least, shorter)
-    return next((place for place in rest if one[place] != other[place]), shorter)
+    if one[:shorter] == other[:shorter]:
+        return shorter
+    low, high = least + 1, shorter  # so many are alike, and so many are not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle)
+    return low

@@ -25,7 +25,8 @@ from vf.traces.messages import Message
 
 __all__ = ["BridgeError", "Renderer"]
 
-_OPENINGS = 64  # first prompts kept: more than the tasks that are under way at a time
+_KNOWN = 256  # renderings kept: more than the tasks that are under way at a time
+_LONG = 20_000  # characters; what is rendered from more is not kept
 _TAIL = 16  # tokens; more than "<think>" and line breaks can take
 
 
@@ -63,7 +64,7 @@ class Renderer:
         self.parser = _parser(str(tokenizer.chat_template), tool_style)
         self._seams = Seams(self.template, [self.template.token(i) for i in stop_token_ids])
         self._bridge = Bridge(self.template, self._seams)
-        self._openings: dict[str, list[int]] = {}
+        self._known: dict[str, list[int]] = {}
         if self._seams.closer is None:
             raise ConfigError(
                 "nothing ends an answer: the chat template closes the assistant's turn with text, "
@@ -133,14 +134,7 @@ class Renderer:
         Raises:
             ConfigError: The template refuses these messages, or would leave some of them out.
         """
-        key = repr((messages, tools))
-        ids = self._openings.get(key)
-        if ids is None:
-            ids = self.prompt(messages, tools)
-            if len(self._openings) == _OPENINGS:
-                del self._openings[next(iter(self._openings))]
-            self._openings[key] = ids
-        return list(ids)
+        return self._once(repr((messages, tools)), lambda: self.prompt(messages, tools))
 
     def bridge(
         self,
@@ -150,6 +144,8 @@ class Renderer:
         last_token_id: int | None = None,
     ) -> list[int]:
         """Return the tokens from behind a sampled answer to the next answer's first.
+
+        They are rendered once for the rollouts of a group that call a tool alike.
 
         Args:
             reply: The answer that was just sampled; only the shape of its tool calls matters.
@@ -163,7 +159,21 @@ class Renderer:
             BridgeError: The template does not show where the answer ends, or refuses ``new``.
         """
         ended = None if last_token_id is None else self.template.token(last_token_id)
-        return self._bridge.after(reply, new, tools, ended)
+        calls = [(call.id, call.name) for call in reply.tool_calls]
+        return self._once(
+            repr((new, calls, tools, ended)), lambda: self._bridge.after(reply, new, tools, ended)
+        )
+
+    def _once(self, key: str, render: Callable[[], list[int]]) -> list[int]:
+        """Return what was rendered for a key, now or lately."""
+        ids = self._known.get(key)
+        if ids is None:
+            ids = render()
+            if len(self._known) >= _KNOWN:
+                self._known.pop(next(iter(self._known)), None)
+            if len(key) <= _LONG:
+                self._known[key] = ids
+        return list(ids)
 
     def parse(
         self,
