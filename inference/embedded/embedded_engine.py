@@ -51,7 +51,7 @@ class EmbeddedEngine:
         self.max_seq_len = max_seq_len
         self._max_requests = max_requests
         self._max_batch_tokens = max_batch_tokens
-        self._vocabulary = model.config.get_text_config().vocab_size
+        self._vocabulary = 0  # until it starts
         self._version = 0
         self._thread: GenerationThread | None = None
 
@@ -72,6 +72,7 @@ class EmbeddedEngine:
             EngineError: The model cannot generate this way, or there is no memory for its cache.
         """
         try:
+            self._vocabulary = self.model.config.get_text_config().vocab_size
             scheduler = Scheduler(
                 self.model,
                 max_seq_len=self.max_seq_len,
