@@ -11,8 +11,8 @@ from operator import attrgetter
 import torch
 
 from vf.runtime.errors import VfError
+from vf.trainer.learning.commands import Accumulate, Finish, Load, Save, Stop, Together
 from vf.trainer.learning.policy import Policy
-from vf.trainer.learning.ranks import Accumulate, Finish, Load, Save, Stop, Together
 from vf.trainer.saving.checkpoint import begin_part, load_checkpoint
 from vf.trainer.settings.config import Config
 

@@ -11,7 +11,7 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.run.group import UNIFORM
 from vf.trainer.settings.loss_args import AdvantageKind
 
-# Somebody's own: from the rewards of a group of n, float64 [n], to n advantages.
+# A user's function: from the rewards of a group of n, float64 [n], to n advantages.
 AdvantageFn = Callable[[torch.Tensor], Sequence[float] | torch.Tensor]
 
 

@@ -117,7 +117,7 @@ class Objective:
         if isinstance(loss, str):
             args = args.model_copy(update={"loss_fn": loss})
         self._loss_fn: LossFn = loss if callable(loss) else build_loss(args)
-        self._name = args.import_path  # of what somebody else wrote
+        self._name = args.import_path  # of what the user wrote
         if callable(loss):
             self._name = getattr(loss, "__qualname__", repr(loss))
         self._correction = Correction.of(args)

@@ -28,7 +28,7 @@ class Phase(Protocol):
 
 
 def unwatched(name: str, batch: MicroBatch | None) -> AbstractContextManager[None]:
-    """Nobody wants to know: the usual :class:`Phase`."""
+    """Watch nothing: the usual :class:`Phase`."""
     return nullcontext()
 
 

@@ -16,6 +16,7 @@ from vf.runtime.errors import ConfigError, TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, Totals, scale, weighted
 from vf.trainer.learning.building import build_model, build_optimizer, check_moments
+from vf.trainer.learning.commands import Accumulate, Finish, Together
 from vf.trainer.learning.correction import Correction
 from vf.trainer.learning.custom_loss import Loss
 from vf.trainer.learning.dropout import disable_dropout, has_dropout, modes_of_training
@@ -28,7 +29,7 @@ from vf.trainer.learning.out_of_memory import Budget, Work, attempt
 from vf.trainer.learning.passes import Passes
 from vf.trainer.learning.precision import allow_tf32, compute_dtype, exact_ends
 from vf.trainer.learning.quantized import check_quantized
-from vf.trainer.learning.ranks import Accumulate, Finish, Ranks, Together, together
+from vf.trainer.learning.ranks import Ranks, together
 from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference
 from vf.trainer.learning.self_test import choose_forward
 from vf.trainer.learning.shards import OPTIMIZER, PARAMETERS, Stored

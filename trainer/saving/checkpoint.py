@@ -20,8 +20,8 @@ from safetensors import SafetensorError
 from vf.runtime.errors import CheckpointError, ConfigError
 from vf.traces.store import TraceStore
 from vf.trainer.collecting.orchestrator import Queue
+from vf.trainer.learning.commands import Load, Save
 from vf.trainer.learning.policy import Policy
-from vf.trainer.learning.ranks import Load, Save
 from vf.trainer.learning.shards import Stored, stage, write
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.write_config import to_toml
