@@ -112,9 +112,12 @@ def test_openings_that_differ_anywhere_are_told_apart() -> None:
     assert shown.opening([message], []) == shown.prompt([message], [])
 
 
-def test_old_openings_make_room_for_new_ones() -> None:
+def test_old_renderings_make_room_for_new_ones() -> None:
     shown = Renderer(tokenizer())
-    for number in range(200):
+    for number in range(300):
         message = Message("user", str(number))
         assert shown.opening([message], []) == shown.prompt([message], [])
-    assert len(shown._openings) <= 64
+    assert len(shown._known) <= 256
+    reply = Message("assistant", "yes")
+    assert shown.bridge(reply, [message], []) == shown.bridge(reply, [message], [])
+    assert shown.bridge(reply, [message], []) != shown.bridge(reply, [Message("user", "x")], [])

@@ -179,7 +179,12 @@ FAMILIES: tuple[Family, ...] = (
     Family("Seed-OSS", "dense", "SeedOssConfig", HEADS),
     Family("GLM-4", "dense", "Glm4Config", HEADS),
     Family("Cohere (Command R)", "dense", "CohereConfig", {"logit_scale": 0.5}),
-    Family("Phi-3, Phi-4 (LongRoPE)", "dense", "Phi3Config", {"rope_parameters": LONGROPE}),
+    Family(
+        "Phi-3, Phi-4 (LongRoPE)",
+        "dense",
+        "Phi3Config",
+        {"rope_parameters": LONGROPE, "original_max_position_embeddings": ORIGINAL},
+    ),
     Family("Mistral", "sliding window", "MistralConfig", {**HEADS, "sliding_window": WINDOW}),
     Family("Gemma 3 (text)", "sliding window", "Gemma3TextConfig", {**HEADS, **SLIDING}),
     Family("OLMo 3", "sliding window", "Olmo3Config", SLIDING),
