@@ -11,6 +11,10 @@ from vf.runtime.errors import ConfigError, EngineError
 SECONDS = 600.0  # loading the weights of a large model takes minutes
 
 
+class Unreached(EngineError):
+    """There was no server to take the request."""
+
+
 class Refused(EngineError):
     """The server answered, but not with success.
 
@@ -89,7 +93,8 @@ class Admin:
         try:
             response = self._http.request(method, url, **content)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise EngineError(f"{url}: {type(error).__name__}: {error}") from error
+            kind = Unreached if isinstance(error, httpx.ConnectError) else EngineError
+            raise kind(f"{url}: {type(error).__name__}: {error}") from error
         if response.status_code != 200:
             raise Refused(
                 f"{url} answered {response.status_code}: {_reason(response)}", response.status_code

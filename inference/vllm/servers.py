@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from vf.inference.settings import VllmSettings
-from vf.inference.vllm.admin import Admin
+from vf.inference.vllm.admin import Admin, Unreached
 from vf.inference.vllm.server_process import ServerProcess
 from vf.runtime.errors import ConfigError, EngineError
 
@@ -43,8 +43,12 @@ class Server(Protocol):
         """Look whether it is there; takes up to a few seconds."""
         ...
 
-    def is_failing(self) -> bool:
-        """Return whether a request failed because the server is gone, or is about to be."""
+    def is_failing(self, error: Exception) -> bool:
+        """Return whether a request failed because the server was gone, or is about to be.
+
+        Args:
+            error: What the request raised.
+        """
         ...
 
     def bring_back(self) -> None:
@@ -115,7 +119,7 @@ class OwnServer:
         process = self._process
         return process is not None and process.returncode is not None
 
-    def is_failing(self) -> bool:
+    def is_failing(self, error: Exception) -> bool:
         """Return whether it is dead or unwell, and then wait for its end."""
         deadline = time.monotonic() + DYING_SECONDS
         while self._process is not None and not self.is_gone():
@@ -169,9 +173,9 @@ class OutsideServer:
         """Return whether nothing answers."""
         return self._admin.away()
 
-    def is_failing(self) -> bool:
-        """Return whether nothing answers."""
-        return self._admin.away()
+    def is_failing(self, error: Exception) -> bool:
+        """Return whether nothing answered, though it may be back by now, or nothing answers."""
+        return isinstance(error, Unreached) or self._admin.away()
 
     def bring_back(self) -> None:
         """Wait until it answers again."""

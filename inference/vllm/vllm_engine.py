@@ -149,8 +149,8 @@ class VllmEngine:
         """Return whether the server was given the newest weights, and not gone again before."""
         try:
             self._bring(self._publisher.restore, self.serving.served.version)
-        except (ConfigError, EngineError):
-            if not self._server.is_failing():
+        except (ConfigError, EngineError) as error:
+            if not self._server.is_failing(error):
                 raise
             return False
         return True
@@ -190,9 +190,9 @@ class VllmEngine:
             self.check()
             try:
                 return self._bring(lambda: self._publisher.publish(version), version)
-            except (ConfigError, EngineError):
-                # If it died under our hands, it is brought back and then asked again.
-                if not self._server.is_failing():
+            except (ConfigError, EngineError) as error:
+                # A server that dies meanwhile is brought back and then asked again.
+                if not self._server.is_failing(error):
                     raise
                 self.serving.down()
 
@@ -200,8 +200,8 @@ class VllmEngine:
         """POST, unless the server has died: the next check starts it again, awake."""
         try:
             self._admin.post(path, **query)
-        except EngineError:
-            if not self._server.is_failing():
+        except EngineError as error:
+            if not self._server.is_failing(error):
                 raise
 
     def _watch(self) -> None:
@@ -221,7 +221,7 @@ class VllmEngine:
         try:
             act()
         except EngineError as error:
-            if not isinstance(publisher, NcclPublisher) or self._server.is_failing():
+            if not isinstance(publisher, NcclPublisher) or self._server.is_failing(error):
                 raise
             if self._settings.publish == "nccl":
                 if publisher.sent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -131,7 +132,10 @@ def with_lora(model: Any, args: TrainerArgs) -> Any:
     from peft import get_peft_model
 
     config = lora_config(args, lora_targets(model, args))
-    try:
-        return get_peft_model(model, config)
-    except ValueError as error:
-        raise ConfigError(f"trainer.args.lora_target_modules: {error}") from error
+    with warnings.catch_warnings():
+        # PEFT 0.21 asks transformers for something by its former name.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        try:
+            return get_peft_model(model, config)
+        except ValueError as error:
+            raise ConfigError(f"trainer.args.lora_target_modules: {error}") from error

@@ -116,8 +116,13 @@ def _named(model: Any, args: TrainerArgs) -> LoraTargets | None:
 def _found(model: Any, args: TrainerArgs) -> LoraTargets:
     weights = list(_weights(model))
     wanted = []
-    for setting in _SETTINGS.values():
-        if getattr(args, setting):
+    asked = {
+        "train_attn": args.train_attn,
+        "train_mlp": args.train_mlp,
+        "train_unembed": args.train_unembed,
+    }
+    for setting, is_asked in asked.items():
+        if is_asked:
             found = [each for each in weights if each.setting == setting]
             if not found:
                 raise ConfigError(

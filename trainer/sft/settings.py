@@ -78,8 +78,8 @@ class SftArgs(SharedArgs):
 
     eval_steps: Positive = 50
     """Steps between measurements of the held-out loss, besides the first and last."""
-    save_total_limit: Positive | None = None
-    """Newest checkpoints that are kept; by default all."""
+    save_total_limit: Positive = 3
+    """Newest checkpoints that are kept."""
 
     @property
     def rows(self) -> int:

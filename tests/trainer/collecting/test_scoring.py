@@ -88,6 +88,7 @@ def test_group_rewards_that_fail_stop_the_run_with_the_cause(make_trainer: Any) 
     trainer = make(make_trainer, "broken")
     with pytest.raises(TrainingError, match="in the rubric: 'broken' raised KeyError: 'no judge'"):
         trainer.step()
+    trainer.close(failed=True)  # which waits until all traces are written
     assert all(trace.reward is None for trace in written(trainer))
 
 

@@ -31,7 +31,8 @@ def test_no_setting_is_dead() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
     }
-    read |= {"micro_batch_size", "output_dir", "run_name"}  # by `rows`, and by `choose_folder`
+    # By `rows`, by `choose_folder`, and by `lora_config`.
+    read |= {"micro_batch_size", "output_dir", "run_name", "lora_alpha"}
     assert {*SftArgs.model_fields, *SftData.model_fields} - read == set()
 
 
