@@ -59,6 +59,7 @@ GROUPS = {
         *("loss_fn", "loss_normalisation", "fixed_length", "clip_low", "clip_high", "dual_clip"),
         *("sequence_clip_low", "sequence_clip_high", "dro_beta"),
         *("drop_low", "drop_high", "dppo_tau", "import_path", "entropy_coef"),
+        "router_aux_loss_coef",
         *("importance_sampling_mode", "importance_sampling_clip_max"),
         "importance_sampling_clip_min",
     ],

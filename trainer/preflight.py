@@ -31,6 +31,7 @@ from vf.trainer.learning.fit import UNKNOWN, Device, check_fit, plan_memory, set
 from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.learning.memory import Shape
 from vf.trainer.learning.quantized import check_quantized
+from vf.trainer.learning.router_loss import find_routers
 from vf.trainer.processes.launch import (
     check_devices,
     check_server_devices,
@@ -173,11 +174,14 @@ def fitted(config: Config, model_config: Any) -> Fitted:
     """Find what "auto" means here, and check that trainer and server fit the memory.
 
     Raises:
-        ConfigError: There is not enough memory, or there is nothing that LoRA could adapt.
+        ConfigError: There is not enough memory, there is nothing that LoRA could adapt, or there
+            are no routers for ``router_aux_loss_coef``.
     """
     empty = empty_model(model_config)
     shape, budget = Shape.of(model_config, empty), ""
     adapted = check_adapter(config, empty) if config.args.use_lora else ""
+    if config.args.router_aux_loss_coef:
+        find_routers(empty)
     # A process that only launches others leaves the devices alone: they find it.
     device = UNKNOWN if processes_to_launch(config) else Device.here()
     if device is not UNKNOWN:

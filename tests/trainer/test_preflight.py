@@ -250,3 +250,10 @@ def test_an_adapter_that_a_server_would_leave_out_is_refused(
         check_adapter(parsed, empty_model(made))
     embedded = parse_config({**raw, "inference": {}})[0]
     assert check_adapter(embedded, empty_model(made))
+
+
+def test_an_auxiliary_loss_without_routers_is_refused_before_anything_is_loaded() -> None:
+    args = {"max_prompt_len": 192, "max_seq_len": 384, "router_aux_loss_coef": 0.01}
+    routed = parse_config({**config(), "trainer": {"args": args}})[0]
+    with pytest.raises(vf.ConfigError, match=r"trainer\.args\.router_aux_loss_coef: .* no routers"):
+        preflight(routed)

@@ -1,11 +1,11 @@
 """What an optimizer step minimises, one micro-batch at a time, and what is seen on the way.
 
-    scale · Σ over trained tokens of w · (v · loss + β·k3(p ‖ p_ref) − c·H)
+    scale · Σ over trained tokens of w · (v · loss + β·k3(p ‖ p_ref) − c·H) + a · aux
 
 scale and w are those of the normalisation (:func:`~vf.trainer.learning.batch.weighted`), v is 1 or
 the weight of :class:`~vf.trainer.learning.correction.Correction`, H is the entropy of the learner's
-distribution. With ``kl_penalty_type = "advantage"`` the KL stands in the
-advantages instead.
+distribution, and aux the loss of routers (:mod:`vf.trainer.learning.router_loss`). With
+``kl_penalty_type = "advantage"`` the KL stands in the advantages instead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vf.trainer.settings.config import TrainerArgs
 # What is summed over trained tokens, in this order; the histogram of log ratios follows.
 _SUMS = (
     *("loss", "k1", "k2", "k3", "entropy", "clipped", "dropped", "reference_k1", "reference_k3"),
-    *("weight", "bounded", "old_k1", "old_k3"),
+    *("weight", "bounded", "old_k1", "old_k3", "router"),
 )
 
 
@@ -65,6 +65,7 @@ class UpdateStats:
         kl_old_v1: mean(log q − log o), in nats, o being the trainer's probability before the
             batch's first optimizer step; 0 without a correction.
         kl_old_v3: Mean k3 estimate of KL(sampler ‖ the same), in nats.
+        router_aux_loss: Mean auxiliary loss of the routers, before its coefficient; 0 without one.
         tokens: Trained tokens.
         processed_tokens: All tokens of the samples, without padding.
         computed_tokens: Tokens that went through the model: padding counts, a prefix that samples
@@ -93,6 +94,7 @@ class UpdateStats:
     bounded_fraction: float
     kl_old_v1: float
     kl_old_v3: float
+    router_aux_loss: float
     tokens: int
     processed_tokens: int
     computed_tokens: int
@@ -133,6 +135,7 @@ class Objective:
         entropy: torch.Tensor,
         reference: torch.Tensor | None = None,
         mean_gap: float = 0.0,
+        router: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return this micro-batch's part of the loss, and its part of the step's sums.
 
@@ -142,6 +145,7 @@ class Objective:
             entropy: H at these, in nats, float32 ``[N]``; with gradient if there is a bonus.
             reference: log p_ref of these, float32 ``[N]``.
             mean_gap: mean(log q − log p_ref) over the whole step, in nats.
+            router: The weighted auxiliary loss of the routers, ``[]`` with gradient.
 
         Returns:
             The loss, float32 ``[]`` with gradient; and float64 ``[S]`` on the CPU.
@@ -170,8 +174,10 @@ class Objective:
         if args.entropy_coef:
             values = values - args.entropy_coef * spread(entropy, mask)
         loss = (values * batch.weights).sum()
+        if router is not None:
+            loss = loss + args.router_aux_loss_coef * router
         with torch.no_grad():
-            sums = self._sums(arrays, token_losses, loss, entropy, reference, correction)
+            sums = self._sums(arrays, token_losses, loss, entropy, reference, correction, router)
         return loss, sums
 
     def stats(self, sums: torch.Tensor, factor: float, norm: float, totals: Totals) -> UpdateStats:
@@ -210,6 +216,7 @@ class Objective:
             bounded_fraction=mean["bounded"],
             kl_old_v1=mean["old_k1"],
             kl_old_v3=mean["old_k3"],
+            router_aux_loss=factor * named["router"],
             tokens=tokens,
             processed_tokens=totals.processed,
             computed_tokens=totals.computed,
@@ -261,6 +268,7 @@ class Objective:
         entropy: torch.Tensor,
         reference: torch.Tensor | None,
         correction: Corrected | None,
+        router: torch.Tensor | None,
     ) -> torch.Tensor:
         mask = arrays.loss_mask
         p, q = arrays.logprobs[mask].double(), arrays.sampler_logprobs[mask].double()
@@ -285,6 +293,7 @@ class Objective:
             old = q + gap.clamp(-WIDEST, WIDEST)
             sums += [correction.weights[mask].sum(), correction.bounded.sum()]
             sums += [-gap.sum(), k3(q, old).sum()]
+        sums.append(zero if router is None else router)
         head = torch.stack([value.double() for value in sums]).cpu()
         return torch.cat([head, histogram(p - q)])
 

@@ -43,12 +43,14 @@ class Work:
             where the policy itself is asked before its first optimizer step.
         mean_gap: mean(log q − log p_ref) over the whole step, in nats.
         loss: By its name, or as a function; None for that of the settings.
+        token_weight: What each of its tokens weighs in the loss of routers.
     """
 
     batch: MicroBatch
     reference: torch.Tensor | None = None
     mean_gap: float = 0.0
     loss: Loss = None
+    token_weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from vf.trainer.learning.precision import allow_tf32, compute_dtype, exact_ends
 from vf.trainer.learning.quantized import check_quantized
 from vf.trainer.learning.ranks import Ranks, together
 from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference
+from vf.trainer.learning.router_loss import RouterLoss, token_weight
 from vf.trainer.learning.self_test import choose_forward
 from vf.trainer.learning.shards import OPTIMIZER, PARAMETERS, Stored
 from vf.trainer.learning.too_long import fit
@@ -88,6 +89,7 @@ class Policy:
         self.model.eval()
         self.forward = self._choose_forward(self.weights.module)
         self.budget.apart = self.forward.apart
+        self.router_loss = RouterLoss(self.weights.module, args)
         self._trained = modes_of_training(model, base=not args.disable_dropout)
         # Dropout must differ between samples, and so must the activations that it is applied to.
         share = args.share_prefixes and not has_dropout(self._trained)
@@ -268,12 +270,11 @@ class Policy:
         """Add the gradient of one micro-batch."""
         args = self.args
         batch = work.batch.to(self.accelerator.device)
-        with self.passes.phase("forward", batch):
-            logprobs, entropy = self.forward(
-                batch, args.temperature, entropy_gradient=args.entropy_coef > 0
-            )
+        with self.passes.phase("forward", batch), self.router_loss.watching():
+            found = self.forward(batch, args.temperature, entropy_gradient=args.entropy_coef > 0)
+            router = self.router_loss(batch, work.token_weight)
             objective = self.objective if work.loss is None else Objective(args, work.loss)
-            loss, sums = objective(batch, logprobs, entropy, work.reference, work.mean_gap)
+            loss, sums = objective(batch, *found, work.reference, work.mean_gap, router)
         with self.passes.phase("backward", batch):
             self.sharding.backward(loss)
         self._sums += sums
@@ -315,7 +316,8 @@ class Policy:
 
     def _ask_reference(self, part: Accumulate) -> list[Work]:
         """Return micro-batches with log p_ref of their trained tokens."""
-        whole = [Work(batch, loss=part.loss) for batch in part.batches]
+        weight = token_weight(part.totals, self.args)
+        whole = [Work(batch, loss=part.loss, token_weight=weight) for batch in part.batches]
         if self.reference is None:
             return self.passes.cut(whole)
         with self.reference.active():

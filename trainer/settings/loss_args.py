@@ -80,6 +80,9 @@ class LossArgs(BaseModel):
     1 / importance_sampling_clip_max."""
     entropy_coef: NotNegative = 0.0
     """Weight of the entropy bonus; 0 gives none."""
+    router_aux_loss_coef: NotNegative = 0.0
+    """Mixtures of experts: weight of the auxiliary loss that keeps experts equally busy; 0 gives
+    none."""
 
     advantage: AdvantageKind = "mean"
     """Reward less the group's mean; `mean_std` divides by its deviation, `max_rl` by the mean;

@@ -42,6 +42,7 @@ def step_metrics(
             updates,
             reference=bool(args.kl_penalty_coef),
             corrected=args.importance_sampling_mode not in (None, "off"),
+            routed=args.router_aux_loss_coef > 0,
         ),
         **{f"time/{name}": value for name, value in times.items()},
     }
@@ -202,7 +203,11 @@ def _components(scores: Sequence[Score], kind: str) -> dict[str, list[float]]:
 
 
 def update_metrics(
-    updates: Sequence[UpdateStats], *, reference: bool = False, corrected: bool = False
+    updates: Sequence[UpdateStats],
+    *,
+    reference: bool = False,
+    corrected: bool = False,
+    routed: bool = False,
 ) -> Metrics:
     """Return the training side, token-weighted over a step's optimizer steps.
 
@@ -213,6 +218,7 @@ def update_metrics(
         updates: What the optimizer steps did.
         reference: Whether there is a reference model to tell the distance from.
         corrected: Whether weights correct for the sampler.
+        routed: Whether the routers have an auxiliary loss.
     """
     every, updates = updates, [update for update in updates if not update.skipped]
     tokens = sum(update.tokens for update in updates)
@@ -251,4 +257,6 @@ def update_metrics(
         out["bounded_fraction"] = mean([update.bounded_fraction for update in updates])
         out["kl_sample_old_v1"] = mean([update.kl_old_v1 for update in updates])
         out["kl_sample_old_v3"] = mean([update.kl_old_v3 for update in updates])
+    if routed:
+        out["router_aux_loss"] = mean([update.router_aux_loss for update in updates])
     return out
