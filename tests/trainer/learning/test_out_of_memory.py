@@ -245,13 +245,13 @@ import json, sys
 import torch
 from tests.trainer.learning.forked_samples import forked_samples
 from tests.trainer.learning.test_out_of_memory import Shortages, make
-from vf.trainer.follower import _follow
+from vf.trainer.follower import take_part
 
 torch.set_num_threads(1)
 policy = make()
 if policy.ranks.rank:
     Shortages(policy, {1}, backward=True)
-    _follow(policy)
+    take_part(policy)
 else:
     batches = [forked_samples(seed, groups=4, rollouts=5) for seed in (3, 4)]
     stats = [policy.update(batch) for batch in batches]
