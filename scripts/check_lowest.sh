@@ -30,6 +30,11 @@ tests=(
     # The attention that it calls, in every family that is trained packed or padded.
     tests/trainer/learning/test_self_test.py
     tests/trainer/learning/test_packed_gradients.py
+    tests/trainer/learning/test_attention.py
+    tests/trainer/learning/test_forward.py
+    # Names of tensors in composites, and experts that PEFT adapts.
+    tests/inference/test_composite.py
+    tests/trainer/learning/test_lora_targets.py
     # Its Trainer, under TRL's.
     tests/trainer/sft/test_training.py
     # An engine on the trained module, which changes under it.
