@@ -22,6 +22,8 @@ class Sampling:
         min_p: Drop tokens less likely than this share of the likeliest; 0 keeps everything.
         repetition_penalty: Divides the logits of tokens already in the context; 1 is off.
         seed: Seed of the turn; None draws one.
+        stop: Texts that end an answer. They are not part of the message, but of its tokens.
+        fixed: Whether an agent that asks for another way to sample gets this one all the same.
     """
 
     max_tokens: int = 512
@@ -31,6 +33,8 @@ class Sampling:
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     seed: int | None = None
+    stop: tuple[str, ...] = ()
+    fixed: bool = False
 
     def with_(self, **changes: Any) -> Sampling:
         """Return a copy with some fields changed."""

@@ -128,12 +128,45 @@ _PackedBranch = Annotated[
 ]
 
 
+ForkKind = Literal[
+    "template",  # the chat template cannot extend what was sampled
+    "rewritten",  # the agent changed earlier messages: a compaction, say
+    "tools",  # the agent offers other tools than before
+    "conversation",  # the agent began another conversation: a sub-agent, say
+    "parallel",  # the agent asked again from a point that had been answered
+]
+
+
 @dataclass(slots=True)
 class Fork:
     """Where the context could not grow, so that a new branch began."""
 
     turn: int
     reason: str
+    kind: ForkKind = "template"
+
+
+@dataclass(slots=True)
+class Lineage:
+    """One conversation of an agent, which may have several in a rollout.
+
+    Attributes:
+        messages: Everything said in it, in order.
+        prompt_messages: How many of them came before its first answer.
+        tools: The tools on offer, in OpenAI's format.
+        branches: The places in ``Trace.branches`` of its tokens; none without tokens.
+        turns: The places in ``Trace.turns`` of its answers, in the order of the messages. Those
+            that it shares with the conversation that it left are not among them.
+        parent: The place in ``Trace.lineages`` of the conversation that it left, and whose
+            beginning it repeats; None where it begins by itself.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    prompt_messages: int = 0
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    branches: list[int] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)
+    parent: int | None = None
 
 
 @dataclass(slots=True)
@@ -221,6 +254,9 @@ class Trace:
     ``tools`` the schemas of the tools on offer, in OpenAI's format.
     ``info`` is the environment's: what its steps returned as info. ``origin`` is None outside of
     training.
+    Where an agent had several conversations, ``lineages`` holds all of them, and ``messages``,
+    ``prompt_messages`` and ``tools`` are those of the one that was answered last; otherwise
+    ``lineages`` is empty.
     """
 
     environment: str
@@ -232,6 +268,7 @@ class Trace:
     tools: list[dict[str, Any]] = field(default_factory=list)
     branches: list[_PackedBranch] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
+    lineages: list[Lineage] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     tool_events: list[ToolEvent] = field(default_factory=list)
     step_rewards: list[float] = field(default_factory=list)

@@ -23,7 +23,15 @@ class Limits(vf.Environment):
     def __init__(self):
         raise vf.ConfigError(f"limits: {resource.getrlimit(resource.RLIMIT_NOFILE)}")
 """
-TOML = 'model = "tiny"\n[env]\nid = "limits.py"\n[trainer.args]\nmax_steps = 1\nmax_seq_len = 512\nmax_prompt_len = 256\n'
+TOML = """
+model = "tiny"
+[env]
+id = "limits.py"
+[trainer.args]
+max_steps = 1
+max_seq_len = 512
+max_prompt_len = 256
+"""
 
 
 def run(command: list[str], soft: int, hard: int, folder: Path) -> str:

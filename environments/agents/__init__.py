@@ -1,0 +1,1 @@
+"""Agents as they are, a function or a program, as environments."""

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible URL of one rollout, for an agent that is a program."""
