@@ -20,17 +20,24 @@ from vf.rubrics.judge_prompt import (
     draw_nonce,
     read_verdict,
 )
+from vf.rubrics.scorers import NoVerdict
 from vf.runtime.errors import ConfigError, RubricError
 from vf.traces.trace import Trace
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
+HARMLESS = "I do not know."  # an answer on which any judge has a verdict
+REFUSALS = (400, 413, 422)  # statuses that are about what was sent: too long, or not wanted
 CORRECT = Criterion(
     "Is the ANSWER to the QUESTION right? It must agree with the REFERENCE where there is one, "
     "and commit to one answer.",
     {"wrong": 0.0, "partly right": 0.5, "right": 1.0},
 )
+
+
+class _Unusable(RubricError):
+    """The judge answered, but not with a verdict, or refused what it was sent."""
 
 
 @dataclass(slots=True)
@@ -146,6 +153,9 @@ class Judge:
 
         Raises:
             RubricError: The API failed, or gave no usable verdict in any of the attempts.
+            NoVerdict: It gave none on this answer, but gives one on a harmless answer to the same
+                question. A rubric then takes the worst value, so that no answer can choose to go
+                unscored.
         """
         material = self._material(trace)
         try:
@@ -197,6 +207,22 @@ class Judge:
         return vote, False
 
     async def _ask(self, material: Mapping[str, str], number: int) -> Vote:
+        try:
+            return await self._attempts(material, number)
+        except _Unusable as error:
+            try:
+                await self._attempts({**material, "ANSWER": HARMLESS}, number)
+            except _Unusable:
+                raise error from None
+            raise NoVerdict(f"{error}. On the answer {HARMLESS!r} it gives one") from error
+
+    async def _attempts(self, material: Mapping[str, str], number: int) -> Vote:
+        """Ask until there is a verdict.
+
+        Raises:
+            _Unusable: There is none.
+            RubricError: The API failed.
+        """
         prompt_tokens = completion_tokens = 0
         for attempt in range(self.retries + 1):
             nonce = draw_nonce(list(material.values()))
@@ -216,7 +242,7 @@ class Judge:
                 cut = answer.choices[0].finish_reason == "length"
                 problem = f"{error} (cut off at max_tokens={self.max_tokens})" if cut else error
         shown = text if len(text) <= 200 else f"{text[:200]}..."
-        raise RubricError(
+        raise _Unusable(
             f"{self.__name__!r}: {self.model} gave no usable verdict in {self.retries + 1} "
             f"attempts; the last reply is malformed: {problem}. It begins with {shown!r}. Take a "
             "stronger judge, raise max_tokens, or ask simpler questions"
@@ -240,7 +266,8 @@ class Judge:
                 extra_body=self._extra_body or None,
             )
         except (openai.OpenAIError, ValueError) as error:  # ValueError: the body is not JSON
-            raise RubricError(
+            refused = getattr(error, "status_code", None) in REFUSALS
+            raise (_Unusable if refused else RubricError)(
                 f"{self.__name__!r}: {self.model} at {self.base_url or 'OpenAI'}: "
                 f"{type(error).__name__}: {error}{self._hint(error)}"
             ) from error

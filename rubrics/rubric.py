@@ -128,9 +128,13 @@ class Rubric:
         self.cap = cap
         self.floor = floor
         self._parts = [Part(name_of(outcome), outcome)]
-        self._parts += [Part(name, penalty.fn) for name, penalty in self.penalties.items()]
+        self._parts += [
+            Part(name, penalty.fn, worst=1.0) for name, penalty in self.penalties.items()
+        ]
         self._parts += [Part(name, fn, Range.BOOL) for name, fn in self.gates.items()]
-        self._parts += [Part(name, fn, Range.FINITE) for name, fn in self.metrics.items()]
+        self._parts += [
+            Part(name, fn, Range.FINITE, worst=None) for name, fn in self.metrics.items()
+        ]
         for part in self._parts:
             check_scorer(part.fn)
         self._check_weights()

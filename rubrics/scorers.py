@@ -37,13 +37,25 @@ class Range(Enum):
     FINITE = "a finite number"
 
 
+class NoVerdict(RubricError):
+    """What is scored keeps its scorer from a value, which others get: it gets the worst one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One function of a rubric."""
+    """One function of a rubric.
+
+    Attributes:
+        name: How its value is recorded.
+        fn: The function.
+        range: What it may return.
+        worst: The value of a rollout that raises :class:`NoVerdict`; None for a metric.
+    """
 
     name: str
     fn: Scorer
     range: Range = Range.UNIT
+    worst: float | None = 0.0
 
 
 def name_of(fn: Callable[..., Any]) -> str:
@@ -146,8 +158,11 @@ def _start(part: Part, trace: Trace) -> Any:
 
 
 async def _waited(result: Awaitable[Value], part: Part) -> Value:
-    with blaming(repr(part.name)):
-        return await result
+    try:
+        with blaming(repr(part.name)):
+            return await result
+    except NoVerdict:
+        return part.worst
 
 
 @contextmanager

@@ -68,8 +68,10 @@ class WeightedSum:
             raise ConfigError("WeightedSum: every weight is 0, so there is no reward")
         self.metrics = {name: fn for name, fn in found.items() if not self.weights[name]}
         self._parts = [
-            Part(name, fn, Range.UNIT if self.weights[name] else Range.FINITE)
-            for name, fn in found.items()
+            Part(name, fn, worst=float(weight < 0))
+            if weight
+            else Part(name, fn, Range.FINITE, None)
+            for (name, fn), weight in zip(found.items(), self.weights.values(), strict=True)
         ]
         for part in self._parts:
             check_scorer(part.fn)
