@@ -12,7 +12,7 @@ from typing import Any
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, InfrastructureError, ToolError, ToolFailure, did_you_mean
 from vf.traces.messages import Message, ToolCall, writable
-from vf.traces.tools import ArgumentError, Tool, render_result
+from vf.traces.tools import ArgumentError, Tool, render_result, shown
 from vf.traces.trace import ToolEvent
 
 _deadline: ContextVar[asyncio.Timeout | None] = ContextVar("deadline", default=None)
@@ -95,10 +95,11 @@ class ToolBox:
             return f"Error: the tool call could not be read: {request.malformed}"
         tool = self.tools.get(request.name)
         if tool is None:
-            event.kind, event.detail = "unknown_tool", request.name
-            hint = did_you_mean(request.name, self.tools)
+            name = shown(request.name)
+            event.kind, event.detail = "unknown_tool", name
+            hint = did_you_mean(name, self.tools)
             known = ", ".join(self.tools) or "none"
-            return f"Error: there is no tool {request.name!r}.{hint} Tools: {known}."
+            return f"Error: there is no tool {name!r}.{hint} Tools: {known}."
         try:
             arguments = tool.validate(request.arguments)
         except ArgumentError as error:

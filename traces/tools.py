@@ -237,7 +237,7 @@ class Tool:
         except ValueError as error:  # half a surrogate pair
             raise ArgumentError("invalid_json", f"the arguments: {error}") from error
         if found:
-            raise ArgumentError("invalid_arguments", found)
+            raise ArgumentError("invalid_arguments", shown(found))
         return raw
 
 
@@ -298,17 +298,31 @@ def refuse_constant(constant: str) -> None:
 _STRICT = json.JSONDecoder(parse_constant=refuse_constant)
 
 
+SHOWN = 200  # characters of what the model wrote that an error about it repeats
+_PROBLEMS = 5  # that one error lists
+
+
+def shown(text: str) -> str:
+    """Return the beginning of what a model wrote, as an error repeats it."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
 def _explain(error: ValidationError) -> str:
     lines = []
-    for problem in error.errors(include_url=False):
-        where = ".".join(str(part) for part in problem["loc"])
+    problems = error.errors(include_url=False)
+    for problem in problems[:_PROBLEMS]:
+        where = shown(".".join(str(part) for part in problem["loc"]))
         match problem["type"]:
             case "missing":
                 lines.append(f"missing argument {where!r}")
             case "extra_forbidden":
                 lines.append(f"unexpected argument {where!r}")
             case _:
-                lines.append(f"{where}: {problem['msg']} (got {json.dumps(problem['input'])})")
+                lines.append(
+                    f"{where}: {problem['msg']} (got {shown(json.dumps(problem['input']))})"
+                )
+    if len(problems) > _PROBLEMS:
+        lines.append(f"and {len(problems) - _PROBLEMS} more")
     return "; ".join(lines)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 
@@ -176,3 +178,21 @@ def test_half_a_surrogate_pair_in_a_tools_error_can_be_written(error: type[Excep
     trace = asyncio.run(vf.rollout(Torn(), vf.Task("t", "?"), model))
     assert "so ?" in trace.tool_events[0].detail
     assert vf.Trace.from_json(trace.to_json()).tool_events[0].detail == trace.tool_events[0].detail
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("weigh", {"item": "salt", "grams": "z" * 100_000}),
+        ("weigh", {"z" * 100_000: 1}),
+        ("weigh", {str(i): 1 for i in range(10_000)}),
+        ("z" * 100_000, {}),
+    ],
+)
+def test_an_error_repeats_only_the_beginning_of_a_wrong_call(
+    name: str, arguments: dict[str, Any]
+) -> None:
+    trace = ask(vf.ToolCall("c", name, json.dumps(arguments)))
+    assert trace.messages[2].content.startswith("Error: ")
+    assert len(trace.messages[2].content) < 1000
+    assert len(trace.tool_events[0].detail) < 1000
