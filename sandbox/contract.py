@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeAlias
+
+LEFT_OUT = (".git", ".venv", "__pycache__")  # what `upload` does not take along
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ class Sandbox(Protocol):
     a model could choose not to be scored. A sandbox that ends after code has run in it has ended
     through that code, unless its backend knows of a cause outside: the engine or the host failed,
     or somebody removed it. From then on ``exec``, ``python`` and ``bash`` return a result with
-    ``ended`` set, ``read_file`` raises FileNotFoundError and ``write_file`` OSError.
+    ``ended`` set, ``read_file`` raises FileNotFoundError, and ``write_file`` and ``upload``
+    raise OSError.
 
     SandboxError is for everything else: a cause outside, a sandbox in which no code has run yet,
     and one that was closed. Every method may raise it.
@@ -128,6 +132,34 @@ class Sandbox(Protocol):
         Raises:
             IsADirectoryError: It is a directory.
             PermissionError: The sandbox's user may not write there.
+            OSError: It does not fit, say.
+            SandboxError: The sandbox is lost.
+        """
+        ...
+
+    async def upload(
+        self,
+        folder: str | os.PathLike[str],
+        to: str = ".",
+        *,
+        leave_out: Collection[str] = LEFT_OUT,
+        max_bytes: int = 64 * 2**20,
+    ) -> None:
+        """Copy a folder of this machine's into the sandbox, as the sandbox's user.
+
+        Files keep their modes, symbolic links stay links. What is there already and has another
+        name stays.
+
+        Args:
+            folder: Whose content to copy.
+            to: The directory that gets it; made if need be.
+            leave_out: Names of files and folders that are not copied, at any depth.
+            max_bytes: What all files together may have.
+
+        Raises:
+            NotADirectoryError: ``folder`` is not a directory.
+            ValueError: It has more than ``max_bytes``, holds something that is neither a file, a
+                folder nor a symbolic link, or a link that leads out of it.
             OSError: It does not fit, say.
             SandboxError: The sandbox is lost.
         """

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import posixpath
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+import tarfile
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.contract import ExecResult
+from vf.sandbox.contract import LEFT_OUT, ExecResult
+from vf.sandbox.folder import pack
 
 # A whole result, the stdout of a program that ended well, or an error to raise.
 Answer: TypeAlias = ExecResult | str | Exception
@@ -25,8 +28,9 @@ class SandboxCall:
     """What a scripted sandbox was asked.
 
     Attributes:
-        method: ``exec``, ``python``, ``bash``, ``read_file`` or ``write_file``.
-        text: The command (a list of words as ``shlex.join`` writes it), the code or the path.
+        method: ``exec``, ``python``, ``bash``, ``read_file``, ``write_file`` or ``upload``.
+        text: The command (a list of words as ``shlex.join`` writes it), the code, the path or the
+            folder.
         options: The other arguments by name, those left at their defaults included.
     """
 
@@ -146,6 +150,22 @@ class ScriptedSandbox:
                 raise _error(errno.ENOTDIR, path)
             above = posixpath.dirname(above)
         self.files[where] = _bytes(content)
+
+    async def upload(
+        self,
+        folder: str | os.PathLike[str],
+        to: str = ".",
+        *,
+        leave_out: Collection[str] = LEFT_OUT,
+        max_bytes: int = 64 * 2**20,
+    ) -> None:
+        """Copy a folder's files; see :meth:`Sandbox.upload`. Links become what they lead to."""
+        options = {"to": to, "leave_out": leave_out, "max_bytes": max_bytes}
+        self._record(SandboxCall("upload", os.fspath(folder), options))
+        with tarfile.open(fileobj=io.BytesIO(pack(folder, leave_out, max_bytes))) as archive:
+            for member in archive:
+                if not member.isdir() and (file := archive.extractfile(member)) is not None:
+                    self.files[self._path(posixpath.join(to, member.name))] = file.read()
 
     async def close(self) -> None:
         """Be of no use from now on."""

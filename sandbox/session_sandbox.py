@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Self, TypeVar
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.contract import ExecResult
+from vf.sandbox.contract import LEFT_OUT, ExecResult
+from vf.sandbox.folder import UNPACK, UNPACK_FAILED, pack
 from vf.sandbox.session import Session
 
 T = TypeVar("T")
 
+UPLOAD_TIMEOUT = 120.0  # seconds
 KILLED = 137  # what a shell says of a program that SIGKILL ended
 
 
@@ -90,6 +93,30 @@ class SessionSandbox(ABC):
             await self._ask(lambda session: session.write_file(path, content))
         except Ended as end:
             raise OSError(errno.EIO, str(end), path) from None
+
+    async def upload(
+        self,
+        folder: str | os.PathLike[str],
+        to: str = ".",
+        *,
+        leave_out: Collection[str] = LEFT_OUT,
+        max_bytes: int = 64 * 2**20,
+    ) -> None:
+        """Copy a folder of this machine's into the sandbox; see :meth:`Sandbox.upload`."""
+        data = await asyncio.to_thread(pack, folder, leave_out, max_bytes)
+        unpack = ["python3", "-I", "-S", "-c", UNPACK, to]
+        try:
+            done = await self._ask(
+                lambda session: session.exec(unpack, input=data, timeout=UPLOAD_TIMEOUT)
+            )
+        except Ended as end:
+            raise OSError(errno.EIO, str(end), to) from None
+        if done.returncode == UNPACK_FAILED:
+            number = int(done.stdout)
+            raise OSError(number, os.strerror(number), to)
+        if not done.ok:
+            why = f"the folder could not be unpacked (exit code {done.returncode}): {done.stderr}"
+            raise OSError(errno.EIO, why[-2000:], to)
 
     async def close(self) -> None:
         """End it with everything in it. Safe to call twice.

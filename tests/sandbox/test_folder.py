@@ -1,0 +1,98 @@
+"""Folders are copied into sandboxes as they are, bounded, and nothing from outside of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox.local_box import inside
+from vf.sandbox.folder import pack
+from vf.sandbox.local import UnsafeLocalSandbox
+from vf.sandbox.scripted_sandbox import ScriptedSandbox
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A program's folder."""
+    root = tmp_path / "agent"
+    (root / "src/.venv/lib").mkdir(parents=True)
+    (root / "empty").mkdir()
+    (root / "src/main.sh").write_text("#!/bin/sh\necho ran\n")
+    (root / "src/main.sh").chmod(0o755)
+    (root / "run").symlink_to("src/main.sh")
+    (root / "src/.venv/lib/large").write_bytes(bytes(100))
+    (root / "Grüße $(id).txt").write_bytes(b"\0\xff")
+    return root
+
+
+def test_files_links_and_modes_arrive(folder: Path) -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.write_file("to/kept", "kept")
+        await box.write_file("to/src/main.sh", "replaced")
+        await box.upload(folder, "to")
+        assert (await box.exec("./to/run")).stdout == "ran\n"
+        assert await box.read_file("to/Grüße $(id).txt") == b"\0\xff"
+        assert await box.read_file("to/kept") == b"kept"
+        found = (await box.exec("cd to; find . | sort")).stdout.split("\n")
+        assert "./empty" in found
+        assert not any(".venv" in name for name in found)
+        await box.upload(folder, "whole", leave_out=())
+        assert len(await box.read_file("whole/src/.venv/lib/large")) == 100
+
+    inside(body)
+
+
+def test_what_cannot_be_copied_is_refused_before_anything_is(folder: Path) -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        with pytest.raises(NotADirectoryError, match="no-such-folder"):
+            await box.upload("no-such-folder", "to")
+        with pytest.raises(ValueError, match=r"more than max_bytes = 1000 bytes.*leave_out"):
+            await box.upload(folder, "to", max_bytes=1000)
+        for target in ("/etc/passwd", "../outside"):
+            (folder / "link").symlink_to(target)
+            with pytest.raises(ValueError, match="leads out"):
+                await box.upload(folder, "to")
+            (folder / "link").unlink()
+        os.mkfifo(folder / "fifo")
+        with pytest.raises(ValueError, match="fifo is neither"):
+            await box.upload(folder, "to")
+        (folder / "fifo").unlink()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(folder / "socket"))
+            with pytest.raises(ValueError, match="socket is a socket"):
+                await box.upload(folder, "to")
+        assert (await box.exec("ls")).stdout == ""
+
+    inside(body)
+
+
+def test_a_sandbox_that_refuses_it_says_why(folder: Path) -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.write_file("file", "text")
+        with pytest.raises(FileExistsError, match="file"):
+            await box.upload(folder, "file")
+
+    inside(body)
+
+
+def test_the_archive_is_the_same_wherever_it_is_made(folder: Path, tmp_path: Path) -> None:
+    assert pack(folder, (), 2**20) == pack(folder, (), 2**20)
+    assert str(tmp_path).encode() not in pack(folder, (), 2**20)
+
+
+def test_a_scripted_sandbox_has_the_files(folder: Path) -> None:
+    async def run() -> ScriptedSandbox:
+        async with ScriptedSandbox() as box:
+            await box.upload(folder, "to")
+        return box
+
+    box = asyncio.run(run())
+    assert box.files["/workspace/to/run"] == box.files["/workspace/to/src/main.sh"]
+    assert set(box.files) == {
+        *("/workspace/to/run", "/workspace/to/src/main.sh", "/workspace/to/Grüße $(id).txt")
+    }
+    assert box.calls[0].method == "upload"
