@@ -19,6 +19,7 @@ MODULES = (
     ("vf.sandbox.inside.calls", "inside/calls.py"),
     ("vf.sandbox.inside.console", "inside/console.py"),
     ("vf.sandbox.inside.files", "inside/files.py"),
+    ("vf.sandbox.inside.tunnel", "inside/tunnel.py"),
     ("vf.sandbox.inside.main", "inside/main.py"),
 )
 

@@ -8,6 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeAlias
 
+# As the ``socket`` module has them: (host, port) for TCP, or the path of a Unix socket.
+Address: TypeAlias = tuple[str, int] | str
+
 LEFT_OUT = (".git", ".venv", "__pycache__")  # what `upload` does not take along
 
 
@@ -54,8 +57,8 @@ class Sandbox(Protocol):
     a model could choose not to be scored. A sandbox that ends after code has run in it has ended
     through that code, unless its backend knows of a cause outside: the engine or the host failed,
     or somebody removed it. From then on ``exec``, ``python`` and ``bash`` return a result with
-    ``ended`` set, ``read_file`` raises FileNotFoundError, and ``write_file`` and ``upload``
-    raise OSError.
+    ``ended`` set, ``read_file`` raises FileNotFoundError, and ``write_file``, ``upload`` and
+    ``forward`` raise OSError.
 
     SandboxError is for everything else: a cause outside, a sandbox in which no code has run yet,
     and one that was closed. Every method may raise it.
@@ -161,6 +164,29 @@ class Sandbox(Protocol):
             ValueError: It has more than ``max_bytes``, holds something that is neither a file, a
                 folder nor a symbolic link, or a link that leads out of it.
             OSError: It does not fit, say.
+            SandboxError: The sandbox is lost.
+        """
+        ...
+
+    async def forward(self, address: Address, *, port: int = 0) -> int:
+        """Let what runs inside reach one address of this machine's.
+
+        From now on, until the sandbox is closed, every connection to ``127.0.0.1`` and a port
+        inside is carried to the address and answered from there. That takes no network, and opens
+        nothing else: nothing inside can choose another address. Where the address refuses, or goes
+        away, the connection inside is reset. A sandbox has at most 256 connections at once, and
+        100 new ones a second after a burst of 256; further ones wait until they are accepted.
+
+        Args:
+            address: Where connections lead: ``("127.0.0.1", 8000)``, or the path of a Unix socket.
+            port: On which port to listen inside; 0 takes a free one.
+
+        Returns:
+            The port on ``127.0.0.1`` inside.
+
+        Raises:
+            ValueError: It is no address, or no port.
+            OSError: Something inside has the port already.
             SandboxError: The sandbox is lost.
         """
         ...

@@ -14,6 +14,9 @@ from typing import Any, Dict, Iterator, List, Tuple  # noqa: UP035  (Python 3.9 
 
 MAX_HEADER = 32 * 2**20
 MAX_BODY = 128 * 2**20
+# Of a sandbox's tunnel, for both sides.
+MOST_CONNECTIONS = 256
+WINDOW = 2**18  # bytes of a connection that one side may send before the other acknowledges some
 _LENGTHS = struct.Struct(">II")
 
 Frame = Tuple[Dict[str, Any], List[bytes]]  # noqa: UP006

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.contract import LEFT_OUT, ExecResult
+from vf.sandbox.contract import LEFT_OUT, Address, ExecResult
 from vf.sandbox.folder import pack
+from vf.sandbox.tunnel import check_address
+
+FIRST_PORT = 40_000  # ports that `forward` makes up come after it
 
 # A whole result, the stdout of a program that ended well, or an error to raise.
 Answer: TypeAlias = ExecResult | str | Exception
@@ -28,9 +31,10 @@ class SandboxCall:
     """What a scripted sandbox was asked.
 
     Attributes:
-        method: ``exec``, ``python``, ``bash``, ``read_file``, ``write_file`` or ``upload``.
-        text: The command (a list of words as ``shlex.join`` writes it), the code, the path or the
-            folder.
+        method: ``exec``, ``python``, ``bash``, ``read_file``, ``write_file``, ``upload`` or
+            ``forward``.
+        text: The command (a list of words as ``shlex.join`` writes it), the code, the path, the
+            folder or the address.
         options: The other arguments by name, those left at their defaults included.
     """
 
@@ -166,6 +170,14 @@ class ScriptedSandbox:
             for member in archive:
                 if not member.isdir() and (file := archive.extractfile(member)) is not None:
                     self.files[self._path(posixpath.join(to, member.name))] = file.read()
+
+    async def forward(self, address: Address, *, port: int = 0) -> int:
+        """Return the port, or a number in place of 0. Nothing runs that could connect."""
+        self._record(SandboxCall("forward", str(address), {"port": port}))
+        if not 0 <= port < 2**16:
+            raise ValueError(f"port must be in 0..65535, got {port!r}")
+        check_address(address)
+        return port or FIRST_PORT + sum(call.method == "forward" for call in self.calls)
 
     async def close(self) -> None:
         """Be of no use from now on."""

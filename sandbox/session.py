@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import codecs
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.boot import boot, source_of
-from vf.sandbox.contract import ExecResult
+from vf.sandbox.contract import Address, ExecResult
 from vf.sandbox.frames import Decoder, Frame, FrameError, encode
+from vf.sandbox.tunnel import Tunnel, Writer
 
 VERSION = 1
 CHUNK = 256 * 1024
@@ -18,18 +19,6 @@ WINDOW = 4 * CHUNK
 MAX_OUTPUT = 64 * 2**20
 GRACE = 15.0  # seconds that a supervisor has on top of a call's own time
 HELD_UP = 0.5  # seconds by which a timer is late where the event loop was held up
-
-
-class Writer(Protocol):
-    """Where the session writes: an ``asyncio.StreamWriter`` is one."""
-
-    def write(self, data: bytes, /) -> None:
-        """Take bytes, all of them, without waiting."""
-        ...
-
-    async def drain(self) -> None:
-        """Wait while too much of it is waiting."""
-        ...
 
 
 class Call:
@@ -88,6 +77,7 @@ class Session:
         self._silence = silence
         self._calls: dict[int, Call] = {}
         self._count = 0
+        self._tunnel = Tunnel(writer)
         self._lost: str | None = None
         self.cut = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -191,6 +181,14 @@ class Session:
         _check_text(path)
         data = content.encode() if isinstance(content, str) else content
         await self._ask("write", data, wait=120.0 + self._grace, path=path, size=len(data))
+
+    async def forward(self, address: Address, *, port: int = 0) -> int:
+        """Carry connections inside to an address; see the contract."""
+        if type(port) is not int or not 0 <= port < 2**16:
+            raise ValueError(f"port must be in 0..65535, got {port!r}")
+        route = self._tunnel.add(address)
+        answer = (await self._ask("forward", wait=self._grace, route=route, port=port))[0]
+        return int(answer["port"])
 
     async def _persistent(self, op: str, code: str, timeout: float) -> ExecResult:
         data = code.encode("utf-8", "surrogatepass")
@@ -298,6 +296,9 @@ class Session:
         if "bye" in header:
             self._fail(f"its supervisor ended: {header['bye']}")
             return
+        if "tunnel" in header:
+            self._tunnel.take(header, parts)
+            return
         call = self._calls.get(header["id"])
         if header.get("error") == "lost":
             self._fail(str(header["message"]))
@@ -318,6 +319,7 @@ class Session:
     def _fail(self, why: str) -> None:
         if self._lost is None:
             self._lost = why
+        self._tunnel.close()
         for call in self._calls.values():
             if not call.future.done():
                 call.future.set_exception(SandboxError(f"{self._name}: {self._lost}"))
@@ -326,7 +328,7 @@ class Session:
 
     def _error(self, answer: dict[str, Any], path: str) -> Exception:
         if answer["error"] == "os":
-            return OSError(answer["errno"], answer["message"], path)
+            return OSError(answer["errno"], answer["message"], path or None)
         if answer["error"] == "value":
             return ValueError(f"{path}: {answer['message']}" if path else answer["message"])
         return SandboxError(f"{self._name}: {answer['message']}")

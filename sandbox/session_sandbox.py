@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Self, TypeVar
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.contract import LEFT_OUT, ExecResult
+from vf.sandbox.contract import LEFT_OUT, Address, ExecResult
 from vf.sandbox.folder import UNPACK, UNPACK_FAILED, pack
 from vf.sandbox.session import Session
 
@@ -117,6 +117,13 @@ class SessionSandbox(ABC):
         if not done.ok:
             why = f"the folder could not be unpacked (exit code {done.returncode}): {done.stderr}"
             raise OSError(errno.EIO, why[-2000:], to)
+
+    async def forward(self, address: Address, *, port: int = 0) -> int:
+        """Let what runs inside reach one address; see :meth:`Sandbox.forward`."""
+        try:
+            return await self._ask(lambda session: session.forward(address, port=port))
+        except Ended as end:
+            raise OSError(errno.EIO, str(end)) from None
 
     async def close(self) -> None:
         """End it with everything in it. Safe to call twice.

@@ -10,13 +10,14 @@ import pwd
 import resource
 import signal
 import time
-from typing import Any
+from typing import Any, Callable  # noqa: UP035  (Python 3.9 runs this)
 
 from vf.sandbox.frames import FrameError, encode
 from vf.sandbox.inside import kernel
-from vf.sandbox.inside.loop import Loop, Outlet
+from vf.sandbox.inside.loop import CHUNK, Loop, Outlet
 
 ENDING = {signal.SIGTERM, signal.SIGHUP}
+ENOUGH = 8 * CHUNK  # bytes that wait to be sent: more would only hold up the next answer
 Output = tuple[bytes, bytes, int]
 
 
@@ -46,7 +47,8 @@ class Box:
         os.dup2(null, 0)
         os.dup2(null, 1)
         os.set_blocking(self.requests, False)
-        self.out = Outlet(self.loop, out)
+        self.out = Outlet(self.loop, out, self._sent)
+        self._waiting: list[Callable[[], None]] = []
         wakeup, w = os.pipe()
         os.set_blocking(wakeup, False)
         os.set_blocking(w, False)
@@ -84,6 +86,23 @@ class Box:
         if not self.switch:
             raise ValueError(f"this sandbox can run nothing as another user, such as {user!r}")
         return self.identity_of(uid, gid)
+
+    def full(self, resume: Callable[[], None]) -> bool:
+        """Return whether enough waits to be sent; ``resume`` is then called once there is room.
+
+        It must not send at once. Whoever sends much asks this first, so that answers to others
+        need not wait for all of it.
+        """
+        if len(self.out) < ENOUGH:
+            return False
+        self._waiting.append(resume)
+        return True
+
+    def _sent(self, count: int) -> None:
+        if self._waiting and len(self.out) < ENOUGH:
+            waiting, self._waiting = self._waiting, []
+            for resume in waiting:
+                resume()
 
     def oomed(self, before: int | None) -> bool:
         """Return whether the kernel has killed for want of memory since the count was taken."""

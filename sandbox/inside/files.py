@@ -20,7 +20,6 @@ from vf.sandbox.inside.loop import CHUNK, Outlet
 
 SECONDS = 120.0
 PIPE_SIZE = 16 * CHUNK
-WAITING = 64 * CHUNK
 # What these say of a path that somebody wants to read is that there is nothing to read there.
 ABSENT = (errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
@@ -104,9 +103,8 @@ class FileCall:
         self._box.lost(self._number, f"a file took longer than {SECONDS:g} s")
 
     def _forward(self) -> None:
-        if len(self._box.out) > WAITING:
+        if self._box.full(self._resume):
             self._box.loop.forget(self._data)
-            self._box.loop.later(0.002, self._resume)
             return
         try:
             data = os.read(self._data, 4 * CHUNK)

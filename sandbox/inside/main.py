@@ -26,6 +26,7 @@ from vf.sandbox.inside.box import ENDING, Box
 from vf.sandbox.inside.calls import Execution, Spare
 from vf.sandbox.inside.files import FileCall
 from vf.sandbox.inside.loop import CHUNK
+from vf.sandbox.inside.tunnel import Tunnel
 
 VERSION = 1
 
@@ -39,6 +40,7 @@ class Supervisor(Box):
         self.python: console.Console | None = None
         self.bash = console.bash(self)
         self.spare = Spare(self)
+        self.tunnel = Tunnel(self)
         self._decoder = Decoder()
         self._heard = time.monotonic()
         self.loop.watch(self.requests, self._receive)
@@ -94,15 +96,21 @@ class Supervisor(Box):
             try:
                 FileCall(self, number, request, parts[0] if parts else b"")
             except OSError as exc:  # no further process, say: the code's doing, and no loss
-                self.calls.pop(number, None)
-                error = {"error": "os", "errno": exc.errno, "message": exc.strerror}
-                self.answer(number, {"done": True, **error})
+                self.refuse(number, exc)
         elif op == "data":
             call = self.calls.get(number)
             if isinstance(call, (Execution, FileCall)):
                 call.feed(parts[0], end=bool(request["end"]))
             else:
                 self.answer(number, {"ack": len(parts[0])})
+        elif op == "tunnel":
+            self.tunnel.take(number, request, parts)
+        elif op == "forward":
+            try:
+                port = self.tunnel.listen(int(request["route"]), int(request["port"]))
+                self.answer(number, {"done": True, "port": port})
+            except OSError as exc:
+                self.refuse(number, exc)
         elif op == "alive":
             return  # to have been heard is enough
         elif op == "cancel":
@@ -113,6 +121,12 @@ class Supervisor(Box):
                 call.cancel()
         else:
             self.answer(number, {"done": True, **self._tell(op, request, parts)})
+
+    def refuse(self, number: int, exc: OSError) -> None:
+        """Say that the sandbox does not allow it."""
+        self.calls.pop(number, None)
+        error = {"error": "os", "errno": exc.errno, "message": exc.strerror}
+        self.answer(number, {"done": True, **error})
 
     def _tell(self, op: str, request: dict[str, Any], parts: list[bytes]) -> dict[str, Any]:
         if op == "hello":

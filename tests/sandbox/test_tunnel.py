@@ -1,0 +1,176 @@
+"""Tunnels: what runs inside reaches one address, whole, and cannot do more than that."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sandbox.local_box import inside
+from tests.waiting import until
+from vf.runtime.errors import SandboxError
+from vf.sandbox.contract import Address, ExecResult
+from vf.sandbox.local import UnsafeLocalSandbox
+
+MIB = 2**20
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+# What a program inside begins with.
+CONNECT = """
+import hashlib, socket, sys, threading, time
+def connect():
+    return socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60)
+def rest(s):
+    data = b""
+    while more := s.recv(2**20): data += more
+    return data
+"""
+
+
+@asynccontextmanager
+async def serving(serve: Serve, path: Path | None = None) -> AsyncIterator[Address]:
+    """Serve on a port of this machine's, or a Unix socket."""
+
+    async def safely(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await serve(reader, writer)
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    if path is not None:
+        async with await asyncio.start_unix_server(safely, path):
+            yield str(path)
+    else:
+        async with await asyncio.start_server(safely, "127.0.0.1", 0) as server:
+            yield server.sockets[0].getsockname()[:2]
+
+
+async def run(box: UnsafeLocalSandbox, port: int, code: str, **options: Any) -> ExecResult:
+    """Run a program that finds `connect()` and `rest()`."""
+    return await box.exec(["python3", "-c", CONNECT + code, str(port)], **options)
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send back what comes, and end when it ends."""
+    while data := await reader.read(MIB):
+        writer.write(data)
+        await writer.drain()
+
+
+@pytest.mark.parametrize("unix", [False, True])
+def test_a_program_reaches_the_address_by_its_own_loopback(unix: bool, tmp_path: Path) -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        async with serving(echo, tmp_path / "s" if unix else None) as address:
+            port = await box.forward(address)
+            code = "s = connect(); s.sendall(b'hello'); print(s.recv(100))"
+            assert (await run(box, port, code)).stdout == "b'hello'\n"
+
+    inside(body)
+
+
+def test_connections_do_not_mix_and_large_bodies_come_whole() -> None:
+    code = """
+def one(n):
+    data, got, s = bytes([n]) * (5 * 2**20 + n), [], connect()
+    reader = threading.Thread(target=lambda: got.append(rest(s)))
+    reader.start()
+    s.sendall(data)
+    s.shutdown(socket.SHUT_WR)
+    reader.join()
+    assert got == [data], n
+    print(n)
+threads = [threading.Thread(target=one, args=(n,)) for n in range(8)]
+for thread in threads: thread.start()
+"""
+
+    async def body(box: UnsafeLocalSandbox) -> None:
+        async with serving(echo) as address:
+            result = await run(box, await box.forward(address), code)
+            assert sorted(result.stdout.split()) == [str(n) for n in range(8)], result
+
+    inside(body)
+
+
+def test_either_side_may_end_first() -> None:
+    async def after_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"got %d" % len(await reader.read()))
+
+    said: list[bytes] = []
+
+    async def before_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"go")
+        writer.write_eof()
+        said.append(await reader.read())
+
+    async def body(box: UnsafeLocalSandbox) -> None:
+        async with serving(after_the_end) as one, serving(before_the_end) as other:
+            code = "s = connect(); s.sendall(b'x' * 10**6); s.shutdown(1); print(rest(s))"
+            result = await run(box, await box.forward(one), code)
+            assert result.stdout == "b'got 1000000'\n"
+            code = "s = connect(); print(rest(s)); s.sendall(b'y' * 10**6); s.close()"
+            result = await run(box, await box.forward(other), code)
+            assert result.stdout == "b'go'\n"
+            await until(lambda: said == [b"y" * 10**6])
+
+    inside(body)
+
+
+def test_a_connection_that_the_address_refuses_or_drops_is_reset_inside() -> None:
+    async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"begun")
+        await reader.readexactly(1)
+        reset = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        writer.transport.abort()
+
+    code = """
+try:
+    s = connect()
+    print(s.recv(100))
+    s.sendall(b"x" * 100)
+    print(rest(s))
+except ConnectionResetError:
+    print("reset")
+"""
+
+    async def body(box: UnsafeLocalSandbox) -> None:
+        async with serving(drop) as address:
+            port = await box.forward(address)
+            assert (await run(box, port, code)).stdout == "b'begun'\nreset\n"
+        nobody = await run(box, port, code)
+        assert nobody.stdout == "reset\n", nobody
+        no_file = await run(box, await box.forward("/no/such/socket"), code)
+        assert no_file.stdout == "reset\n", no_file
+
+    inside(body)
+
+
+def test_the_address_learns_when_a_program_dies_or_the_sandbox_is_closed() -> None:
+    came: list[bytes] = []
+    ended: list[bytes] = []
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(await reader.readexactly(4))
+        ended.append(await reader.read())
+
+    async def body() -> None:
+        async with serving(wait) as address, UnsafeLocalSandbox(unsafe_local=True) as box:
+            port = await box.forward(address)
+            code = "s = connect(); s.sendall(b'here'); time.sleep(1000)"
+            calls = [asyncio.create_task(run(box, port, code)) for _ in range(2)]
+            await until(lambda: came == [b"here", b"here"])
+            calls[0].cancel()
+            await until(lambda: ended == [b""])
+            await box.close()
+            await until(lambda: ended == [b"", b""])
+            with pytest.raises(SandboxError):
+                await calls[1]
+
+    asyncio.run(body())
