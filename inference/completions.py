@@ -169,11 +169,14 @@ def sampling_fields(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, 
     """Return the sampling parameters that are not neutral, by the names that vLLM has for them."""
     seed = {} if sampling.seed is None else {"seed": sampling.seed}
     fields = {name: getattr(sampling, name) for name in NEUTRAL}
+    # The text is read from the ids, which must hold whatever ended the answer.
+    stop = {"stop": list(sampling.stop), "include_stop_str_in_output": True}
     return {
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
         "stop_token_ids": stop_token_ids,
         **seed,
+        **(stop if sampling.stop else {}),
         **{name: value for name, value in fields.items() if value != NEUTRAL[name]},
     }
 
@@ -222,7 +225,7 @@ async def generate_wire(
         "token_ids": prompt_ids,
         "sampling_params": {
             "logprobs": 0,
-            "detokenize": False,
+            "detokenize": bool(sampling.stop),
             **sampling_fields(sampling, stop_token_ids),
         },
     }

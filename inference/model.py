@@ -61,6 +61,8 @@ class Conversation:
         branches: Token sequences; empty for models that only speak text.
         forks: Where a new branch had to begin, and why.
         encoded: How many of ``messages`` the last branch already holds.
+        options: What else an agent asks of the answer, by OpenAI's names, such as
+            ``response_format``. Models that cannot do it leave it out.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -69,6 +71,7 @@ class Conversation:
     forks: list[Fork] = field(default_factory=list)
     encoded: int = 0
     turn: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -94,10 +97,17 @@ class LimitReached(VfError):
 
 
 class ContextFull(LimitReached):
-    """The conversation leaves no room for another token; the rollout ends as truncated."""
+    """The conversation leaves no room for another token; the rollout ends as truncated.
 
-    def __init__(self) -> None:
+    Attributes:
+        tokens: How many it has.
+        limit: How many the context holds.
+    """
+
+    def __init__(self, tokens: int = 0, limit: int = 0) -> None:
         super().__init__(StopReason.MAX_SEQ_LEN)
+        self.tokens = tokens
+        self.limit = limit
 
 
 class Model(Protocol):

@@ -82,9 +82,12 @@ class Job:
     def _read(self, completion: Completion) -> Answer:
         ids = completion.token_ids
         text = self.renderer.decode(ids[:-1] if ids and ids[-1] in self.stops else ids)
-        found = [place for stop in self.body.stop_strings() if (place := text.find(stop)) >= 0]
+        stops = self.body.stop_strings()
+        found = [(place, stop) for stop in stops if (place := text.find(stop)) >= 0]
         if found:
-            return Answer(completion, text[: min(found)], "stop")
+            place, stop = min(found)
+            shown = place + len(stop) if self.body.include_stop_str_in_output else place
+            return Answer(completion, text[:shown], "stop")
         return Answer(completion, text, completion.finish_reason)
 
 

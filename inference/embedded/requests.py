@@ -31,6 +31,7 @@ class SamplingFields(BaseModel):
     stream: bool = False
     stop: NonEmpty | list[NonEmpty] | None = None
     stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
     logprobs: int | None = None
     return_token_ids: bool = False
     user: str | None = None

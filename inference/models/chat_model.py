@@ -133,7 +133,7 @@ class ChatModel:
 
         fields = sampling_fields(sampling, [])
         beyond = fields.keys() & {"top_k", "min_p", "repetition_penalty"}
-        extra = self._extra_body | {name: fields[name] for name in beyond}
+        extra = self._extra_body | conversation.options | {name: fields[name] for name in beyond}
         messages, tools = conversation.messages, conversation.tools
         if self._in_text:
             messages, tools = in_text(messages, tools), []
@@ -146,6 +146,7 @@ class ChatModel:
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
                 seed=openai.omit if sampling.seed is None else sampling.seed,
+                stop=list(sampling.stop) or openai.omit,
                 extra_body=extra or None,
             )
         except (openai.OpenAIError, ValueError) as error:  # ValueError: the body is not JSON

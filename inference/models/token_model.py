@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 
-from vf.inference.completions import TokenSampler
+from vf.inference.completions import Completion, TokenSampler
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
 from vf.inference.rendering.next_prompt import ThinkingHistory, next_prompt
 from vf.inference.rendering.renderer import Renderer
@@ -56,15 +58,16 @@ class TokenModel:
         prompt_ids = branch.token_ids + context
         room = self.max_seq_len - len(prompt_ids)
         if room < 1:
-            raise ContextFull
+            raise ContextFull(len(prompt_ids), self.max_seq_len)
         completion = await self.sampler.complete(
             prompt_ids,
             sampling.with_(max_tokens=min(room, sampling.max_tokens)),
             self.renderer.stop_token_ids,
         )
+        completion, text = self._stopped(completion, sampling.stop)
         ids = completion.token_ids
-        message = self.renderer.parse(
-            ids, prompt_ids=prompt_ids, turn=conversation.turn, tools=conversation.tools
+        message = self.renderer.parse_text(
+            text, prompt_ids=prompt_ids, turn=conversation.turn, tools=conversation.tools
         )
         if fork is not None:
             conversation.forks.append(fork)
@@ -75,6 +78,42 @@ class TokenModel:
         # The runner appends the answer: counting it here keeps it from being rendered again.
         conversation.encoded = len(conversation.messages) + 1
         return Reply(message, completion.finish_reason or "stop", len(prompt_ids), len(ids))
+
+    def prompt_tokens(self, conversation: Conversation) -> int:
+        """Return how many tokens the next prompt of a conversation has.
+
+        Raises:
+            ConfigError: The template refuses the conversation.
+            Unrenderable: It refuses what the model has brought about.
+        """
+        branch, context, _ = next_prompt(self.renderer, conversation, self.thinking_history)
+        return len(branch) + len(context)
+
+    def _stopped(self, completion: Completion, stop: Sequence[str]) -> tuple[Completion, str]:
+        """Return what sampling would have given had it ended at the first stop text, and its text.
+
+        Servers do not agree on how many tokens behind a stop text they return.
+        """
+        ids, read = completion.token_ids, self.renderer.answer_text
+        text = read(ids)
+        if not any(end in text for end in stop):
+            return completion, text
+
+        def holds_one(count: int) -> bool:
+            so_far = read(ids[:count])
+            return any(end in so_far for end in stop)
+
+        count = bisect_left(range(len(ids)), True, lo=1, key=holds_one)
+        text = read(ids[:count])
+        text = text[: min(place for end in stop if (place := text.find(end)) >= 0)]
+        cut = replace(
+            completion,
+            token_ids=ids[:count],
+            logprobs=completion.logprobs[:count],
+            versions=completion.versions[:count],
+            finish_reason="stop",
+        )
+        return cut, text
 
     def _next_prompt(self, conversation: Conversation) -> tuple[Branch, list[int], Fork | None]:
         branch, context, fork = next_prompt(self.renderer, conversation, self.thinking_history)

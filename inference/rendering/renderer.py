@@ -184,10 +184,15 @@ class Renderer:
         tools: Sequence[dict[str, Any]] = (),
     ) -> Message:
         """Read an answer from its sampled ids; see :mod:`vf.inference.parsing`."""
+        text = self.answer_text(token_ids)
+        return self.parse_text(text, prompt_ids=prompt_ids, turn=turn, tools=tools)
+
+    def answer_text(self, token_ids: Sequence[int]) -> str:
+        """Return the text of an answer's sampled ids, without the stop token."""
         ids = list(token_ids)
         while ids and ids[-1] in self.stop_token_ids:
             ids.pop()
-        return self.parse_text(self.decode(ids), prompt_ids=prompt_ids, turn=turn, tools=tools)
+        return self.decode(ids)
 
     def parse_text(
         self,
