@@ -13,6 +13,10 @@ from vf.traces.trace import Branch, Fork
 ThinkingHistory = Literal["keep", "template"]
 
 
+class Unrenderable(ModelError):
+    """The chat template refuses a conversation."""
+
+
 def next_prompt(
     renderer: Renderer, conversation: Conversation, thinking_history: ThinkingHistory = "keep"
 ) -> tuple[Branch, list[int], Fork | None]:
@@ -29,7 +33,7 @@ def next_prompt(
 
     Raises:
         ConfigError: The template refuses the first prompt.
-        ModelError: The template refuses the conversation that the model has brought about.
+        Unrenderable: The template refuses the conversation that the model has brought about.
     """
     messages = conversation.messages
     if not conversation.branches:
@@ -63,7 +67,7 @@ def _render_again(
         ids = renderer.prompt(conversation.messages, conversation.tools)
     except ConfigError as error:
         # What the model said brought this about: it ends the rollout, not the run.
-        raise ModelError(f"turn {conversation.turn} cannot be rendered: {error}") from error
+        raise Unrenderable(f"turn {conversation.turn} cannot be rendered: {error}") from error
     if ids[: len(branch)] == branch.token_ids:
         return branch, ids[len(branch) :], None
     if reason is None:

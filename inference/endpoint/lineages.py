@@ -1,0 +1,298 @@
+"""The conversations of one rollout: which of them a request extends, or why it begins another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vf.inference.model import Conversation, Reply
+from vf.traces.messages import Message, ToolCall
+from vf.traces.trace import NOT_SAMPLED, Branch, Fork, Lineage, ToolEvent, Trace, Turn
+
+_SHOWN = 60  # characters of a message that a reason quotes
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point behind an answer, from which the conversation can continue.
+
+    Attributes:
+        messages: How many messages there are up to and including the answer.
+        branch: The branch that holds them; None for models that only speak text.
+        tokens: How many of its tokens do.
+    """
+
+    messages: int
+    branch: Branch | None
+    tokens: int
+
+
+@dataclass(eq=False, slots=True)
+class Known:
+    """One conversation of the rollout.
+
+    Attributes:
+        record: It, as the trace shows it.
+        place: Its place among all of them.
+        marks: Behind each of its own answers.
+        taken: Whether a request extends it now.
+    """
+
+    record: Lineage
+    place: int
+    marks: list[Mark] = field(default_factory=list)
+    taken: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Start:
+    """Where one answer begins.
+
+    Attributes:
+        conversation: What the model answers. It is the request's own: whatever becomes of it, the
+            trace and the other requests see nothing before :meth:`Lineages.commit`.
+        grows: The conversation that the answer extends; None if it begins another.
+        left: The conversation whose beginning it repeats.
+        mark: Where it continues.
+        branch: The branch that the model is to extend: that of ``grows``, or a copy.
+    """
+
+    conversation: Conversation
+    grows: Known | None = None
+    left: Known | None = None
+    mark: Mark | None = None
+    branch: Branch | None = None
+
+
+class Lineages:
+    """All conversations of one rollout, and their record in its trace.
+
+    Args:
+        trace: Is changed only by :meth:`commit`.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._known: list[Known] = []
+        self._calls: dict[str, tuple[int, str]] = {}  # unanswered; by id: turn and name
+
+    def begin(self, messages: Sequence[Message], tools: list[dict[str, Any]], number: int) -> Start:
+        """Return where the answer to a request begins.
+
+        A free conversation that the request extends is taken until :meth:`commit` or :meth:`undo`.
+
+        Args:
+            messages: The request's.
+            tools: The tools that it offers.
+            number: Differs from that of every other answer of the rollout.
+        """
+        known, mark = self._longest(messages, tools)
+        if known is None or mark is None:
+            return Start(Conversation(list(messages), tools, turn=number))
+        said = known.record.messages[: mark.messages]
+        conversation = Conversation(
+            [*said, *messages[mark.messages :]], tools, encoded=mark.messages, turn=number
+        )
+        start = Start(conversation, left=known, mark=mark, branch=mark.branch)
+        if mark is known.marks[-1] and not known.taken:
+            known.taken, start.grows = True, known
+        elif mark.branch is not None:
+            start.branch = _copy(mark.branch, mark.tokens)
+        if start.branch is not None:
+            conversation.branches.append(start.branch)
+        return start
+
+    def undo(self, start: Start) -> None:
+        """Forget a request that was not answered."""
+        if start.grows is not None:
+            start.grows.taken = False
+            if start.mark is not None and start.mark.branch is not None:
+                _cut(start.mark.branch, start.mark.tokens)
+
+    def commit(self, start: Start, reply: Reply, sampled: Message, seconds: float) -> None:
+        """Write an answer into the trace.
+
+        Args:
+            start: Where it began.
+            reply: The answer, as the agent gets it.
+            sampled: The answer as the model gave it, with calls that the agent does not get.
+            seconds: How long the model took.
+        """
+        trace, conversation, turn = self._trace, start.conversation, len(self._trace.turns)
+        known = start.grows or self._another(start, turn)
+        known.taken = False
+        begun = start.mark.messages if start.mark is not None else 0
+        new = conversation.messages[begun:]
+        known.record.messages += [*new, reply.message]
+        known.record.turns.append(turn)
+        trace.forks += [Fork(turn, fork.reason, fork.kind) for fork in conversation.forks]
+        branch = conversation.branches[-1] if conversation.branches else None
+        if branch is not None:
+            first = start.mark.tokens if start.mark is not None and branch is start.branch else 0
+            branch.turn_index[first:] = [turn] * (len(branch) - first)
+            if branch is not start.branch or start.grows is None:
+                known.record.branches.append(len(trace.branches))
+                trace.branches.append(branch)
+        known.marks.append(
+            Mark(len(known.record.messages), branch, 0 if branch is None else len(branch))
+        )
+        self._note_tools(new, sampled, turn)
+        trace.turns.append(
+            Turn(reply.prompt_tokens, reply.completion_tokens, reply.finish_reason, seconds)
+        )
+        trace.messages, trace.tools = known.record.messages, known.record.tools
+        trace.prompt_messages = known.record.prompt_messages
+
+    def _longest(
+        self, messages: Sequence[Message], tools: list[dict[str, Any]]
+    ) -> tuple[Known | None, Mark | None]:
+        """Return the last mark that a request has passed; that of a free head, if it can be."""
+        best: tuple[Known | None, Mark | None] = None, None
+        rank = (0, False)
+        for known in self._known:
+            record = known.record
+            if len(messages) < rank[0] or record.tools != tools:
+                continue
+            shared = _shared(record.messages, messages)
+            mark = next((mark for mark in reversed(known.marks) if mark.messages <= shared), None)
+            if mark is not None:
+                free = mark is known.marks[-1] and not known.taken
+                if (mark.messages, free) > rank:
+                    best, rank = (known, mark), (mark.messages, free)
+        return best
+
+    def _another(self, start: Start, turn: int) -> Known:
+        """Begin another conversation, and say why."""
+        trace, conversation = self._trace, start.conversation
+        fork: Fork | None = None
+        if start.left is not None:
+            fork = Fork(turn, "the agent asked again after the same messages", "parallel")
+        elif self._known:
+            start.left, fork = self._why(conversation, turn)
+        record = Lineage(
+            prompt_messages=len(conversation.messages),
+            tools=conversation.tools,
+            parent=None if start.left is None else start.left.place,
+        )
+        if start.mark is not None and start.left is not None:
+            record.messages += start.left.record.messages[: start.mark.messages]
+        if fork is not None:
+            trace.forks.append(fork)
+        known = Known(record, len(self._known))
+        self._known.append(known)
+        if len(self._known) > 1:
+            trace.lineages = [known.record for known in self._known]
+        return known
+
+    def _why(self, asked: Conversation, turn: int) -> tuple[Known | None, Fork]:
+        """Return why a request extends no conversation, and the one that it repeats, if any."""
+        messages, tools = asked.messages, asked.tools
+        nearest, shared = self._known[0], -1
+        for known in self._known:
+            alike = _shared(known.record.messages, messages)
+            if (alike, known.record.tools == tools) > (shared, nearest.record.tools == tools):
+                nearest, shared = known, alike
+        record = nearest.record
+        again = shared == len(messages) == record.prompt_messages
+        if record.tools == tools and again:
+            return nearest, Fork(turn, "the agent asked again with the same messages", "parallel")
+        if record.tools != tools and (again or shared >= nearest.marks[0].messages):
+            return None, Fork(turn, _tools_differ(record.tools, tools), "tools")
+        differs = f"message {shared} differs: "
+        differs += f"{_shown(record.messages, shared)} became {_shown(messages, shared)}"
+        leading = 1 if messages and messages[0].role == "system" else 0
+        return None, Fork(turn, differs, "rewritten" if shared > leading else "conversation")
+
+    def _note_tools(self, new: Sequence[Message], answer: Message, turn: int) -> None:
+        """Record what became of tool calls."""
+        events = self._trace.tool_events
+        for message in new:
+            if message.role == "tool" and message.tool_call_id in self._calls:
+                called, name = self._calls.pop(message.tool_call_id)
+                events.append(ToolEvent(called, message.tool_call_id, name, "ok"))
+        for call in answer.tool_calls:
+            if call.malformed is None:
+                self._calls[call.id] = turn, call.name
+            else:
+                events.append(ToolEvent(turn, call.id, call.name, "malformed", call.malformed))
+
+
+def same(ours: Message, theirs: Message) -> bool:
+    """Return whether an agent sends back a message that it got or sent before.
+
+    Arguments of calls may be spaced and ordered in another way, and reasoning may be left out.
+    """
+    if ours == theirs:
+        return True
+    return (
+        ours.role == theirs.role == "assistant"
+        and ours.content == theirs.content
+        and (not theirs.reasoning or theirs.reasoning == ours.reasoning)
+        and len(ours.tool_calls) == len(theirs.tool_calls)
+        and all(map(_same_call, ours.tool_calls, theirs.tool_calls))
+    )
+
+
+def _same_call(ours: ToolCall, theirs: ToolCall) -> bool:
+    if (ours.id, ours.name) != (theirs.id, theirs.name):
+        return False
+    return ours.arguments == theirs.arguments or (
+        _canonical(ours.arguments) == _canonical(theirs.arguments)
+    )
+
+
+def _canonical(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments or "{}"), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _shared(known: Sequence[Message], asked: Sequence[Message]) -> int:
+    """Return how many messages two conversations have in common at the beginning."""
+    pairs = enumerate(zip(known, asked, strict=False))
+    return next(
+        (place for place, (ours, theirs) in pairs if not same(ours, theirs)),
+        min(len(known), len(asked)),
+    )
+
+
+def _tools_differ(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
+    old, new = ({str(_name(tool)) for tool in tools} for tools in (before, after))
+    added, gone = sorted(new - old), sorted(old - new)
+    parts = [f"added {', '.join(added)}"] * bool(added) + [f"left out {', '.join(gone)}"] * bool(
+        gone
+    )
+    return f"the tools differ: {'; '.join(parts) or 'their descriptions or their order'}"
+
+
+def _name(tool: dict[str, Any]) -> Any:
+    function = tool.get("function")
+    return function.get("name") if isinstance(function, dict) else None
+
+
+def _shown(messages: Sequence[Message], place: int) -> str:
+    if place >= len(messages):
+        return "nothing"
+    message = messages[place]
+    said = message.content or ", ".join(call.name for call in message.tool_calls)
+    cut = said if len(said) <= _SHOWN else said[:_SHOWN] + "..."
+    return f"{message.role} {cut!r}"
+
+
+def _copy(branch: Branch, tokens: int) -> Branch:
+    """Return the beginning of a branch as context: its sampled tokens carry loss only once."""
+    return Branch(
+        branch.token_ids[:tokens],
+        [0] * tokens,
+        [0.0] * tokens,
+        branch.turn_index[:tokens],
+        [NOT_SAMPLED] * tokens,
+    )
+
+
+def _cut(branch: Branch, tokens: int) -> None:
+    for name in branch.__slots__:
+        del getattr(branch, name)[tokens:]

@@ -1,0 +1,391 @@
+"""One rollout's side of the endpoint: it answers an agent's requests, and records them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import secrets
+import time
+import traceback
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vf.inference.endpoint.address import Endpoint
+from vf.inference.endpoint.dialect import Answered, Asked, Refusal
+from vf.inference.endpoint.lineages import Lineages, Start
+from vf.inference.endpoint.server import serving
+from vf.inference.endpoint.under_way import UnderWay, ended
+from vf.inference.model import ContextFull, LimitReached, Model, Reply, Sampling
+from vf.inference.models.token_model import PromptTooLong, TokenModel
+from vf.inference.rendering.next_prompt import Unrenderable
+from vf.runtime.errors import ConfigError, InfrastructureError, ModelError
+from vf.runtime.seeding import derive_seed
+from vf.traces.messages import Message, ToolCall
+from vf.traces.trace import StopReason, Trace
+
+_NOTED = 20  # distinct values of one field that the trace holds
+_CHARACTERS_PER_TOKEN = 4  # about, where there is no tokenizer
+
+
+class Session:
+    """Answers the requests of one rollout. Made by :func:`open_session`.
+
+    Attributes:
+        endpoint: Where the agent finds it.
+        socket: The Unix socket that leads to the same server.
+        asked: How many requests have been answered.
+        in_flight: How many answers are being sampled.
+        reward: What a harness has reported, or None.
+        stored: The conversations behind the answers so far, by :attr:`Answered.id`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        trace: Trace,
+        sampling: Sampling,
+        seed: int,
+        max_turns: int,
+        max_tokens: int | None,
+    ) -> None:
+        self.endpoint = Endpoint("", _secret("sk"), reward_key=_secret("rk"))
+        self.socket = Path()
+        self.asked = 0
+        self.reward: float | None = None
+        self._stored: dict[str, tuple[list[Message], int]] = {}
+        self.stored: Mapping[str, Sequence[Message]] = _Stored(self._stored)
+        self._model = model
+        self._trace = trace
+        self._sampling = sampling
+        self._seed = seed
+        self._max_turns = max_turns
+        self._max_tokens = max_tokens
+        self._lineages = Lineages(trace)
+        self._under_way = UnderWay()
+        self._end: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
+        self._begun = 0  # answers, those that failed included
+        self.in_flight = 0
+        self._closed = False
+
+    async def answer(
+        self, asked: Asked, *, key: int | None = None, retry: bool = False
+    ) -> Answered:
+        """Answer a request, and record it in the trace.
+
+        If the caller is cancelled and nobody takes the request up with ``retry``, nothing of it
+        remains.
+
+        Args:
+            asked: The request.
+            key: Equal for equal requests.
+            retry: Whether the client has sent it before and got no answer: it gets the answer that
+                is under way, or that was given.
+
+        Raises:
+            Refusal: It cannot be answered; says why.
+        """
+        answer = self._under_way.find(key) if retry and key is not None else None
+        if answer is None:
+            self._check(asked.model)
+            answer = self._under_way.start(self._answer(asked), key)
+        return await self._under_way.wait(answer)
+
+    async def count(self, asked: Asked) -> int:
+        """Return how many tokens the prompt of a request has; an estimate without a tokenizer.
+
+        Raises:
+            Refusal: It could not be answered, either.
+        """
+        self._check(asked.model)
+        start = self._lineages.begin(asked.messages, asked.tools, self._begun)
+        try:
+            if isinstance(self._model, TokenModel):
+                return self._model.prompt_tokens(start.conversation)
+            said = [[message.to_openai() for message in asked.messages], asked.tools]
+            return len(json.dumps(said, ensure_ascii=False)) // _CHARACTERS_PER_TOKEN
+        except (ConfigError, Unrenderable) as error:
+            raise Refusal(str(error), param="messages") from error
+        finally:
+            self._lineages.undo(start)
+
+    def report(self, reward: Any) -> None:
+        """Take the reward that a harness has found by itself.
+
+        Raises:
+            Refusal: It is not in [0, 1], or one has been reported.
+        """
+        number = isinstance(reward, int | float) and not isinstance(reward, bool)
+        if not number or not math.isfinite(reward) or not 0 <= reward <= 1:
+            raise Refusal("reward: it must be a number in [0, 1]", param="reward")
+        if self.reward is not None:
+            raise Refusal("a reward has been reported for this rollout", 409)
+        self.reward = float(reward)
+
+    def unexpected(self, error: Exception) -> None:
+        """Record a fault of the endpoint's own, after which the rollout continues."""
+        faults = self._trace.info.setdefault("endpoint_faults", [])
+        if len(faults) < _NOTED:
+            faults.append("".join(traceback.format_exception(error)))
+
+    async def over(self) -> StopReason:
+        """Wait until a limit leaves no room for another answer.
+
+        Returns:
+            The limit that an agent has reached and asked beyond.
+
+        Raises:
+            InfrastructureError: The model failed.
+        """
+        return await asyncio.shield(self._end)
+
+    @property
+    def clients(self) -> int:
+        """How many clients wait for an answer."""
+        return self._under_way.clients
+
+    async def close(self) -> None:
+        """Refuse all requests from now on, and cancel those under way."""
+        self._closed = True
+        await self._under_way.close()
+        if self._end.done():
+            self._end.exception()  # nobody need wait for it
+        else:
+            self._end.cancel()
+
+    def check(self) -> None:
+        """Make sure that there is a reason to ask.
+
+        Raises:
+            InfrastructureError: The model failed.
+        """
+        if self._end.done() and not self._end.cancelled() and (error := self._end.exception()):
+            raise error
+
+    def _check(self, model: str) -> None:
+        """Raise Refusal if no request, or none for this model, is answered."""
+        if self._closed:
+            raise ended()
+        if self._end.done():
+            if (error := self._end.exception()) is not None:
+                raise Refusal(f"the model failed: {error}", 503)
+            raise _over(self._end.result())
+        if model != self.endpoint.model:
+            text = f"The model {model!r} does not exist; this endpoint has {self.endpoint.model!r}"
+            raise Refusal(text, 404, code="model_not_found", param="model")
+
+    async def _answer(self, asked: Asked) -> Answered:
+        self._note(asked)
+        samplings = self._samplings(asked)
+        starts: list[Start] = []
+        self.in_flight += asked.count
+        try:
+            for _ in range(asked.count):
+                start = self._lineages.begin(asked.messages, asked.tools, self._begun)
+                if not self._sampling.fixed:
+                    start.conversation.options = asked.options
+                self._begun += 1
+                starts.append(start)
+            answers = await _all(map(self._respond, starts, samplings))
+        except BaseException:
+            for start in starts:
+                self._lineages.undo(start)
+            raise
+        finally:
+            self.in_flight -= asked.count
+        answered = Answered([], self.endpoint.model)
+        replies = []
+        for start, (reply, seconds) in zip(starts, answers, strict=True):
+            sent = replace(reply, message=_as_sent(reply.message, asked))
+            self._lineages.commit(start, sent, reply.message, seconds)
+            replies.append(sent)
+            timing = self._trace.timing
+            timing["model"] = timing.get("model", 0.0) + seconds
+        answered.replies = replies
+        self._stored[answered.id] = self._trace.messages, len(self._trace.messages)
+        self.asked += 1
+        return answered
+
+    async def _respond(self, start: Start, sampling: Sampling) -> tuple[Reply, float]:
+        began = time.perf_counter()
+        try:
+            reply = await self._model.respond(start.conversation, sampling)
+        except LimitReached as limit:
+            raise self._limited(limit) from limit
+        except PromptTooLong as error:
+            if not self._trace.turns:
+                raise self._failed(error) from error
+            raise _too_long(str(error)) from error
+        except (ConfigError, Unrenderable) as error:
+            raise Refusal(f"messages: {error}", param="messages") from error
+        except InfrastructureError as error:
+            raise self._failed(error) from error
+        except Exception as error:
+            failure = ModelError(f"the model raised {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            raise self._failed(failure) from error
+        return reply, time.perf_counter() - began
+
+    def _limited(self, limit: LimitReached) -> Refusal:
+        if limit.reason is StopReason.MAX_SEQ_LEN:
+            if isinstance(limit, ContextFull) and limit.limit:
+                return _too_long(
+                    f"This model's maximum context length is {limit.limit} tokens. However, your "
+                    f"messages resulted in {limit.tokens} tokens. Please reduce the length of the "
+                    "messages."
+                )
+            return _too_long("This model's maximum context length is exceeded.")
+        return self._ended(limit.reason)
+
+    def _ended(self, reason: StopReason) -> Refusal:
+        if not self._end.done():
+            self._end.set_result(reason)
+        return _over(reason)
+
+    def _failed(self, error: InfrastructureError) -> Refusal:
+        if not self._end.done():
+            self._end.set_exception(error)
+        return Refusal(f"the model failed: {error}", 503)
+
+    def _samplings(self, asked: Asked) -> list[Sampling]:
+        """Return how to sample each answer, within the rollout's budgets.
+
+        Raises:
+            Refusal: They are spent, which ends the rollout.
+        """
+        trace, sampling, wishes = self._trace, self._sampling, dict(asked.sampling)
+        if len(trace.turns) + self.in_flight + asked.count > self._max_turns:
+            raise self._ended(StopReason.MAX_TURNS)
+        most = sampling.max_tokens
+        if self._max_tokens is not None:
+            most = min(most, self._max_tokens - trace.completion_tokens)
+        if most < 1:
+            raise self._ended(StopReason.MAX_TOKENS)
+        stop = (*sampling.stop, *wishes.pop("stop", ()))
+        wanted = wishes.pop("max_tokens", most)
+        seed = wishes.pop("seed", None)
+        if not sampling.fixed:
+            most = min(most, wanted)
+            sampling = sampling.with_(**wishes)
+        if sampling.fixed or seed is None:
+            numbers = range(self._begun, self._begun + asked.count)
+            seeds = [derive_seed(self._seed, "turn", number) for number in numbers]
+        else:
+            seeds = [seed, *(derive_seed(seed, place) for place in range(1, asked.count))]
+        return [sampling.with_(max_tokens=most, stop=stop, seed=each) for each in seeds]
+
+    def _note(self, asked: Asked) -> None:
+        """Record what the agent asks for, each value once."""
+        noted = self._trace.info.setdefault("asked", {})
+        for name, value in (asked.sampling | asked.options).items():
+            values = noted.setdefault(name, [])
+            value = list(value) if isinstance(value, tuple) else value
+            if value not in values and len(values) < _NOTED:
+                values.append(value)
+
+
+class _Stored(Mapping[str, Sequence[Message]]):
+    """The conversations behind answers; each is the beginning of a list that may have grown."""
+
+    def __init__(self, ends: Mapping[str, tuple[list[Message], int]]) -> None:
+        self._ends = ends
+
+    def __getitem__(self, id: str) -> Sequence[Message]:
+        messages, count = self._ends[id]
+        return messages[:count]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ends)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+
+@asynccontextmanager
+async def open_session(
+    model: Model,
+    *,
+    trace: Trace,
+    sampling: Sampling,
+    seed: int,
+    max_turns: int,
+    max_tokens: int | None = None,
+) -> AsyncIterator[Session]:
+    """Open the endpoint of a rollout.
+
+    Args:
+        model: Who answers.
+        trace: Is filled: messages, tools, branches, forks, lineages, turns, tool events,
+            ``info["asked"]`` and ``timing["model"]``.
+        sampling: How to sample. What an agent asks for is honoured unless it is ``fixed``.
+        seed: Every answer derives its own from it.
+        max_turns: Most answers.
+        max_tokens: Most tokens sampled in all answers, those excepted that are sampled at the same
+            time as the last; None for no limit.
+
+    Raises:
+        InfrastructureError: The model failed, whatever the agent made of that. Raised at the end
+            of the block, unless it raises something itself.
+    """
+    session = Session(
+        model,
+        trace=trace,
+        sampling=sampling,
+        seed=seed,
+        max_turns=max_turns,
+        max_tokens=max_tokens,
+    )
+    async with serving(session, trace.id) as (url, session.socket):
+        session.endpoint = replace(session.endpoint, url=url)
+        try:
+            yield session
+        finally:
+            await session.close()
+    session.check()
+
+
+async def _all(coroutines: Iterator[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Run coroutines at once; if one fails, cancel the others and wait for their end."""
+    first, *others = coroutines
+    if not others:
+        return [await first]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in (first, *others)]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _as_sent(message: Message, asked: Asked) -> Message:
+    """Return an answer as the agent gets it: calls that it cannot run are text."""
+    unwanted = asked.options.get("tool_choice") == "none"
+    calls = [call for call in message.tool_calls if not unwanted and call.malformed is None]
+    if len(calls) == len(message.tool_calls):
+        return message
+    texts = [_in_text(call) for call in message.tool_calls if call not in calls]
+    content = "\n".join(filter(None, [message.content, *texts]))
+    return replace(message, content=content, tool_calls=calls)
+
+
+def _in_text(call: ToolCall) -> str:
+    if call.malformed is not None:
+        return call.arguments
+    return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+
+
+def _secret(kind: str) -> str:
+    return f"{kind}-{secrets.token_urlsafe(24)}"
+
+
+def _too_long(message: str) -> Refusal:
+    return Refusal(message, code="context_length_exceeded", param="messages")
+
+
+def _over(reason: StopReason) -> Refusal:
+    return Refusal(f"this rollout is over: {reason.value}", 410, code="rollout_ended")

@@ -1,0 +1,177 @@
+"""Wrong requests get the dialect's own error, and the rollout is none the worse for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.inference.endpoint.rollout_talk import Texts, opened, token_model
+
+USER = {"role": "user", "content": "Tea?"}
+GOOD = {"model": "policy", "messages": [USER]}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+async def post(
+    url: str, body: Any, key: str, method: str = "POST", **headers: str
+) -> tuple[int, Any]:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with (
+        aiohttp.ClientSession() as http,
+        http.request(
+            method, url, data=raw, headers={"Authorization": f"Bearer {key}", **headers}
+        ) as response,
+    ):
+        return response.status, await response.json()
+
+
+def refused(body: Any) -> tuple[int, dict[str, Any]]:
+    """Send a body; make sure that a good one is answered afterwards."""
+
+    async def run() -> tuple[int, dict[str, Any]]:
+        async with opened(token_model(Texts(["Yes."]))) as (session, _, trace):
+            url = f"{session.endpoint.url}/chat/completions"
+            status, answer = await post(url, body, session.endpoint.key)
+            assert not trace.turns
+            assert (await post(url, GOOD, session.endpoint.key))[0] == 200
+            assert "endpoint_faults" not in trace.info
+        error: dict[str, Any] = answer["error"]
+        assert sorted(error) == ["code", "message", "param", "type"]
+        return status, error
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "Tea?"}, "messages"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0]"),
+        ({"messages": [USER, {"role": "user", "content": [{"type": "input_audio"}]}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "file"}]}]}, "messages[0]"),
+        ({"messages": [{"role": "wizard", "content": "Tea?"}]}, "messages[0]"),
+        ({"messages": [{"role": "tool", "content": "green"}]}, "messages[0]"),
+        ({"messages": [None]}, "messages[0]"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": 1}]}]}, "messages[0]"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"stream": "yes"}, "stream"),
+        ({"audio": {"voice": "alloy"}}, "audio"),
+        ({"logprobs": True}, "logprobs"),
+        ({"temprature": 1}, "temprature"),
+        ({"model": 1}, "model"),
+    ],
+)
+def test_a_wrong_field_is_named(change: dict[str, Any], param: str) -> None:
+    status, error = refused(GOOD | change)
+    assert status == 400
+    assert error["type"] == "invalid_request_error"
+    assert error["param"].startswith(param)
+    assert error["message"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"\xff", b'"x"', b"[" * 100_000, b'{"a": NaN}', b"null"]
+)
+def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+    status, error = refused(body)
+    assert status == 400
+    assert "body" in error["message"]
+
+
+def test_another_model_does_not_exist() -> None:
+    status, error = refused(GOOD | {"model": "gpt-5"})
+    assert (status, error["code"], error["param"]) == (404, "model_not_found", "model")
+
+
+def test_fields_without_effect_are_accepted() -> None:
+    async def run() -> None:
+        async with opened(token_model(Texts(["Yes."]))) as (session, _, trace):
+            url = f"{session.endpoint.url}/chat/completions"
+            extra = {
+                "user": "me",
+                "store": False,
+                "metadata": {},
+                "logprobs": False,
+                "temperature": None,
+                "stream_options": None,
+                "modalities": ["text"],
+                "messages": [
+                    {"role": "developer", "content": [{"type": "text", "text": "Be "}]},
+                    {"role": "user", "content": [{"type": "text", "text": "Tea?"}]},
+                ],
+            }
+            status, _answer = await post(url, GOOD | extra, session.endpoint.key)
+            assert status == 200
+        assert [message.role for message in trace.messages] == ["system", "user", "assistant"]
+
+    asyncio.run(run())
+
+
+def test_keys_open_their_own_rollout_alone() -> None:
+    async def run() -> None:
+        model = token_model(Texts(["Yes."]))
+        async with opened(model) as (one, _, _), opened(model) as (other, _, trace):
+            url = f"{other.endpoint.url}/chat/completions"
+            for key in ("", "none", one.endpoint.key, other.endpoint.reward_key, "\u20ac"):
+                status, answer = await post(url, GOOD, key)
+                assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+            status, _ = await post(url, GOOD, "", **{"x-api-key": other.endpoint.key})
+            assert status == 200
+            assert len(trace.turns) == 1
+
+    asyncio.run(run())
+
+
+def test_ended_and_unknown_rollouts_and_paths_have_their_own_status() -> None:
+    async def run() -> None:
+        model = token_model(Texts(["Yes."]))
+        async with opened(model) as (open_one, _, _):
+            async with opened(model) as (ended, _, _):
+                pass
+            url, key = open_one.endpoint.url, open_one.endpoint.key
+            chat = "/chat/completions"
+            assert (await post(ended.endpoint.url + chat, GOOD, ended.endpoint.key))[0] == 410
+            unknown = url.replace("/r/", "/r/0") + chat
+            assert (await post(unknown, GOOD, key))[0] == 404
+            assert (await post(url + "/embeddings", GOOD, key))[0] == 404
+            assert (await post(url.split("/r/")[0] + "/v1" + chat, GOOD, key))[0] == 404
+            assert (await post(url + chat, b"", key, "GET"))[0] == 405
+
+    asyncio.run(run())
+
+
+def test_models_are_listed() -> None:
+    async def run() -> None:
+        async with opened(token_model(Texts(["Yes."]))) as (_, agent, _trace):
+            assert [card.id async for card in agent.models.list()] == ["policy"]
+            assert (await agent.models.retrieve("policy")).id == "policy"
+
+    asyncio.run(run())
+
+
+def test_a_reward_is_bounded_reported_once_and_with_its_own_key() -> None:
+    async def run() -> None:
+        async with opened(token_model(Texts(["Yes."]))) as (session, _, _):
+            url, key = session.endpoint.reward_url, session.endpoint.reward_key
+            assert (await post(url, {"reward": 0.5}, session.endpoint.key))[0] == 401
+            for wrong in (1.5, -0.1, "1", None, True, float("nan")):
+                assert (await post(url, {"reward": wrong}, key))[0] == 400
+            assert session.reward is None
+            assert (await post(url, {"reward": 0.5}, key))[0] == 200
+            assert (await post(url, {"reward": 0.6}, key))[0] == 409
+            assert session.reward == 0.5
+
+    asyncio.run(run())
