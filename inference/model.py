@@ -76,12 +76,16 @@ class Conversation:
 
 @dataclass(slots=True)
 class Reply:
-    """One answer: the message, why it ended, and what it cost in tokens."""
+    """One answer: the message, why it ended, and what it cost in tokens.
+
+    ``stop`` is which of :attr:`Sampling.stop` ended it.
+    """
 
     message: Message
     finish_reason: Literal["stop", "length"] = "stop"
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    stop: str | None = None
 
 
 class LimitReached(VfError):

@@ -1,0 +1,339 @@
+"""Anthropic's Messages API: ``POST /v1/messages`` and ``/v1/messages/count_tokens``.
+
+The request and its answer are described at https://docs.anthropic.com/en/api/messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from vf.inference.endpoint.dialect import Answered, Asked, Refusal
+from vf.inference.endpoint.reading import (
+    Body,
+    entries,
+    event,
+    function_tool,
+    name_results,
+    parse,
+    string,
+    text_of,
+)
+from vf.inference.model import Reply
+from vf.traces.messages import Message, ToolCall
+
+# A call's input must be an object. What a model wrote instead is its one field.
+UNREADABLE = "_unreadable_arguments"
+
+_TEXT = {"text": "text"}
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_ERRORS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    410: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class _Prompt(Body):
+    """What is sent to be counted. The fields that nothing reads change nothing here."""
+
+    model: str
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    system: str | list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    cache_control: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
+    speed: str | None = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
+
+
+class _Request(_Prompt):
+    max_tokens: int = Field(ge=1)
+    stop_sequences: list[str] | None = None
+    stream: bool = False
+    temperature: float | None = Field(None, ge=0, le=1)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0)
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    inference_geo: str | None = None
+    diagnostics: dict[str, Any] | None = None
+
+
+class Anthropic:
+    """Reads and writes Anthropic's Messages. It keeps no state.
+
+    Reasoning is a ``thinking`` block, for clients that ask for ``thinking``; others expect an
+    answer to begin with its text.
+    """
+
+    def read(self, body: Mapping[str, Any], stored: Mapping[str, Sequence[Message]]) -> Asked:
+        """Read a request.
+
+        Args:
+            body: The parsed JSON.
+            stored: Not needed: a request holds its whole conversation.
+
+        Raises:
+            Refusal: It is wrong; names the field.
+        """
+        request = parse(_Request, body)
+        asked = _asked(request, body)
+        asked.stream = request.stream
+        asked.sampling["max_tokens"] = request.max_tokens
+        for name in ("temperature", "top_p", "top_k"):
+            if (value := getattr(request, name)) is not None:
+                asked.sampling[name] = value
+        if request.stop_sequences:
+            asked.sampling["stop"] = tuple(request.stop_sequences)
+        return asked
+
+    def count(
+        self,
+        body: Mapping[str, Any],
+        tokens: Callable[[list[Message], list[dict[str, Any]]], int],
+    ) -> dict[str, Any]:
+        """Answer a request of ``count_tokens``.
+
+        Args:
+            body: The parsed JSON.
+            tokens: Counts the tokens of messages and tools; :func:`estimate` for want of a
+                tokenizer.
+
+        Raises:
+            Refusal: The request is wrong; names the field.
+        """
+        asked = _asked(parse(_Prompt, body), body)
+        return {"input_tokens": tokens(asked.messages, asked.tools)}
+
+    def answer(self, asked: Asked, answered: Answered) -> dict[str, Any]:
+        """Return the body of the response."""
+        (reply,) = answered.replies
+        return {
+            **_opening(answered),
+            "content": list(_blocks(asked, answered, reply.message)),
+            "stop_reason": _stop_reason(reply),
+            "stop_sequence": reply.stop,
+            "usage": _usage(reply, reply.completion_tokens),
+        }
+
+    def events(self, asked: Asked, answered: Answered) -> Iterator[bytes]:
+        """Yield the same answer as server-sent events."""
+        (reply,) = answered.replies
+        message = {**_opening(answered), "usage": _usage(reply, 0)}
+        yield event({"type": "message_start", "message": message})
+        yield event({"type": "ping"})
+        for index, block in enumerate(_blocks(asked, answered, reply.message)):
+            empty, deltas = _in_deltas(block)
+            yield event({"type": "content_block_start", "index": index, "content_block": empty})
+            for delta in deltas:
+                yield event({"type": "content_block_delta", "index": index, "delta": delta})
+            yield event({"type": "content_block_stop", "index": index})
+        stop = {"stop_reason": _stop_reason(reply), "stop_sequence": reply.stop}
+        usage = _usage(reply, reply.completion_tokens)
+        yield event({"type": "message_delta", "delta": stop, "usage": usage})
+        yield event({"type": "message_stop"})
+
+    def error(self, refusal: Refusal) -> dict[str, Any]:
+        """Return the body of an error response."""
+        message = str(refusal)
+        if refusal.code == "context_length_exceeded":
+            message = f"prompt is too long: {message}"  # how clients know that they must compact
+        other = "api_error" if refusal.status >= 500 else "invalid_request_error"
+        kind = _ERRORS.get(refusal.status, other)
+        return {"type": "error", "error": {"type": kind, "message": message}}
+
+    def failure(self, asked: Asked, refusal: Refusal) -> Iterator[bytes]:
+        """Yield an error as server-sent events, for a stream that has begun."""
+        yield event(self.error(refusal))
+
+
+def estimate(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int:
+    """Return about how many tokens messages and tools are: one for four characters of JSON."""
+    texts = [json.dumps(message.to_openai(), ensure_ascii=False) for message in messages]
+    texts += [json.dumps(tool, ensure_ascii=False) for tool in tools]
+    return -(-sum(map(len, texts)) // 4)
+
+
+def _asked(prompt: _Prompt, body: Mapping[str, Any]) -> Asked:
+    messages: list[Message] = []
+    if prompt.system:
+        messages.append(Message("system", text_of(prompt.system, "system", _TEXT)))
+    for where, raw in entries(prompt.messages, "messages"):
+        messages += _messages(raw, where)
+    if messages[-1].role == "assistant":
+        raise Refusal(
+            "messages: the last message is the assistant's, and the beginning of an answer cannot "
+            "be given here; end with a user message",
+            param="messages",
+        )
+    name_results(messages)
+    asked = Asked(messages, model=prompt.model, raw=body)
+    asked.tools = [_tool(raw, where) for where, raw in entries(prompt.tools or [], "tools")]
+    if prompt.tool_choice is not None:
+        asked.options |= _tool_choice(prompt.tool_choice)
+    form = (prompt.output_config or {}).get("format")
+    if isinstance(form, Mapping) and form.get("type") == "json_schema":
+        schema = {"name": "output", "schema": form.get("schema"), "strict": True}
+        asked.options["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return asked
+
+
+def _messages(raw: Mapping[str, Any], where: str) -> list[Message]:
+    role, content = raw.get("role"), raw.get("content")
+    place = f"{where}.content"
+    if role == "system":
+        return [Message("system", text_of(content, place, _TEXT))]
+    if role not in ("user", "assistant"):
+        raise Refusal(f"{where}.role must be user or assistant, got {role!r}", param=where)
+    if isinstance(content, str):
+        return [Message(role, content)]
+    blocks = entries(content, place)
+    return [_assistant(blocks)] if role == "assistant" else _user(blocks)
+
+
+def _user(blocks: list[tuple[str, Mapping[str, Any]]]) -> list[Message]:
+    results, texts = [], []
+    for where, block in blocks:
+        if block.get("type") == "tool_result":
+            text = text_of(block.get("content") or "", f"{where}.content", _TEXT)
+            if block.get("is_error") and not text.startswith("Error"):
+                text = f"Error: {text}"
+            call = string(block, "tool_use_id", where)
+            results.append(Message("tool", text, tool_call_id=call))
+        else:
+            texts.append(text_of([block], where, _TEXT))
+    said = [Message("user", "\n".join(texts))] if texts or not results else []
+    return results + said
+
+
+def _assistant(blocks: list[tuple[str, Mapping[str, Any]]]) -> Message:
+    message = Message("assistant")
+    for where, block in blocks:
+        match block.get("type"):
+            case "thinking":
+                message.reasoning = (message.reasoning or "") + string(block, "thinking", where)
+            case "redacted_thinking":
+                pass  # another model's, and unreadable
+            case "tool_use":
+                message.tool_calls.append(_call(block, where))
+            case _:
+                message.content += text_of([block], where, _TEXT)
+    return message
+
+
+def _call(block: Mapping[str, Any], where: str) -> ToolCall:
+    given = block.get("input")
+    if not isinstance(given, Mapping):
+        raise Refusal(f"{where}.input must be an object", param=f"{where}.input")
+    raw = given.get(UNREADABLE) if len(given) == 1 else None
+    arguments = raw if isinstance(raw, str) else json.dumps(given, ensure_ascii=False)
+    return ToolCall(string(block, "id", where), string(block, "name", where), arguments)
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """Return a call's arguments as the object that Anthropic's clients need."""
+    try:
+        found = json.loads(arguments)
+        # What is no JSON (NaN), or none that can be written again (1e999, half a surrogate pair).
+        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        found = None
+    readable = isinstance(found, dict) and list(found) != [UNREADABLE]
+    return found if readable else {UNREADABLE: arguments}
+
+
+def _tool(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
+    kind = raw.get("type") or "custom"
+    if kind != "custom":
+        raise Refusal(
+            f"{where}: the tool {kind!r} is defined by Anthropic and does not exist here; leave it "
+            "out, or declare a tool of your own with an input_schema",
+            param=where,
+        )
+    return function_tool(raw, where, "input_schema", name=string(raw, "name", where))
+
+
+def _tool_choice(raw: Mapping[str, Any]) -> dict[str, Any]:
+    kind = raw.get("type")
+    options: dict[str, Any] = {}
+    if kind == "tool":
+        function = {"name": string(raw, "name", "tool_choice")}
+        options["tool_choice"] = {"type": "function", "function": function}
+    elif isinstance(kind, str) and kind in _CHOICES:
+        options["tool_choice"] = _CHOICES[kind]
+    else:
+        known = ", ".join([*_CHOICES, "tool"])
+        raise Refusal(f"tool_choice.type must be one of {known}, got {kind!r}", param="tool_choice")
+    if raw.get("disable_parallel_tool_use"):
+        options["parallel_tool_calls"] = False
+    return options
+
+
+def _opening(answered: Answered) -> dict[str, Any]:
+    return {
+        "id": f"msg_{answered.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": answered.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _blocks(asked: Asked, answered: Answered, message: Message) -> Iterator[dict[str, Any]]:
+    thinking = asked.raw.get("thinking") or {}
+    if message.reasoning is not None and thinking.get("type", "disabled") != "disabled":
+        # Clients leave out thinking that nobody has signed.
+        signature = f"sig_{answered.id}"
+        yield {"type": "thinking", "thinking": message.reasoning, "signature": signature}
+    if message.content or not message.tool_calls:
+        yield {"type": "text", "text": message.content}
+    for call in message.tool_calls:
+        given = _input(call.arguments)
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+
+
+def _in_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a block as it begins, and what is then added to it."""
+    match block["type"]:
+        case "thinking":
+            thought = {"type": "thinking_delta", "thinking": block["thinking"]}
+            signed = {"type": "signature_delta", "signature": block["signature"]}
+            return {**block, "thinking": "", "signature": ""}, [thought, signed]
+        case "text":
+            return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+        case _:
+            text = json.dumps(block["input"])
+            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
+
+
+def _stop_reason(reply: Reply) -> str:
+    if reply.finish_reason == "length":
+        return "max_tokens"
+    if reply.message.tool_calls:
+        return "tool_use"
+    return "end_turn" if reply.stop is None else "stop_sequence"
+
+
+def _usage(reply: Reply, output_tokens: int) -> dict[str, Any]:
+    return {
+        "input_tokens": reply.prompt_tokens,
+        "output_tokens": output_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "service_tier": "standard",
+    }

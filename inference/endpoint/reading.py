@@ -1,0 +1,146 @@
+"""What the dialects share: typed fields of a request, text in parts, and server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from vf.inference.endpoint.dialect import Refusal
+from vf.traces.messages import Message
+
+_CODES = {
+    "extra_forbidden": "unknown_parameter",
+    "missing": "missing_required_parameter",
+}
+
+
+class Body(BaseModel):
+    """A request's fields: no other ones, and of no other type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+BodyT = TypeVar("BodyT", bound=Body)
+
+
+def parse(kind: type[BodyT], body: Mapping[str, Any]) -> BodyT:
+    """Return a request's fields.
+
+    Raises:
+        Refusal: One is wrong, missing or unknown; names it.
+    """
+    if not isinstance(body, Mapping):
+        raise Refusal(f"the body must be a JSON object, got {_kind(body)}")
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        # Pydantic adds the types of a union to the place.
+        place = [str(part) for part in first["loc"] if "[" not in str(part)]
+        name = ".".join(part for part in place if part not in ("str", "dict", "list"))
+        code = _CODES.get(first["type"], "invalid_value")
+        raise Refusal(f"{name}: {first['msg']}", code=code, param=name) from None
+
+
+def entries(raw: Any, where: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return a list's objects, each with its place.
+
+    Raises:
+        Refusal: It is no list of objects.
+    """
+    if not isinstance(raw, Sequence) or isinstance(raw, str):
+        raise Refusal(f"{where} must be a list, got {_kind(raw)}", param=where)
+    found = []
+    for index, entry in enumerate(raw):
+        place = f"{where}[{index}]"
+        if not isinstance(entry, Mapping):
+            raise Refusal(f"{place} must be an object, got {_kind(entry)}", param=place)
+        found.append((place, entry))
+    return found
+
+
+def string(raw: Mapping[str, Any], name: str, where: str) -> str:
+    """Return one field of an object.
+
+    Raises:
+        Refusal: It is missing, or no text.
+    """
+    value = raw.get(name)
+    if not isinstance(value, str):
+        place = f"{where}.{name}"
+        raise Refusal(f"{place} must be a string, got {_kind(value)}", param=place)
+    return value
+
+
+def text_of(content: Any, where: str, kinds: Mapping[str, str], *, between: str = "\n") -> str:
+    """Return content, which is text or a list of parts, as text.
+
+    Args:
+        content: The content.
+        where: Its place in the request.
+        kinds: The types of parts that are text, and the field that holds it.
+        between: What separates two parts.
+
+    Raises:
+        Refusal: It is something else, or holds a part of another type.
+    """
+    if isinstance(content, str):
+        return content
+    if content is None:
+        raise Refusal(f"{where} must be text or a list of parts, got nothing", param=where)
+    texts = []
+    for place, part in entries(content, where):
+        kind = part.get("type")
+        if not isinstance(kind, str) or kind not in kinds:
+            raise Refusal(
+                f"{place}: a part of type {kind!r} is not supported: content must be text",
+                param=place,
+            )
+        texts.append(string(part, kinds[kind], place))
+    return between.join(texts)
+
+
+def function_tool(raw: Mapping[str, Any], where: str, schema: str, *, name: str) -> dict[str, Any]:
+    """Return a tool in OpenAI's chat format.
+
+    Args:
+        raw: The tool as the dialect has it.
+        where: Its place in the request.
+        schema: The field that holds its parameters' schema.
+        name: Its name.
+
+    Raises:
+        Refusal: A field is wrong.
+    """
+    parameters = raw.get(schema)
+    if not isinstance(parameters, Mapping | None):
+        place = f"{where}.{schema}"
+        raise Refusal(f"{place} must be an object, got {_kind(parameters)}", param=place)
+    function: dict[str, Any] = {"name": name}
+    if raw.get("description") is not None:
+        function["description"] = string(raw, "description", where)
+    function["parameters"] = dict(parameters or {"type": "object", "properties": {}})
+    if raw.get("strict"):
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def name_results(messages: Iterable[Message]) -> None:
+    """Write each tool's name into the messages that answer its calls: some templates show it."""
+    names: dict[str, str] = {}
+    for message in messages:
+        names |= {call.id: call.name for call in message.tool_calls}
+        if message.role == "tool" and message.name is None:
+            message.name = names.get(message.tool_call_id or "")
+
+
+def event(data: Mapping[str, Any]) -> bytes:
+    """Return a server-sent event that is named by its data's ``type``."""
+    return f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else type(value).__name__

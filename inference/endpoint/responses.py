@@ -1,0 +1,247 @@
+"""OpenAI's Responses API: ``POST /v1/responses``.
+
+The request and its answer are described at
+https://platform.openai.com/docs/api-reference/responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from vf.inference.endpoint.dialect import Answered, Asked, Refusal
+from vf.inference.endpoint.reading import Body, event, name_results, parse, string
+from vf.inference.endpoint.response_items import (
+    begun,
+    item_events,
+    items_of,
+    messages_of,
+    response_id,
+    stored_messages,
+)
+from vf.inference.endpoint.response_tools import tool_choice_of, tools_of
+from vf.traces.messages import Message
+
+
+class _Request(Body):
+    """The fields that are read, and after them those that change nothing here."""
+
+    model: str
+    input: str | list[dict[str, Any]] = Field(min_length=1)
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    include: list[str] | None = None
+    metadata: dict[str, Any] | None = None
+    stream: bool | None = None
+    # Nothing is done in the background, and only what the agent sends is a conversation.
+    background: Literal[False] | None = None
+    store: bool | None = None
+    truncation: str | None = None
+    stream_options: dict[str, Any] | None = None
+    max_tool_calls: int | None = None  # counts OpenAI's own tools
+    service_tier: str | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    client_metadata: dict[str, Any] | None = None
+
+
+class Responses:
+    """Reads and writes OpenAI's Responses. It keeps no state.
+
+    An answer is up to three kinds of items: its reasoning, its text, its calls. Sent back, they
+    are one message again, with or without their ids. Reasoning is the item's summary where the
+    client asks for one, else its content, and also the ``encrypted_content`` for those that ask for
+    that: it is not secret, and spares clients from keeping what they do not show.
+    """
+
+    def read(self, body: Mapping[str, Any], stored: Mapping[str, Sequence[Message]]) -> Asked:
+        """Read a request.
+
+        Args:
+            body: The parsed JSON.
+            stored: The conversations of earlier answers of this rollout, by ``Answered.id``.
+
+        Raises:
+            Refusal: It is wrong; names the field.
+        """
+        request = parse(_Request, body)
+        messages: list[Message] = []
+        if request.previous_response_id is not None:
+            messages += stored_messages(request.previous_response_id, stored)
+        if isinstance(request.input, str):
+            messages.append(Message("user", request.input))
+        else:
+            messages += messages_of(request.input, stored)
+        name_results(messages)
+        asked = Asked(_with_one_system(request.instructions, messages), raw=body)
+        asked.model = request.model
+        asked.stream = bool(request.stream)
+        asked.tools = tools_of(request.tools)
+        wanted = {
+            "max_tokens": request.max_output_tokens,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+        }
+        asked.sampling = {name: value for name, value in wanted.items() if value is not None}
+        if request.tool_choice is not None:
+            asked.options["tool_choice"] = tool_choice_of(request.tool_choice)
+        if request.parallel_tool_calls is not None:
+            asked.options["parallel_tool_calls"] = request.parallel_tool_calls
+        if (form := _response_format(request.text)) is not None:
+            asked.options["response_format"] = form
+        return asked
+
+    def answer(self, asked: Asked, answered: Answered) -> dict[str, Any]:
+        """Return the body of the response."""
+        (reply,) = answered.replies
+        cut = reply.finish_reason == "length"
+        return _response(
+            asked,
+            answered,
+            status="incomplete" if cut else "completed",
+            incomplete_details={"reason": "max_output_tokens"} if cut else None,
+            output=items_of(asked.raw, answered.id, reply),
+            usage={
+                "input_tokens": reply.prompt_tokens,
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "output_tokens": reply.completion_tokens,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": reply.prompt_tokens + reply.completion_tokens,
+            },
+        )
+
+    def events(self, asked: Asked, answered: Answered) -> Iterator[bytes]:
+        """Yield the same answer as server-sent events."""
+        return _numbered(self._events(asked, answered))
+
+    def error(self, refusal: Refusal) -> dict[str, Any]:
+        """Return the body of an error response."""
+        return {"error": _error(refusal)}
+
+    def failure(self, asked: Asked, refusal: Refusal) -> Iterator[bytes]:
+        """Yield an error as server-sent events, for a stream that has begun.
+
+        Some clients raise at the first event, others read the second.
+        """
+        response = _response(
+            asked,
+            Answered((), asked.model),
+            status="failed",
+            error={"code": refusal.code or "server_error", "message": str(refusal)},
+        )
+        yield from _numbered(
+            iter(
+                [
+                    {**_error(refusal), "type": "error", "error": _error(refusal)},
+                    {"type": "response.failed", "response": response},
+                ]
+            )
+        )
+
+    def _events(self, asked: Asked, answered: Answered) -> Iterator[dict[str, Any]]:
+        opening = _response(asked, answered, status="in_progress")
+        yield {"type": "response.created", "response": opening}
+        yield {"type": "response.in_progress", "response": opening}
+        response = self.answer(asked, answered)
+        for index, item in enumerate(response["output"]):
+            yield {
+                "type": "response.output_item.added",
+                "output_index": index,
+                "item": begun(item),
+            }
+            for happened in item_events(item):
+                yield {**happened, "item_id": item["id"], "output_index": index}
+            yield {"type": "response.output_item.done", "output_index": index, "item": item}
+        yield {"type": f"response.{response['status']}", "response": response}
+
+
+def _with_one_system(instructions: str | None, messages: list[Message]) -> list[Message]:
+    """Put the instructions first, and join them with the system messages that they precede.
+
+    Agents send several, and most chat templates show one.
+    """
+    leading = 0
+    while leading < len(messages) and messages[leading].role == "system":
+        leading += 1
+    texts = [instructions] if instructions else []
+    texts += [message.content for message in messages[:leading]]
+    system = [Message("system", "\n\n".join(texts))] if texts else []
+    return system + messages[leading:]
+
+
+def _response_format(text: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return ``text.format`` as Chat Completions has it."""
+    form = (text or {}).get("format")
+    if form is None:
+        return None
+    where = "text.format"
+    if not isinstance(form, Mapping):
+        raise Refusal(f"{where} must be an object", param=where)
+    kind = string(form, "type", where)
+    if kind == "json_schema":
+        schema = {name: value for name, value in form.items() if name != "type"}
+        return {"type": kind, "json_schema": schema}
+    if kind not in ("text", "json_object"):
+        raise Refusal(
+            f"{where}.type must be text, json_object or json_schema, got {kind!r}", param=where
+        )
+    return None if kind == "text" else {"type": kind}
+
+
+def _response(asked: Asked, answered: Answered, **fields: Any) -> dict[str, Any]:
+    raw = asked.raw
+    parallel = raw.get("parallel_tool_calls")
+    return {
+        "id": response_id(answered.id, raw.get("instructions")),
+        "object": "response",
+        "created_at": answered.created,
+        "status": "in_progress",
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": raw.get("instructions"),
+        "max_output_tokens": raw.get("max_output_tokens"),
+        "metadata": raw.get("metadata") or {},
+        "model": answered.model,
+        "output": [],
+        "parallel_tool_calls": True if parallel is None else parallel,
+        "previous_response_id": raw.get("previous_response_id"),
+        "reasoning": raw.get("reasoning") or {"effort": None, "summary": None},
+        "service_tier": "default",
+        "store": raw.get("store") is not False,
+        "temperature": raw.get("temperature"),
+        "text": raw.get("text") or {"format": {"type": "text"}},
+        "tool_choice": raw.get("tool_choice") or "auto",
+        "tools": raw.get("tools") or [],
+        "top_p": raw.get("top_p"),
+        "truncation": "disabled",  # nothing is ever left out of a conversation
+        "usage": None,
+        **fields,
+    }
+
+
+def _error(refusal: Refusal) -> dict[str, Any]:
+    return {
+        "message": str(refusal),
+        "type": "server_error" if refusal.status >= 500 else "invalid_request_error",
+        "param": refusal.param,
+        "code": refusal.code,
+    }
+
+
+def _numbered(events: Iterator[dict[str, Any]]) -> Iterator[bytes]:
+    for number, data in enumerate(events):
+        yield event({**data, "sequence_number": number})
