@@ -9,11 +9,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
 from vf.inference.endpoint.reading import (
-    Body,
+    EXACT,
     entries,
     event,
     function_tool,
@@ -42,8 +42,10 @@ _ERRORS = {
 }
 
 
-class _Prompt(Body):
+class _Prompt(BaseModel):
     """What is sent to be counted. The fields that nothing reads change nothing here."""
+
+    model_config = EXACT
 
     model: str
     messages: list[dict[str, Any]] = Field(min_length=1)

@@ -17,13 +17,10 @@ _CODES = {
 }
 
 
-class Body(BaseModel):
-    """A request's fields: no other ones, and of no other type."""
+# A request's fields: no other ones, and of no other type.
+EXACT = ConfigDict(extra="forbid", strict=True)
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-BodyT = TypeVar("BodyT", bound=Body)
+BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
 def parse(kind: type[BodyT], body: Mapping[str, Any]) -> BodyT:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
-from vf.inference.endpoint.reading import Body, event, name_results, parse, string
+from vf.inference.endpoint.reading import EXACT, event, name_results, parse, string
 from vf.inference.endpoint.response_items import (
     begun,
     item_events,
@@ -25,8 +25,10 @@ from vf.inference.endpoint.response_tools import tool_choice_of, tools_of
 from vf.traces.messages import Message
 
 
-class _Request(Body):
+class _Request(BaseModel):
     """The fields that are read, and after them those that change nothing here."""
+
+    model_config = EXACT
 
     model: str
     input: str | list[dict[str, Any]] = Field(min_length=1)
