@@ -17,8 +17,8 @@ from vf.inference.endpoint.reading import (
     entries,
     event,
     function_tool,
-    name_results,
     parse,
+    settled,
     string,
     text_of,
 )
@@ -181,8 +181,7 @@ def _asked(prompt: _Prompt, body: Mapping[str, Any]) -> Asked:
             "be given here; end with a user message",
             param="messages",
         )
-    name_results(messages)
-    asked = Asked(messages, model=prompt.model, raw=body)
+    asked = Asked(settled(messages), model=prompt.model, raw=body)
     asked.tools = [_tool(raw, where) for where, raw in entries(prompt.tools or [], "tools")]
     if prompt.tool_choice is not None:
         asked.options |= _tool_choice(prompt.tool_choice)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from vf.inference.endpoint.dialect import Refusal
-from vf.traces.messages import Message
+from vf.traces.messages import Message, ToolCall
 
 _CODES = {
     "extra_forbidden": "unknown_parameter",
@@ -125,13 +126,25 @@ def function_tool(raw: Mapping[str, Any], where: str, schema: str, *, name: str)
     return {"type": "function", "function": function}
 
 
-def name_results(messages: Iterable[Message]) -> None:
-    """Write each tool's name into the messages that answer its calls: some templates show it."""
-    names: dict[str, str] = {}
-    for message in messages:
-        names |= {call.id: call.name for call in message.tool_calls}
-        if message.role == "tool" and message.name is None:
-            message.name = names.get(message.tool_call_id or "")
+def settled(messages: Sequence[Message]) -> list[Message]:
+    """Return messages with each turn's tool results in the order of its calls, and named.
+
+    Agents send results as they come in, and chat templates show them in place of ids.
+    """
+    found: list[Message] = []
+    calls: list[ToolCall] = []
+    for role, run in groupby(messages, key=lambda message: message.role):
+        turn = list(run)
+        if role == "assistant":
+            calls = turn[-1].tool_calls
+        elif role == "tool":
+            places = {call.id: place for place, call in enumerate(calls)}
+            turn.sort(key=lambda message: places.get(message.tool_call_id or "", len(calls)))
+            names = {call.id: call.name for call in calls}
+            for message in turn:
+                message.name = names.get(message.tool_call_id or "", message.name)
+        found += turn
+    return found
 
 
 def event(data: Mapping[str, Any]) -> bytes:

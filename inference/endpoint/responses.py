@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
-from vf.inference.endpoint.reading import EXACT, event, name_results, parse, string
+from vf.inference.endpoint.reading import EXACT, event, parse, settled, string
 from vf.inference.endpoint.response_items import (
     begun,
     item_events,
@@ -87,7 +87,7 @@ class Responses:
             messages.append(Message("user", request.input))
         else:
             messages += messages_of(request.input, stored)
-        name_results(messages)
+        messages = settled(messages)
         asked = Asked(_with_one_system(request.instructions, messages), raw=body)
         asked.model = request.model
         asked.stream = bool(request.stream)

@@ -51,8 +51,8 @@ def test_the_blocks_of_an_answer_read_back_as_the_message(
     else:
         response = client.messages.create(messages=talked, **options)
     results = [
-        {"type": "tool_result", "tool_use_id": call.id, "content": "seen"}
-        for call in message.tool_calls
+        {"type": "tool_result", "tool_use_id": call.id, "content": f"of {call.id}"}
+        for call in reversed(message.tool_calls)
     ]
     talked.append({"role": "assistant", "content": response.content})
     client.messages.create(messages=[*talked, user([*results, text("next")])], **options)
@@ -62,7 +62,10 @@ def test_the_blocks_of_an_answer_read_back_as_the_message(
     assert same(answer, message, reasoning=thinking)
     assert answer.reasoning is None or thinking
     assert said == [
-        *(Message("tool", "seen", tool_call_id=c.id, name=c.name) for c in message.tool_calls),
+        *(
+            Message("tool", f"of {call.id}", tool_call_id=call.id, name=call.name)
+            for call in message.tool_calls
+        ),
         Message("user", "next"),
     ]
 

@@ -62,8 +62,8 @@ def test_the_items_of_an_answer_read_back_as_one_message(
     if include and items[0]["type"] == "reasoning":
         items[0] |= {"summary": [], "content": None}
     outputs = [
-        {"type": "function_call_output", "call_id": call.id, "output": "seen"}
-        for call in message.tool_calls
+        {"type": "function_call_output", "call_id": call.id, "output": f"of {call.id}"}
+        for call in reversed(message.tool_calls)
     ]
     client.responses.create(input=[*talked, *items, *outputs], **options)
 
@@ -71,7 +71,8 @@ def test_the_items_of_an_answer_read_back_as_one_message(
     assert user == Message("user", "go")
     assert same(answer, message)
     assert results == [
-        Message("tool", "seen", tool_call_id=call.id, name=call.name) for call in message.tool_calls
+        Message("tool", f"of {call.id}", tool_call_id=call.id, name=call.name)
+        for call in message.tool_calls
     ]
 
 
