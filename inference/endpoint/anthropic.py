@@ -186,7 +186,7 @@ def _asked(prompt: _Prompt, body: Mapping[str, Any]) -> Asked:
     if prompt.tool_choice is not None:
         asked.options |= _tool_choice(prompt.tool_choice)
     form = (prompt.output_config or {}).get("format")
-    if isinstance(form, Mapping) and form.get("type") == "json_schema":
+    if isinstance(form, dict) and form.get("type") == "json_schema":
         schema = {"name": "output", "schema": form.get("schema"), "strict": True}
         asked.options["response_format"] = {"type": "json_schema", "json_schema": schema}
     return asked
@@ -205,7 +205,7 @@ def _messages(raw: Mapping[str, Any], where: str) -> list[Message]:
     return [_assistant(blocks)] if role == "assistant" else _user(blocks)
 
 
-def _user(blocks: list[tuple[str, Mapping[str, Any]]]) -> list[Message]:
+def _user(blocks: list[tuple[str, dict[str, Any]]]) -> list[Message]:
     results, texts = [], []
     for where, block in blocks:
         if block.get("type") == "tool_result":
@@ -220,7 +220,7 @@ def _user(blocks: list[tuple[str, Mapping[str, Any]]]) -> list[Message]:
     return results + said
 
 
-def _assistant(blocks: list[tuple[str, Mapping[str, Any]]]) -> Message:
+def _assistant(blocks: list[tuple[str, dict[str, Any]]]) -> Message:
     message = Message("assistant")
     for where, block in blocks:
         match block.get("type"):
@@ -237,7 +237,7 @@ def _assistant(blocks: list[tuple[str, Mapping[str, Any]]]) -> Message:
 
 def _call(block: Mapping[str, Any], where: str) -> ToolCall:
     given = block.get("input")
-    if not isinstance(given, Mapping):
+    if not isinstance(given, dict):
         raise Refusal(f"{where}.input must be an object", param=f"{where}.input")
     raw = given.get(UNREADABLE) if len(given) == 1 else None
     arguments = raw if isinstance(raw, str) else json.dumps(given, ensure_ascii=False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import to_json
 
 from vf.inference.endpoint.dialect import Refusal
 from vf.traces.messages import Message, ToolCall
@@ -30,7 +30,7 @@ def parse(kind: type[BodyT], body: Mapping[str, Any]) -> BodyT:
     Raises:
         Refusal: One is wrong, missing or unknown; names it.
     """
-    if not isinstance(body, Mapping):
+    if not isinstance(body, dict):
         raise Refusal(f"the body must be a JSON object, got {_kind(body)}")
     try:
         return kind.model_validate(body)
@@ -43,18 +43,18 @@ def parse(kind: type[BodyT], body: Mapping[str, Any]) -> BodyT:
         raise Refusal(f"{name}: {first['msg']}", code=code, param=name) from None
 
 
-def entries(raw: Any, where: str) -> list[tuple[str, Mapping[str, Any]]]:
+def entries(raw: Any, where: str) -> list[tuple[str, dict[str, Any]]]:
     """Return a list's objects, each with its place.
 
     Raises:
         Refusal: It is no list of objects.
     """
-    if not isinstance(raw, Sequence) or isinstance(raw, str):
+    if not isinstance(raw, list):
         raise Refusal(f"{where} must be a list, got {_kind(raw)}", param=where)
     found = []
     for index, entry in enumerate(raw):
         place = f"{where}[{index}]"
-        if not isinstance(entry, Mapping):
+        if not isinstance(entry, dict):
             raise Refusal(f"{place} must be an object, got {_kind(entry)}", param=place)
         found.append((place, entry))
     return found
@@ -114,13 +114,13 @@ def function_tool(raw: Mapping[str, Any], where: str, schema: str, *, name: str)
         Refusal: A field is wrong.
     """
     parameters = raw.get(schema)
-    if not isinstance(parameters, Mapping | None):
+    if not isinstance(parameters, dict | None):
         place = f"{where}.{schema}"
         raise Refusal(f"{place} must be an object, got {_kind(parameters)}", param=place)
     function: dict[str, Any] = {"name": name}
     if raw.get("description") is not None:
         function["description"] = string(raw, "description", where)
-    function["parameters"] = dict(parameters or {"type": "object", "properties": {}})
+    function["parameters"] = parameters or {"type": "object", "properties": {}}
     if raw.get("strict"):
         function["strict"] = True
     return {"type": "function", "function": function}
@@ -149,7 +149,7 @@ def settled(messages: Sequence[Message]) -> list[Message]:
 
 def event(data: Mapping[str, Any]) -> bytes:
     """Return a server-sent event that is named by its data's ``type``."""
-    return f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode()
+    return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), to_json(data))
 
 
 def _kind(value: object) -> str:

@@ -64,8 +64,7 @@ def messages_of(
         Refusal: One is ill-formed, or of a kind that is not supported.
     """
     reading = _Reading([])
-    for where, given in entries(items, "input"):
-        item = given
+    for where, item in entries(items, "input"):
         if item.get("type") == "item_reference":
             item = _referred(string(item, "id", where), where, stored)
         reading.take(item, where)
@@ -227,7 +226,7 @@ def _reasoning(item: Mapping[str, Any], where: str) -> str | None:
 
 def _referred(
     reference: str, where: str, stored: Mapping[str, Sequence[Message]]
-) -> Mapping[str, Any]:
+) -> dict[str, Any]:
     match = _ID.fullmatch(reference)
     if match is not None and match[1] in stored:
         # Without the tools of its request, a call of a custom one is a function's.

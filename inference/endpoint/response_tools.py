@@ -60,7 +60,7 @@ def tool_choice_of(raw: str | Mapping[str, Any]) -> Any:
     """
     if raw in ("auto", "none", "required"):
         return raw
-    if isinstance(raw, Mapping) and raw.get("type") in ("function", "custom"):
+    if isinstance(raw, dict) and raw.get("type") in ("function", "custom"):
         name = _name(string(raw, "name", "tool_choice"), raw.get("namespace"))
         return {"type": "function", "function": {"name": name}}
     raise Refusal(
@@ -77,7 +77,7 @@ def _each(
     for place, tool in entries(list(tools), where):
         if tool.get("type") == "namespace" and space is None:
             name = string(tool, "name", place)
-            yield from _each(tool.get("tools") or (), f"{place}.tools", name)
+            yield from _each(tool.get("tools") or [], f"{place}.tools", name)
         else:
             yield place, tool, space
 
@@ -94,7 +94,7 @@ def _function(where: str, tool: Mapping[str, Any], space: str | None) -> dict[st
     if kind == "function":
         return function_tool(tool, where, "parameters", name=name)
     form = tool.get("format")
-    rule = form.get("definition") if isinstance(form, Mapping) else None
+    rule = form.get("definition") if isinstance(form, dict) else None
     text = {"type": "string", "description": f"Follows this grammar:\n{rule}"} if rule else {}
     schema = {
         "type": "object",

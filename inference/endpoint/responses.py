@@ -190,7 +190,7 @@ def _response_format(text: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if form is None:
         return None
     where = "text.format"
-    if not isinstance(form, Mapping):
+    if not isinstance(form, dict):
         raise Refusal(f"{where} must be an object", param=where)
     kind = string(form, "type", where)
     if kind == "json_schema":

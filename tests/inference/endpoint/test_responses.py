@@ -308,4 +308,4 @@ def test_a_stream_that_has_begun_can_fail() -> None:
         list(client.responses.create(model="policy", input="hi", stream=True))
     assert caught.value.code == "context_length_exceeded"
     asked = spoken.asked[0]
-    assert b'"status": "failed"' in b"".join(spoken.dialect.events(asked, Answered([DONE], "")))
+    assert b'"status":"failed"' in b"".join(spoken.dialect.events(asked, Answered([DONE], "")))
