@@ -64,7 +64,7 @@ class TokenModel:
             sampling.with_(max_tokens=min(room, sampling.max_tokens)),
             self.renderer.stop_token_ids,
         )
-        completion, text = self._stopped(completion, sampling.stop)
+        completion, text, stop = self._stopped(completion, sampling.stop)
         ids = completion.token_ids
         message = self.renderer.parse_text(
             text, prompt_ids=prompt_ids, turn=conversation.turn, tools=conversation.tools
@@ -77,7 +77,7 @@ class TokenModel:
         branch.add_sampled(ids, completion.logprobs, completion.versions, conversation.turn)
         # The runner appends the answer: counting it here keeps it from being rendered again.
         conversation.encoded = len(conversation.messages) + 1
-        return Reply(message, completion.finish_reason or "stop", len(prompt_ids), len(ids))
+        return Reply(message, completion.finish_reason or "stop", len(prompt_ids), len(ids), stop)
 
     def prompt_tokens(self, conversation: Conversation) -> int:
         """Return how many tokens the next prompt of a conversation has.
@@ -89,15 +89,20 @@ class TokenModel:
         branch, context, _ = next_prompt(self.renderer, conversation, self.thinking_history)
         return len(branch) + len(context)
 
-    def _stopped(self, completion: Completion, stop: Sequence[str]) -> tuple[Completion, str]:
-        """Return what sampling would have given had it ended at the first stop text, and its text.
+    def _stopped(
+        self, completion: Completion, stop: Sequence[str]
+    ) -> tuple[Completion, str, str | None]:
+        """Return what sampling would have given had it ended at the first stop text.
 
         Servers do not agree on how many tokens behind a stop text they return.
+
+        Returns:
+            The completion, its text, and the stop text that ended it, or None.
         """
         ids, read = completion.token_ids, self.renderer.answer_text
         text = read(ids)
         if not any(end in text for end in stop):
-            return completion, text
+            return completion, text, None
 
         def holds_one(count: int) -> bool:
             so_far = read(ids[:count])
@@ -105,7 +110,7 @@ class TokenModel:
 
         count = bisect_left(range(len(ids)), True, lo=1, key=holds_one)
         text = read(ids[:count])
-        text = text[: min(place for end in stop if (place := text.find(end)) >= 0)]
+        place, first = min((place, end) for end in stop if (place := text.find(end)) >= 0)
         cut = replace(
             completion,
             token_ids=ids[:count],
@@ -113,7 +118,7 @@ class TokenModel:
             versions=completion.versions[:count],
             finish_reason="stop",
         )
-        return cut, text
+        return cut, text[:place], first
 
     def _next_prompt(self, conversation: Conversation) -> tuple[Branch, list[int], Fork | None]:
         branch, context, fork = next_prompt(self.renderer, conversation, self.thinking_history)
