@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: ``POST /v1/messages`` and ``/v1/messages/count_tokens``.
+"""Anthropic's Messages API: ``POST /v1/messages``.
 
 The request and its answer are described at https://docs.anthropic.com/en/api/messages.
 """
@@ -6,11 +6,12 @@ The request and its answer are described at https://docs.anthropic.com/en/api/me
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from vf.inference.endpoint.chat import MOST_STOPS
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
 from vf.inference.endpoint.reading import (
     EXACT,
@@ -29,6 +30,7 @@ from vf.traces.messages import Message, ToolCall
 UNREADABLE = "_unreadable_arguments"
 
 _TEXT = {"text": "text"}
+_Stop = Annotated[str, Field(min_length=1)]
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ERRORS = {
     401: "authentication_error",
@@ -42,36 +44,33 @@ _ERRORS = {
 }
 
 
-class _Prompt(BaseModel):
-    """What is sent to be counted. The fields that nothing reads change nothing here."""
+class _Request(BaseModel):
+    """The fields that are read, and after them those that change nothing here."""
 
     model_config = EXACT
 
     model: str
+    max_tokens: int = Field(ge=1)
     messages: list[dict[str, Any]] = Field(min_length=1)
     system: str | list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = None
-    output_config: dict[str, Any] | None = None
-    cache_control: dict[str, Any] | None = None
-    context_management: dict[str, Any] | None = None
-    speed: str | None = None
-    user_profile_id: str | None = None
-    workspace_id: str | None = None
-
-
-class _Request(_Prompt):
-    max_tokens: int = Field(ge=1)
-    stop_sequences: list[str] | None = None
-    stream: bool = False
+    stop_sequences: list[_Stop] | None = Field(None, max_length=MOST_STOPS)
     temperature: float | None = Field(None, ge=0, le=1)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0)
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+    stream: bool = False
+    cache_control: dict[str, Any] | None = None
+    context_management: dict[str, Any] | None = None
+    diagnostics: dict[str, Any] | None = None
+    inference_geo: str | None = None
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
-    inference_geo: str | None = None
-    diagnostics: dict[str, Any] | None = None
+    speed: str | None = None
+    user_profile_id: str | None = None
+    workspace_id: str | None = None
 
 
 class Anthropic:
@@ -92,33 +91,33 @@ class Anthropic:
             Refusal: It is wrong; names the field.
         """
         request = parse(_Request, body)
-        asked = _asked(request, body)
-        asked.stream = request.stream
-        asked.sampling["max_tokens"] = request.max_tokens
-        for name in ("temperature", "top_p", "top_k"):
-            if (value := getattr(request, name)) is not None:
-                asked.sampling[name] = value
-        if request.stop_sequences:
-            asked.sampling["stop"] = tuple(request.stop_sequences)
-        return asked
-
-    def count(
-        self,
-        body: Mapping[str, Any],
-        tokens: Callable[[list[Message], list[dict[str, Any]]], int],
-    ) -> dict[str, Any]:
-        """Answer a request of ``count_tokens``.
-
-        Args:
-            body: The parsed JSON.
-            tokens: Counts the tokens of messages and tools; :func:`estimate` for want of a
-                tokenizer.
-
-        Raises:
-            Refusal: The request is wrong; names the field.
-        """
-        asked = _asked(parse(_Prompt, body), body)
-        return {"input_tokens": tokens(asked.messages, asked.tools)}
+        messages: list[Message] = []
+        if request.system:
+            messages.append(Message("system", text_of(request.system, "system", _TEXT)))
+        for where, raw in entries(request.messages, "messages"):
+            messages += _messages(raw, where)
+        if messages[-1].role == "assistant":
+            raise Refusal(
+                "messages: the last message is the assistant's, and the beginning of an answer "
+                "cannot be given here; end with a user message",
+                param="messages",
+            )
+        wanted = {
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "top_k": request.top_k,
+            "stop": tuple(request.stop_sequences or ()) or None,
+        }
+        return Asked(
+            messages=settled(messages),
+            tools=[_tool(raw, where) for where, raw in entries(request.tools or [], "tools")],
+            model=request.model,
+            stream=request.stream,
+            sampling={name: value for name, value in wanted.items() if value is not None},
+            options=_options(request),
+            raw=body,
+        )
 
     def answer(self, asked: Asked, answered: Answered) -> dict[str, Any]:
         """Return the body of the response."""
@@ -126,8 +125,7 @@ class Anthropic:
         return {
             **_opening(answered),
             "content": list(_blocks(asked, answered, reply.message)),
-            "stop_reason": _stop_reason(reply),
-            "stop_sequence": reply.stop,
+            **_ending(asked, reply),
             "usage": _usage(reply, reply.completion_tokens),
         }
 
@@ -143,9 +141,8 @@ class Anthropic:
             for delta in deltas:
                 yield event({"type": "content_block_delta", "index": index, "delta": delta})
             yield event({"type": "content_block_stop", "index": index})
-        stop = {"stop_reason": _stop_reason(reply), "stop_sequence": reply.stop}
         usage = _usage(reply, reply.completion_tokens)
-        yield event({"type": "message_delta", "delta": stop, "usage": usage})
+        yield event({"type": "message_delta", "delta": _ending(asked, reply), "usage": usage})
         yield event({"type": "message_stop"})
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
@@ -162,34 +159,15 @@ class Anthropic:
         yield event(self.error(refusal))
 
 
-def estimate(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> int:
-    """Return about how many tokens messages and tools are: one for four characters of JSON."""
-    texts = [json.dumps(message.to_openai(), ensure_ascii=False) for message in messages]
-    texts += [json.dumps(tool, ensure_ascii=False) for tool in tools]
-    return -(-sum(map(len, texts)) // 4)
-
-
-def _asked(prompt: _Prompt, body: Mapping[str, Any]) -> Asked:
-    messages: list[Message] = []
-    if prompt.system:
-        messages.append(Message("system", text_of(prompt.system, "system", _TEXT)))
-    for where, raw in entries(prompt.messages, "messages"):
-        messages += _messages(raw, where)
-    if messages[-1].role == "assistant":
-        raise Refusal(
-            "messages: the last message is the assistant's, and the beginning of an answer cannot "
-            "be given here; end with a user message",
-            param="messages",
-        )
-    asked = Asked(settled(messages), model=prompt.model, raw=body)
-    asked.tools = [_tool(raw, where) for where, raw in entries(prompt.tools or [], "tools")]
-    if prompt.tool_choice is not None:
-        asked.options |= _tool_choice(prompt.tool_choice)
-    form = (prompt.output_config or {}).get("format")
+def _options(request: _Request) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if request.tool_choice is not None:
+        options |= _tool_choice(request.tool_choice)
+    form = (request.output_config or {}).get("format")
     if isinstance(form, dict) and form.get("type") == "json_schema":
         schema = {"name": "output", "schema": form.get("schema"), "strict": True}
-        asked.options["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return asked
+        options["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return options
 
 
 def _messages(raw: Mapping[str, Any], where: str) -> list[Message]:
@@ -322,12 +300,14 @@ def _in_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, An
             return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
 
 
-def _stop_reason(reply: Reply) -> str:
+def _ending(asked: Asked, reply: Reply) -> dict[str, str | None]:
+    stop = reply.stop if reply.stop in asked.sampling.get("stop", ()) else None
+    reason = "end_turn" if stop is None else "stop_sequence"
     if reply.finish_reason == "length":
-        return "max_tokens"
-    if reply.message.tool_calls:
-        return "tool_use"
-    return "end_turn" if reply.stop is None else "stop_sequence"
+        reason = "max_tokens"
+    elif reply.message.tool_calls:
+        reason = "tool_use"
+    return {"stop_reason": reason, "stop_sequence": stop}
 
 
 def _usage(reply: Reply, output_tokens: int) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
+from vf.inference.endpoint.reading import EXACT, openai_error, parse, settled
 from vf.inference.model import Reply
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
@@ -61,7 +62,7 @@ class _StreamOptions(BaseModel):
 class _Request(BaseModel):
     """The fields that shape an answer; messages and tools are read by themselves."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = EXACT
 
     model: str
     messages: list[Any] = Field(min_length=1)
@@ -101,10 +102,7 @@ class Chat:
             if name in body and body[name] not in allowed:
                 raise Refusal(f"{name}: not supported by this endpoint", param=name)
         asked = {k: v for k, v in body.items() if k not in _WITHOUT_EFFECT and k not in _ONLY}
-        try:
-            request = _Request.model_validate(asked)
-        except ValidationError as error:
-            raise wrong(error) from error
+        request = parse(_Request, asked)
         limit = request.max_completion_tokens or request.max_tokens
         stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
         if len(stop) > MOST_STOPS or not all(stop):
@@ -113,7 +111,7 @@ class Chat:
         sampling |= {"max_tokens": limit, "stop": tuple(stop) or None}
         options = {name: getattr(request, name) for name in _OPTIONS}
         return Asked(
-            messages=read_messages(request.messages),
+            messages=settled(read_messages(request.messages)),
             tools=read_tools(request.tools or []),
             model=request.model,
             count=request.n or 1,
@@ -163,15 +161,11 @@ class Chat:
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
         """Return the body of an error response."""
-        kind = "server_error" if refusal.status >= 500 else "invalid_request_error"
-        return {
-            "error": {
-                "message": str(refusal),
-                "type": kind,
-                "param": refusal.param,
-                "code": refusal.code,
-            }
-        }
+        return openai_error(refusal)
+
+    def failure(self, asked: Asked, refusal: Refusal) -> Iterator[bytes]:
+        """Yield an error as server-sent events, for a stream that has begun."""
+        yield _event(self.error(refusal))
 
 
 def read_messages(raw: Sequence[Any]) -> list[Message]:
@@ -233,16 +227,6 @@ def read_tools(raw: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             raise Refusal(f"{where}: a tool must be a function with a name", param=where)
         tools.append(dict(tool))
     return tools
-
-
-def wrong(error: ValidationError) -> Refusal:
-    """Return the refusal that says what the first wrong field of a request is."""
-    problem = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in problem["loc"] if not str(part).startswith("list["))
-    field = str(problem["loc"][0]) if problem["loc"] else None
-    if problem["type"] == "extra_forbidden":
-        return Refusal(f"Unknown field: {where}", code="unknown_parameter", param=field)
-    return Refusal(f"{where}: {problem['msg']}", param=field)
 
 
 def _head(answered: Answered, kind: str) -> dict[str, Any]:

@@ -100,3 +100,7 @@ class Dialect(Protocol):
     def error(self, refusal: Refusal) -> dict[str, Any]:
         """Return the body of an error response."""
         ...
+
+    def failure(self, asked: Asked, refusal: Refusal) -> Iterator[bytes]:
+        """Yield an error as server-sent events, for a stream that has begun."""
+        ...

@@ -147,6 +147,18 @@ def settled(messages: Sequence[Message]) -> list[Message]:
     return found
 
 
+def openai_error(refusal: Refusal) -> dict[str, Any]:
+    """Return the body of an error response of OpenAI's."""
+    return {
+        "error": {
+            "message": str(refusal),
+            "type": "server_error" if refusal.status >= 500 else "invalid_request_error",
+            "param": refusal.param,
+            "code": refusal.code,
+        }
+    }
+
+
 def event(data: Mapping[str, Any]) -> bytes:
     """Return a server-sent event that is named by its data's ``type``."""
     return b"event: %b\ndata: %b\n\n" % (data["type"].encode(), to_json(data))

@@ -12,7 +12,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
-from vf.inference.endpoint.reading import EXACT, event, parse, settled, string
+from vf.inference.endpoint.reading import (
+    EXACT,
+    event,
+    openai_error,
+    parse,
+    settled,
+    string,
+)
 from vf.inference.endpoint.response_items import (
     begun,
     item_events,
@@ -87,24 +94,27 @@ class Responses:
             messages.append(Message("user", request.input))
         else:
             messages += messages_of(request.input, stored)
-        messages = settled(messages)
-        asked = Asked(_with_one_system(request.instructions, messages), raw=body)
-        asked.model = request.model
-        asked.stream = bool(request.stream)
-        asked.tools = tools_of(request.tools)
         wanted = {
             "max_tokens": request.max_output_tokens,
             "temperature": request.temperature,
             "top_p": request.top_p,
         }
-        asked.sampling = {name: value for name, value in wanted.items() if value is not None}
-        if request.tool_choice is not None:
-            asked.options["tool_choice"] = tool_choice_of(request.tool_choice)
-        if request.parallel_tool_calls is not None:
-            asked.options["parallel_tool_calls"] = request.parallel_tool_calls
-        if (form := _response_format(request.text)) is not None:
-            asked.options["response_format"] = form
-        return asked
+        options = {
+            "tool_choice": request.tool_choice and tool_choice_of(request.tool_choice),
+            "parallel_tool_calls": request.parallel_tool_calls,
+            "response_format": _response_format(request.text),
+            "reasoning_effort": (request.reasoning or {}).get("effort"),
+            "verbosity": (request.text or {}).get("verbosity"),
+        }
+        return Asked(
+            messages=_with_one_system(request.instructions, settled(messages)),
+            tools=tools_of(request.tools),
+            model=request.model,
+            stream=bool(request.stream),
+            sampling={name: value for name, value in wanted.items() if value is not None},
+            options={name: value for name, value in options.items() if value is not None},
+            raw=body,
+        )
 
     def answer(self, asked: Asked, answered: Answered) -> dict[str, Any]:
         """Return the body of the response."""
@@ -131,27 +141,24 @@ class Responses:
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
         """Return the body of an error response."""
-        return {"error": _error(refusal)}
+        return openai_error(refusal)
 
     def failure(self, asked: Asked, refusal: Refusal) -> Iterator[bytes]:
         """Yield an error as server-sent events, for a stream that has begun.
 
         Some clients raise at the first event, others read the second.
         """
-        response = _response(
+        failed = _response(
             asked,
             Answered((), asked.model),
             status="failed",
             error={"code": refusal.code or "server_error", "message": str(refusal)},
         )
-        yield from _numbered(
-            iter(
-                [
-                    {**_error(refusal), "type": "error", "error": _error(refusal)},
-                    {"type": "response.failed", "response": response},
-                ]
-            )
-        )
+        events = [
+            {"type": "error", **openai_error(refusal)},
+            {"type": "response.failed", "response": failed},
+        ]
+        return _numbered(iter(events))
 
     def _events(self, asked: Asked, answered: Answered) -> Iterator[dict[str, Any]]:
         opening = _response(asked, answered, status="in_progress")
@@ -232,15 +239,6 @@ def _response(asked: Asked, answered: Answered, **fields: Any) -> dict[str, Any]
         "truncation": "disabled",  # nothing is ever left out of a conversation
         "usage": None,
         **fields,
-    }
-
-
-def _error(refusal: Refusal) -> dict[str, Any]:
-    return {
-        "message": str(refusal),
-        "type": "server_error" if refusal.status >= 500 else "invalid_request_error",
-        "param": refusal.param,
-        "code": refusal.code,
     }
 
 

@@ -16,8 +16,10 @@ from aiohttp import web
 from pydantic_core import from_json, to_json
 
 from vf.inference.endpoint.address import Endpoint
+from vf.inference.endpoint.anthropic import Anthropic
 from vf.inference.endpoint.chat import Chat
 from vf.inference.endpoint.dialect import Answered, Asked, Dialect, Refusal
+from vf.inference.endpoint.responses import Responses
 from vf.runtime.batching import PerLoop
 from vf.traces.messages import Message
 
@@ -31,6 +33,8 @@ _EVENTS = "text/event-stream"
 CHAT = Chat()
 DIALECTS: dict[str, Dialect] = {
     "/v1/chat/completions": CHAT,
+    "/v1/responses": Responses(),
+    "/v1/messages": Anthropic(),
 }
 COUNTS = "/v1/messages/count_tokens"  # of a dialect's path, and what it adds
 
@@ -229,7 +233,7 @@ async def _stream(
         try:
             events = b"".join(dialect.events(asked, answer.result()))
         except Refusal as refusal:
-            events = b"event: error\ndata: " + to_json(dialect.error(refusal)) + b"\n\n"
+            events = b"".join(dialect.failure(asked, refusal))
         await response.write(events)
         await response.write_eof()
         return response

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.inference.endpoint.spoken import Spoken, answers, same
-from vf.inference.endpoint.anthropic import UNREADABLE, Anthropic, estimate
+from vf.inference.endpoint.anthropic import UNREADABLE, Anthropic
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
 from vf.inference.model import Reply
 from vf.traces.messages import Message, ToolCall
@@ -242,18 +242,3 @@ def test_a_stream_that_has_begun_can_fail() -> None:
     client = spoken.client(anthropic.Anthropic, anthropic.DefaultHttpxClient)
     with pytest.raises(anthropic.APIStatusError, match="overloaded_error"):
         list(client.messages.create(messages=[user("hi")], stream=True, **ASK))
-
-
-def test_tokens_are_counted_without_a_limit_being_named() -> None:
-    body = {"model": "policy", "system": "s", "messages": [user("hi")], "tools": [LOOK]}
-    counted: list[Any] = []
-
-    def tokens(messages: list[Message], tools: list[dict[str, Any]]) -> int:
-        counted.append(([message.role for message in messages], len(tools)))
-        return 42
-
-    assert Anthropic().count(body, tokens) == {"input_tokens": 42}
-    assert counted == [(["system", "user"], 1)]
-    with pytest.raises(Refusal, match="messages"):
-        Anthropic().count({"model": "policy"}, tokens)
-    assert estimate([Message("user", "x" * 400)], []) == pytest.approx(110, abs=5)
