@@ -245,7 +245,8 @@ def _same_call(ours: ToolCall, theirs: ToolCall) -> bool:
 
 def _canonical(arguments: str) -> str:
     try:
-        return json.dumps(json.loads(arguments or "{}"), sort_keys=True)
+        # JavaScript has no integers: 2.0 comes back as 2, and one of 19 digits changed.
+        return json.dumps(json.loads(arguments or "{}", parse_int=float), sort_keys=True)
     except (ValueError, RecursionError):
         return arguments
 

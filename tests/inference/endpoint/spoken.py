@@ -45,7 +45,7 @@ def _calls(message: Message) -> list[tuple[str, str, Any]]:
 
 def _meaning(arguments: str) -> Any:
     try:
-        return json.dumps(json.loads(arguments), sort_keys=True)
+        return json.dumps(json.loads(arguments or "{}"), sort_keys=True)
     except ValueError:
         return arguments
 

@@ -205,6 +205,20 @@ def test_calls_may_come_back_spaced_otherwise_and_reasoning_not_at_all() -> None
     assert trace.messages[1].reasoning == "Hm."
 
 
+def test_calls_may_come_back_with_numbers_as_javascript_writes_them() -> None:
+    async def work(agent: openai.AsyncOpenAI) -> None:
+        messages: Messages = [USER]
+        (call,) = (await say(agent, messages, tools=[TOOL]))["tool_calls"]
+        call["function"]["arguments"] = '{"count":2,"id":1234567890123456800}'
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": "green"})
+        await say(agent, messages, tools=[TOOL])
+
+    numbers = '{"count": 2.0, "id": 1234567890123456789}'
+    trace, _ = rolled(work, CALL.replace('{"what": "tea"}', numbers), "Green.")
+    assert trace.forks == []
+    assert trace.messages[1].tool_calls[0].arguments == numbers
+
+
 def test_an_answer_with_nothing_after_it_is_continued_where_the_template_can() -> None:
     async def work(agent: openai.AsyncOpenAI) -> None:
         messages = await talk(agent)
