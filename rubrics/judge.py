@@ -22,6 +22,7 @@ from vf.rubrics.judge_prompt import (
 )
 from vf.rubrics.scorers import NoVerdict
 from vf.runtime.errors import ConfigError, RubricError
+from vf.traces.messages import Message, as_messages
 from vf.traces.trace import Trace
 
 if TYPE_CHECKING:
@@ -290,7 +291,7 @@ class Judge:
         return ""
 
     def _material(self, trace: Trace) -> dict[str, str]:
-        asked = trace.messages[: trace.prompt_messages]
+        asked = _asked(trace)
         question = [f"{m.role}: {m.content}" if len(asked) > 1 else m.content for m in asked]
         material = {"QUESTION": "\n\n".join(question)}
         reference = self._reference(trace)
@@ -342,6 +343,17 @@ class Judge:
 
     def _wrong(self, problem: str) -> ConfigError:
         return ConfigError(f"judge {self.__name__!r}: {problem}")
+
+
+def _asked(trace: Trace) -> list[Message]:
+    """Return the question, in which no word is the judged model's.
+
+    An agent's later conversations may begin with what its model said in earlier ones.
+    """
+    if trace.lineages and trace.task.prompt:
+        return as_messages(trace.task.prompt)
+    first = trace.conversations[0]
+    return first.messages[: first.prompt_messages]
 
 
 def _golden(trace: Trace) -> str | None:

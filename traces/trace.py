@@ -157,6 +157,8 @@ class Lineage:
         branches: The places in ``Trace.branches`` of its tokens; none without tokens.
         turns: The places in ``Trace.turns`` of its answers, in the order of the messages. Those
             that it shares with the conversation that it left are not among them.
+        answers: The places in ``messages`` of the same answers. Other messages of an assistant
+            were written by the agent, or sampled in another conversation.
         parent: The place in ``Trace.lineages`` of the conversation that it left, and whose
             beginning it repeats; None where it begins by itself.
     """
@@ -166,7 +168,13 @@ class Lineage:
     tools: list[dict[str, Any]] = field(default_factory=list)
     branches: list[int] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
+    answers: list[int] = field(default_factory=list)
     parent: int | None = None
+
+    @property
+    def turn_of(self) -> dict[int, int]:
+        """The turn of each answer, by its place in ``messages``."""
+        return dict(zip(self.answers, self.turns, strict=True))
 
 
 @dataclass(slots=True)
@@ -254,9 +262,10 @@ class Trace:
     ``tools`` the schemas of the tools on offer, in OpenAI's format.
     ``info`` is the environment's: what its steps returned as info. ``origin`` is None outside of
     training.
-    Where an agent had several conversations, ``lineages`` holds all of them, and ``messages``,
-    ``prompt_messages`` and ``tools`` are those of the one that was answered last; otherwise
-    ``lineages`` is empty.
+    Where an agent had several conversations, or wrote some of its model's messages itself,
+    ``lineages`` holds all of them, and ``messages``, ``prompt_messages`` and ``tools`` are those of
+    the one that was answered last; otherwise ``lineages`` is empty. ``conversations`` and
+    ``answers`` are the same for both.
     """
 
     environment: str
@@ -283,6 +292,35 @@ class Trace:
     def reward(self) -> float | None:
         """The reward, or None if an error, or the rubric, left the rollout without one."""
         return None if self.score is None else self.score.reward
+
+    @property
+    def conversations(self) -> list[Lineage]:
+        """Every conversation, in the order in which they began; at least one."""
+        if self.lineages:
+            return self.lineages
+        first = self.prompt_messages
+        said = enumerate(self.messages[first:], first)
+        answers = [place for place, message in said if message.role == "assistant"]
+        return [
+            Lineage(
+                messages=self.messages,
+                prompt_messages=first,
+                tools=self.tools,
+                branches=[*range(len(self.branches))],
+                turns=[*range(len(answers))],
+                answers=answers,
+            )
+        ]
+
+    @property
+    def answers(self) -> list[Message]:
+        """Every message that the model sampled, in whatever conversation, in order of the turns."""
+        found = {
+            turn: each.messages[place]
+            for each in self.conversations
+            for place, turn in each.turn_of.items()
+        }
+        return [found[turn] for turn in sorted(found)]
 
     @property
     def reply(self) -> str:

@@ -72,12 +72,17 @@ class TheirRubric:
         """Return the state that a rollout with the trace's messages ends in.
 
         Raises:
-            RubricError: The environment keeps more in it than what was said.
+            RubricError: The environment keeps more in it than what was said in one conversation.
         """
         if not self._can_rebuild:
             raise RubricError(
                 f"{self.name}: its rewards read the state of the live rollout, so a saved trace "
                 "cannot be scored again"
+            )
+        if trace.lineages:
+            raise RubricError(
+                f"{self.name}: its rewards read one conversation, and the trace has "
+                f"{len(trace.lineages)}, so it cannot be scored again"
             )
         import verifiers.legacy.types as types
         from verifiers.legacy.utils.message_utils import normalize_messages

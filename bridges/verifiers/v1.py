@@ -191,6 +191,11 @@ class TasksetRubric:
                 f"{environment.name}: its rewards may read the state of the live rollout, so a "
                 "saved trace cannot be scored again"
             )
+        if trace.lineages:
+            raise RubricError(
+                f"{environment.name}: its rewards read one conversation, and the trace has "
+                f"{len(trace.lineages)}, so it cannot be scored again"
+            )
         rollout = V1Rollout(task, ())
         for message in trace.messages[trace.prompt_messages :]:
             if message.role == "assistant":

@@ -245,8 +245,9 @@ class _Validation:
         traces = await self._rollouts(partial(self._model, agent))
         result = AgentResult(agent.name, agent.about, [trace.reward for trace in traces])
         for trace in traces:
-            told = trace.messages[: trace.prompt_messages]
-            tools = {json.dumps(tool): tool for tool in trace.tools}
+            first = trace.conversations[0]
+            told = first.messages[: first.prompt_messages]
+            tools = {json.dumps(tool): tool for each in trace.conversations for tool in each.tools}
             self.tools.update(tools)
             self.prompts.setdefault(trace.task.id, "\n".join([*(m.content for m in told), *tools]))
             for name, value in _process(trace):
@@ -309,9 +310,13 @@ def _literal(text: str) -> str:
 
 def _difference(one: Trace, other: Trace) -> str | None:
     """Return what differs between two traces that should be alike."""
-    if one.messages[: one.prompt_messages] != other.messages[: other.prompt_messages]:
+    ours, theirs = one.conversations, other.conversations
+    if (
+        ours[0].messages[: ours[0].prompt_messages]
+        != theirs[0].messages[: theirs[0].prompt_messages]
+    ):
         return "first messages"
-    if one.messages != other.messages:
+    if [each.messages for each in ours] != [each.messages for each in theirs]:
         return "answers of the environment"
     if one.step_rewards != other.step_rewards or one.reward != other.reward:
         return f"rewards ({one.reward} and {other.reward})"

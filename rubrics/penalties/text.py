@@ -10,26 +10,21 @@ from typing import Any, Literal
 from vf.rubrics.penalties.patterns import Pattern
 from vf.rubrics.rubric import Penalty
 from vf.runtime.errors import ConfigError
-from vf.traces.messages import Message, ToolCall
+from vf.traces.messages import ToolCall
 from vf.traces.trace import Trace
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-def sampled_messages(trace: Trace) -> list[Message]:
-    """Return the model's messages: the assistant's, except those of the prompt."""
-    return [m for m in trace.messages[trace.prompt_messages :] if m.role == "assistant"]
-
-
 def sampled_calls(trace: Trace) -> list[ToolCall]:
     """Return every tool call of the model, malformed ones included, in order."""
-    return [call for message in sampled_messages(trace) for call in message.tool_calls]
+    return [call for message in trace.answers for call in message.tool_calls]
 
 
 def sampled_text(trace: Trace) -> str:
     """Return all that the model wrote: reasoning, text and the arguments of its calls."""
     parts: list[str] = []
-    for message in sampled_messages(trace):
+    for message in trace.answers:
         parts += [message.reasoning or "", message.content]
         parts += [text for call in message.tool_calls for text in argument_texts(call)]
     return "\n".join(part for part in parts if part)
@@ -81,7 +76,7 @@ def repetition(weight: float = 0.1, n: int = 4, free: float = 0.2) -> Penalty:
 
     def repetition(trace: Trace) -> float:
         grams: list[tuple[str, ...]] = []
-        for message in sampled_messages(trace):
+        for message in trace.answers:
             for text in (message.reasoning, message.content):
                 words = _WORD.findall(text) if text else []
                 grams += zip(*(words[start:] for start in range(n)), strict=False)
@@ -123,7 +118,7 @@ def bad_format(
         raise ConfigError(f"bad_format: messages must be 'last' or 'all', got {messages!r}")
 
     def bad_format(trace: Trace) -> float:
-        texts = [message.content for message in sampled_messages(trace)]
+        texts = [message.content for message in trace.answers]
         texts = texts[-1:] if messages == "last" else texts
         if not texts:
             return 1.0

@@ -11,7 +11,7 @@ from vf.traces.trace import Trace
 
 def no_tools(trace: Trace, penalty: str) -> bool:
     """Return whether there were no tools to call; warn that the penalty then does not apply."""
-    if trace.tools or trace.tool_events:
+    if _offered(trace) or trace.tool_events:
         return False
     warn_unread(trace.environment, penalty, "the environment has no tools")
     return True
@@ -19,8 +19,7 @@ def no_tools(trace: Trace, penalty: str) -> bool:
 
 def tool_names(trace: Trace) -> list[str]:
     """Return the names of the tools on offer, and of those that were called nevertheless."""
-    offered = [tool["function"]["name"] for tool in trace.tools]
-    return [*offered, *(event.name for event in trace.tool_events)]
+    return [*_offered(trace), *(event.name for event in trace.tool_events)]
 
 
 def no_such_tools(trace: Trace, penalty: str, named: Iterable[str], found: bool) -> bool:
@@ -34,11 +33,16 @@ def no_such_tools(trace: Trace, penalty: str, named: Iterable[str], found: bool)
     """
     if no_tools(trace, penalty):
         return True
-    if found or not trace.tools:
+    if found or not _offered(trace):
         return False
     missing, known = " or ".join(map(repr, named)), ", ".join(tool_names(trace))
     warn_unread(trace.environment, penalty, f"there is no tool {missing}; there are: {known}")
     return True
+
+
+def _offered(trace: Trace) -> list[str]:
+    tools = (tool for each in trace.conversations for tool in each.tools)
+    return [*dict.fromkeys(tool["function"]["name"] for tool in tools)]
 
 
 @functools.cache

@@ -151,3 +151,6 @@ def test_saved_traces_are_scored_again_where_the_messages_say_all(tmp_path: Path
     assert "its rewards read the state of the live rollout" in lost.error.message
     with pytest.raises(RubricError, match="live rollout"):
         asyncio.run(load(kind="state").rubric.score(saved))
+    saved.lineages = saved.conversations * 2
+    with pytest.raises(RubricError, match="one conversation, and the trace has 2"):
+        asyncio.run(environment.rubric.score(saved))

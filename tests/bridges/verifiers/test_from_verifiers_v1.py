@@ -195,6 +195,9 @@ def test_saved_traces_are_scored_again_where_the_messages_say_all() -> None:
     trace = play(environment, ["word"])
     saved = Trace.from_json(trace.to_json())
     assert asyncio.run(environment.rubric.score(saved)) == trace.score
+    saved.lineages = saved.conversations * 2
+    with pytest.raises(InfrastructureError, match="one conversation, and the trace has 2"):
+        asyncio.run(environment.rubric.score(saved))
     tally = load()
     with pytest.raises(InfrastructureError, match="the state of the live rollout"):
         asyncio.run(tally.rubric.score(play(tally, ["42"])))
