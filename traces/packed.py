@@ -1,9 +1,15 @@
-"""The token arrays of a branch as a traces file holds them: compact, exact, and still JSON.
+"""What a traces file holds in a form of its own: compact, exact, and still JSON.
 
-An array is text, ``u4:`` and base64 of little-endian numbers: ``u2`` and ``u4`` are unsigned
-integers of 2 and 4 bytes, ``i8`` signed ones of 8, ``f4`` and ``f8`` floats; the narrowest that
-holds every value exactly. What changes seldom is runs, ``[[value, count], ...]``. Log-probabilities
-are those of the sampled tokens, unless another token has one that is not 0.
+The token arrays of a branch. An array is text, ``u4:`` and base64 of little-endian numbers:
+``u2`` and ``u4`` are unsigned integers of 2 and 4 bytes, ``i8`` signed ones of 8, ``f4`` and ``f8``
+floats; the narrowest that holds every value exactly. What changes seldom is runs,
+``[[value, count], ...]``. Log-probabilities are those of the sampled tokens, unless another token
+has one that is not 0.
+
+The conversations of an agent, of which an agent that rewrites its history has one for each call.
+What is in several is written once: ``[place, count]`` among the messages is a run of those that
+were written before, counted over all conversations, and a number for the tools is the place of the
+first conversation that had the same.
 """
 
 from __future__ import annotations
@@ -62,6 +68,71 @@ def unpack(branch: Any) -> Any:
         logprobs = [next(values) if sampled else 0.0 for sampled in mask]
     out["logprobs"] = logprobs
     return out
+
+
+def pack_lineages(lineages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return conversations, as the fields of each by name, with what they share written once."""
+    said: dict[str, int] = {}
+    offered: dict[str, int] = {}
+    out = []
+    for number, lineage in enumerate(lineages):
+        messages: list[Any] = []
+        run: list[int] = []  # the last entry, if it is a run
+        for message in lineage["messages"]:
+            key = repr(message)
+            place = said.get(key)
+            if place is None:
+                said[key] = len(said)
+                messages.append(message)
+                run = []
+            elif run and place == sum(run):
+                run[1] += 1
+            else:
+                run = [place, 1]
+                messages.append(run)
+        first = offered.setdefault(repr(lineage["tools"]), number)
+        tools = lineage["tools"] if first == number else first
+        out.append({**lineage, "messages": messages, "tools": tools})
+    return out
+
+
+def unpack_lineages(lineages: Any) -> Any:
+    """Return what :func:`pack_lineages` returned with everything in its place again.
+
+    Raises:
+        ValueError: Something refers to what was not written before it.
+    """
+    if not isinstance(lineages, list):
+        return lineages
+    said: list[Any] = []
+    out: list[Any] = []
+    for lineage in lineages:
+        if not isinstance(lineage, dict):
+            return lineages
+        messages: list[Any] = []
+        for entry in lineage.get("messages", ()):
+            if isinstance(entry, list):
+                messages += _run_of(said, entry)
+            else:
+                said.append(entry)
+                messages.append(entry)
+        tools = lineage.get("tools", [])
+        if isinstance(tools, int):
+            if not 0 <= tools < len(out):
+                raise ValueError(f"tools: there is no conversation {tools} before")
+            tools = out[tools]["tools"]
+        out.append({**lineage, "messages": messages, "tools": tools})
+    return out
+
+
+def _run_of(said: list[Any], run: list[Any]) -> list[Any]:
+    try:
+        place, count = map(int, run)
+    except (TypeError, ValueError) as error:
+        raise ValueError("messages: not a run of [place, count]") from error
+    if place < 0 or count < 0 or place + count > len(said):
+        raise ValueError("messages: a run of what was not written before")
+    return said[place : place + count]
 
 
 def _integers(values: list[int]) -> str | list[int]:

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter, 
 
 from vf.runtime.errors import InfrastructureError
 from vf.traces.messages import Message, writable
-from vf.traces.packed import pack, unpack
+from vf.traces.packed import pack, pack_lineages, unpack, unpack_lineages
 from vf.traces.task import Task
 
 
@@ -177,6 +177,18 @@ class Lineage:
         return dict(zip(self.answers, self.turns, strict=True))
 
 
+def _packed_lineages(lineages: list[Lineage]) -> list[dict[str, Any]]:
+    names = Lineage.__dataclass_fields__
+    return pack_lineages([{name: getattr(each, name) for name in names} for each in lineages])
+
+
+_PackedLineages = Annotated[
+    list[Lineage],
+    PlainSerializer(_packed_lineages, when_used="json"),
+    BeforeValidator(unpack_lineages),
+]
+
+
 @dataclass(slots=True)
 class Turn:
     """One answer of the model. Token counts are 0 where the API does not tell them."""
@@ -277,7 +289,7 @@ class Trace:
     tools: list[dict[str, Any]] = field(default_factory=list)
     branches: list[_PackedBranch] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
-    lineages: list[Lineage] = field(default_factory=list)
+    lineages: _PackedLineages = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     tool_events: list[ToolEvent] = field(default_factory=list)
     step_rewards: list[float] = field(default_factory=list)

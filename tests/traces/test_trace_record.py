@@ -7,7 +7,7 @@ import math
 import random
 from array import array
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import vf
 from vf.runtime.errors import ToolFailure
-from vf.traces.trace import Branch, Failure, Fork, Origin, Score, ToolEvent, Turn
+from vf.traces.trace import Branch, Failure, Fork, ForkKind, Lineage, Origin, Score, ToolEvent, Turn
 
 TEXT = st.text(max_size=12)
 INTS = st.integers(-(2**40), 2**40)
@@ -31,6 +31,15 @@ MESSAGES = st.builds(
     content=TEXT,
     reasoning=st.none() | TEXT,
     tool_calls=st.lists(st.builds(vf.ToolCall, TEXT, TEXT, TEXT, st.none() | TEXT), max_size=2),
+)
+
+
+SAID = st.lists(MESSAGES, min_size=1, max_size=3).flatmap(
+    lambda few: st.lists(st.sampled_from(few), max_size=5)  # so that some are said again
+)
+OFFERED = st.lists(st.dictionaries(TEXT, ANY_JSON, max_size=1), max_size=1)
+LINEAGES = st.builds(
+    Lineage, SAID, INTS, OFFERED, st.lists(INTS), st.lists(INTS), st.lists(INTS), st.none() | INTS
 )
 
 
@@ -58,7 +67,8 @@ TRACES = st.builds(
     seed=st.integers(0, 2**63 - 1),
     messages=st.lists(MESSAGES, max_size=3),
     branches=st.lists(branches(), max_size=2),
-    forks=st.lists(st.builds(Fork, INTS, TEXT), max_size=1),
+    forks=st.lists(st.builds(Fork, INTS, TEXT, st.sampled_from(get_args(ForkKind))), max_size=1),
+    lineages=st.lists(LINEAGES, max_size=3),
     turns=st.lists(
         st.builds(Turn, INTS, INTS, st.sampled_from(["stop", "length"]), REAL), max_size=2
     ),
@@ -108,6 +118,61 @@ def test_a_line_with_lists_of_numbers_is_read() -> None:
     raw = json.loads(make_trace(branches=[branch]).to_json())
     raw["branches"] = [asdict(branch)]
     assert vf.Trace.from_json(json.dumps(raw)).branches == [branch]
+
+
+def test_what_conversations_share_is_written_once() -> None:
+    """An agent of 50 calls that changes its history before each has 50 conversations."""
+    tools = [{"type": "function", "function": {"name": "t", "description": "d" * 4000}}]
+    history, lineages = [vf.Message("system", "s" * 4000)], []
+    for turn in range(50):
+        history = [*history, vf.Message("user", f"{turn}" * 400), vf.Message("assistant", "a" * 99)]
+        changed = [*history[:1], vf.Message("user", f"turn {turn}"), *history[1:]]
+        lineages.append(Lineage(changed, len(changed) - 1, tools, [], [turn], [len(changed) - 1]))
+    trace = make_trace(messages=lineages[-1].messages, tools=tools, lineages=lineages)
+    once = len(make_trace(messages=lineages[-1].messages, tools=tools).to_json())
+    line = trace.to_json()
+    assert len(line) < 3 * once
+    assert vf.Trace.from_json(line) == trace
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"messages": [[0, 1]]},
+        {"messages": [{"role": "user"}, [0, 2]]},
+        {"messages": [{"role": "user"}, [-1, 1]]},
+        {"messages": [[0]]},
+        {"tools": 0},
+        {"tools": -1},
+    ],
+)
+def test_a_conversation_that_refers_to_nothing_makes_a_line_that_is_no_trace(
+    wrong: dict[str, Any],
+) -> None:
+    raw = json.loads(make_trace().to_json()) | {"lineages": [wrong]}
+    with pytest.raises(ValueError, match="validation error"):
+        vf.Trace.from_json(json.dumps(raw))
+
+
+def test_a_line_from_before_there_were_conversations_is_read() -> None:
+    trace = vf.Trace.from_json(
+        '{"environment":"e","task":{"id":"t","prompt":"p","answer":null,"info":{}},"seed":0,'
+        '"id":"x","messages":[{"role":"user","content":"p","reasoning":null,"tool_calls":[],'
+        '"tool_call_id":null,"name":null},{"role":"assistant","content":"a","reasoning":null,'
+        '"tool_calls":[],"tool_call_id":null,"name":null}],"prompt_messages":1,"tools":[],'
+        '"branches":[{"token_ids":"u2:BQAHAA==","logprobs":"f4:AAAAvw==",'
+        '"loss_mask":[[0,1],[1,1]],"turn_index":[[0,2]],"weight_version":[[-1,1],[3,1]]}],'
+        '"forks":[{"turn":0,"reason":"the template rewrites history"}],"turns":[{"prompt_tokens":1,'
+        '"completion_tokens":1,"finish_reason":"stop","seconds":0.5}],"tool_events":[],'
+        '"step_rewards":[],"score":null,"stop_reason":"terminated","error":null,"timing":{},'
+        '"info":{},"origin":null}'
+    )
+    assert trace.branches == [Branch([5, 7], [0, 1], [0.0, -0.5], [0, 0], [-1, 3])]
+    assert trace.forks == [Fork(0, "the template rewrites history", "template")]
+    assert trace.lineages == []
+    (only,) = trace.conversations
+    assert (only.messages, only.branches, only.turn_of) == (trace.messages, [0], {1: 0})
+    assert trace.answers == [trace.messages[1]]
 
 
 def test_lists_that_differ_in_length_are_kept() -> None:
