@@ -187,7 +187,8 @@ def verbosity(weight: float = 0.1, free: int = 256, scale: int = 256) -> Penalty
     Source: DAPO (arXiv:2503.14476), equation 13.
 
     Known ways to game it: none by splitting turns, or by having a sub-agent write, for all are
-    counted; terse answers that leave out the reasoning, where ``free`` is below what the task needs.
+    counted; terse answers that leave out the reasoning, where ``free`` is below what the task
+    needs.
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.
