@@ -75,8 +75,8 @@ limit counts against the model: it breaks the format, or holds what is forbidden
 
 ## Alarms
 
-During training, `metrics.jsonl` has `alarm/length`, `alarm/errors`, `alarm/outcome` and
-`alarm/voids`. What begins to ring is said once, on the screen and in the log.
+During training, `metrics.jsonl` has `alarm/length`, `alarm/errors`, `alarm/outcome`,
+`alarm/rewrites` and `alarm/voids`. What begins to ring is said once, on the screen and in the log.
 
 {alarms}
 """

@@ -83,6 +83,9 @@ def _lines(summary: Summary) -> Iterator[str]:
         f"sampled tokens {summary.completion_tokens:,}"
         + ("" if summary.cost is None else f", cost {summary.cost:.4f}")
     )
+    if summary.branches_per_rollout != 1.0:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in summary.forks.items())
+        yield f"branches per rollout: {summary.branches_per_rollout:.3g} (forks: {kinds})"
     phases = sorted(summary.seconds.items(), key=lambda item: -item[1])
     spent = ", ".join(f"{name} {clock(seconds)}" for name, seconds in phases if seconds >= 0.5)
     if spent:
@@ -95,6 +98,8 @@ def _lines(summary: Summary) -> Iterator[str]:
         )
     if summary.unscored:
         yield f"{summary.unscored} got no reward from the rubric"
+    if summary.rewriting:
+        yield summary.rewriting
     if summary.missing:
         yield f"{summary.missing} rollouts have not been run"
     for boundary, seen in summary.errors.items():

@@ -16,6 +16,7 @@ from vf.evaluation.estimators import (
     pass_at_k,
     pass_hat_k,
 )
+from vf.traces.branching import OFTEN, Branching
 from vf.traces.trace import Score, Trace
 
 UNIT = (0.0, 1.0)
@@ -75,6 +76,11 @@ class Summary:
         turns: Answers of the model, all rollouts.
         prompt_tokens: As the model's server counts them, summed over turns.
         completion_tokens: Tokens sampled.
+        branches_per_rollout: Token sequences, or conversations where there are no tokens; 1 where
+            every context grew.
+        forks: How many of them began, by kind, all rollouts.
+        rewriting: What is to be said of an agent most of whose calls begin a new context; None of
+            others.
         seconds: By phase, summed over rollouts, which run side by side.
         cost: By the price table; None without one.
     """
@@ -99,6 +105,9 @@ class Summary:
     turns: int
     prompt_tokens: int
     completion_tokens: int
+    branches_per_rollout: float
+    forks: dict[str, int]
+    rewriting: str | None
     seconds: dict[str, float]
     cost: float | None
 
@@ -141,6 +150,7 @@ class Tally:
         self.success = _Sum()
         self.done = self.failed = self.unscored = self.truncated = 0
         self.turns = self.prompt_tokens = self.completion_tokens = 0
+        self.branching = Branching()
         self.cost: float | None = None
         self.stop_reasons: Counter[str] = Counter()
         self.errors: dict[str, dict[str, Any]] = {}
@@ -159,6 +169,7 @@ class Tally:
         self.turns += len(trace.turns)
         self.prompt_tokens += sum(turn.prompt_tokens for turn in trace.turns)
         self.completion_tokens += trace.completion_tokens
+        self.branching.add(trace)
         self.stop_reasons[str(trace.stop_reason)] += 1
         self.seconds.update(trace.timing)
         cost = trace.info.get("eval", {}).get("cost")
@@ -214,6 +225,9 @@ class Tally:
             turns=self.turns,
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
+            branches_per_rollout=self.branching.per_rollout,
+            forks=dict(self.branching.forks),
+            rewriting=self.branching.complaint if self.branching.share >= OFTEN else None,
             seconds=dict(self.seconds),
             cost=self.cost,
         )

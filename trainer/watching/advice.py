@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.traces.branching import OFTEN
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import Config, TrainerArgs
 from vf.trainer.settings.overlap import generates_meanwhile, steps_ahead
@@ -53,6 +54,7 @@ def advise(
 
 def _generate(case: _Case) -> Iterator[str]:
     args, settings = case.args, case.config.inference
+    yield from _rewritten(case)
     if isinstance(settings, EmbeddedSettings):
         at_once, in_flight = settings.args.max_requests, _in_flight(args)
         if in_flight > at_once:
@@ -112,6 +114,7 @@ def _reward(case: _Case) -> Iterator[str]:
 
 def _train(case: _Case) -> Iterator[str]:
     args = case.args
+    yield from _rewritten(case)
     if args.gradient_checkpointing is True:
         yield (
             "trainer.args.gradient_checkpointing = true computes every activation twice: turn it "
@@ -242,6 +245,18 @@ def _wasted(case: _Case) -> Iterator[str]:
             f"{cut:.0%} of the rollouts or turns run into a limit: if what they say so late is of "
             f"no use, lower trainer.args.max_tokens = {case.args.max_tokens}, or teach brevity "
             "with trainer.args.overlong_buffer"
+        )
+
+
+def _rewritten(case: _Case) -> Iterator[str]:
+    """Say what contexts cost that do not grow."""
+    forks = case.metric("forks_per_rollout") - case.metric("forks/parallel")
+    calls = case.metric("turns/mean") - 1.0
+    if calls > 0 and forks / calls >= OFTEN:
+        yield (
+            f"{min(1.0, forks / calls):.0%} of the agent's calls begin a new context, which is "
+            f"computed from its beginning ({case.metric('tokens/context_mean'):,.0f} tokens a "
+            "rollout): the note of alarm/rewrites says what differs"
         )
 
 

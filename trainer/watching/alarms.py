@@ -13,6 +13,8 @@ Groups whose rewards are all equal do not count. ρ is Spearman's rank correlati
 - *voids*: rollouts without a reward are more frequent in tasks that go worse (Mantel's test, z ≥ 3
   over the last steps), or their share rises, by more than three standard errors and two
   percentage points, while the mean reward does: see :mod:`~vf.trainer.watching.voids`.
+- *rewrites*: half of a step's calls, or more, begin a new context instead of extending one: an
+  agent rewrites its history, and all of it is computed again.
 - *kl*: sampler and learner disagree, KL(sampler ‖ learner) being above 0.01 nats.
 """
 
@@ -26,6 +28,7 @@ from statistics import fmean, variance
 from typing import Any
 
 from vf.inference.model import NEUTRAL
+from vf.traces.branching import OFTEN, Branching
 from vf.traces.trace import Trace
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
@@ -56,6 +59,7 @@ _ADVICE = {
         "over the last {count} steps the outcome fell while the reward rose: penalties are being "
         "avoided at the outcome's cost. Lower their weights or the cap"
     ),
+    "rewrites": "{said}",
     "voids": (
         "{share:.1%} of the rollouts of the last {count} steps ended without a reward, {how}. They "
         "are in no mean, so a model that brings them about instead of failing looks better than it "
@@ -102,8 +106,8 @@ class Alarms:
 
         Returns:
             Metrics: ``alarm/length`` and ``alarm/errors`` are the correlations, in [−1, 1] (0
-            until there are enough rollouts), ``alarm/outcome`` and ``alarm/voids`` are 1 while
-            they ring, else 0. And a note for every alarm that begins.
+            until there are enough rollouts), ``alarm/outcome``, ``alarm/rewrites`` and
+            ``alarm/voids`` are 1 while they ring, else 0. And a note for every alarm that begins.
         """
         for group in groups:
             if not group.uniform:
@@ -123,7 +127,10 @@ class Alarms:
             *self._ring("errors", errors, CORRELATION, value=errors, count=count),
             *self._ring("outcome", float(falls), 1.0, count=len(self._steps)),
         ]
+        branching = Branching.of(trace for group in groups for trace in group.traces)
+        notes += self._ring("rewrites", branching.share, OFTEN, said=branching.complaint)
         metrics = {"alarm/length": length, "alarm/errors": errors, "alarm/outcome": float(falls)}
+        metrics["alarm/rewrites"] = float("rewrites" in self.ringing)
         notes += self._observe_voids(groups)
         return metrics | {"alarm/voids": float("voids" in self.ringing)}, notes
 

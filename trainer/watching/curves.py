@@ -24,6 +24,7 @@ _ALARMS = {
     "length": "reward and length go together",
     "errors": "reward goes together with failed tool calls",
     "outcome": "the outcome fell while the reward rose",
+    "rewrites": "most calls of the agent began a new context instead of extending one",
 }
 
 
@@ -55,6 +56,7 @@ CURVES = [
     Curve("Clipped tokens", {"": "clip_fraction"}, SMALL_SHARE),
     Curve("Tokens sampled per rollout", {"": "tokens/completion_mean"}, AMOUNT),
     Curve("Turns per rollout", {"": "turns/mean"}, AMOUNT),
+    Curve("Branches per rollout", {"": "branches_per_rollout"}, AMOUNT),
     Curve("Failed tool calls", {"": "tool_calls/error_rate"}, SMALL_SHARE),
     Curve("Truncated rollouts", {"": "truncated_fraction"}, SMALL_SHARE),
     Curve("Staleness, in versions", {"mean": "staleness/mean", "max": "staleness/max"}, AMOUNT),

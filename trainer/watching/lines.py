@@ -34,6 +34,8 @@ def step_line(metrics: Metrics, max_steps: int) -> Text:
         parts.append(f"loss {metrics['loss']:+.4f}")
     if metrics.get("groups/uniform_fraction"):
         parts.append(f"{metrics['groups/uniform_fraction']:.0%} of groups without signal")
+    if (branches := metrics.get("branches_per_rollout", 1.0)) != 1.0:
+        parts.append(f"{branches:.3g} branches a rollout")
     for name, word in (("generate", "tok/s generated"), ("train", "trained")):
         if f"tokens_per_s/{name}" in metrics:
             parts.append(f"{metrics[f'tokens_per_s/{name}']:,.0f} {word}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
 from vf.evaluation.tally import Tally
+from vf.traces.branching import Branching
 from vf.traces.trace import Score, Trace
 from vf.trainer.learning.batch import overlong
 from vf.trainer.learning.credit import was_cut
@@ -93,9 +94,18 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
         "cut_turns_fraction": fmean(
             turn.finish_reason == "length" for trace in traces for turn in trace.turns
         ),
-        "forks_per_rollout": fmean(len(trace.forks) for trace in traces),
     }
-    return out
+    return out | branch_metrics(traces)
+
+
+def branch_metrics(traces: Sequence[Trace]) -> Metrics:
+    """Return how many branches a rollout has, and its forks, in all and of each kind there is."""
+    found = Branching.of(traces)
+    return {
+        "branches_per_rollout": found.per_rollout,
+        "forks_per_rollout": found.forks.total() / max(1, found.rollouts),
+        **{f"forks/{kind}": count / found.rollouts for kind, count in found.forks.items()},
+    }
 
 
 def signal_metrics(groups: Sequence[Group], version: int, seconds: float) -> Metrics:

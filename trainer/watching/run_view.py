@@ -24,6 +24,7 @@ TREND_COLUMNS = 24
 _BLOCKS = "▁▂▃▄▅▆▇█"
 # Metric, its name on the screen and its format; the most important first, as the last ones are
 # left out where there is no room.
+BRANCHES = "branches_per_rollout"  # shown where they are not one each
 _NUMBERS = [
     ("success_rate", "success", "{:.0%}"),
     ("loss", "loss", "{:+.4f}"),
@@ -36,6 +37,7 @@ _NUMBERS = [
     ("groups/uniform_fraction", "groups without signal", "{:.0%}"),
     ("tokens/completion_mean", "tokens a rollout", "{:.1f}"),
     ("turns/mean", "turns", "{:.1f}"),
+    (BRANCHES, "branches", "{:.3g}"),
     ("truncated_fraction", "truncated", "{:.0%}"),
     ("rollouts/failed", "failed rollouts", "{:,.0f}"),
 ]
@@ -162,7 +164,7 @@ def _numbers(metrics: Metrics) -> list[Text]:
     return [
         Text.assemble((f"{name} ", "dim"), form.format(metrics[metric]))
         for metric, name, form in _NUMBERS
-        if metric in metrics
+        if metric in metrics and (metric != BRANCHES or metrics[metric] != 1.0)
     ]
 
 

@@ -97,7 +97,7 @@ def by_the_formula(policy: Policy, traces: list[Trace]) -> dict[str, torch.Tenso
     if args.credit == "turn":  # the second turn of the first has cost 0.2, and it is ahead no more
         returns[0][2] += 0.2
     loss = torch.zeros((), dtype=torch.float64)
-    for trace, own, other in ((one, *returns), (two, *reversed(returns))):
+    for trace, own, other in ((one, returns[0], returns[1]), (two, returns[1], returns[0])):
         (branch,) = trace.branches
         logits = model(input_ids=torch.tensor([branch.token_ids])).logits[0]
         every = logits.log_softmax(-1)

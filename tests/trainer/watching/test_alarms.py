@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 import vf
-from vf.traces.trace import Score, ToolEvent, Turn
+from vf.traces.trace import Fork, ForkKind, Score, ToolEvent, Turn
 from vf.trainer.run.group import Group
 from vf.trainer.watching.alarms import MIN_ROLLOUTS, STEPS, Alarms, spearman
 
@@ -30,6 +30,31 @@ def make_group(rollouts: list[Rollout], outcome: float | None = None) -> Group:
         trace.tool_events = [ToolEvent(0, "c", "t", "rejected") for _ in range(errors)]
         group.traces.append(trace)
     return group
+
+
+def test_an_agent_that_rewrites_its_history_is_told_why_and_what_it_costs() -> None:
+    def group(kinds: dict[int, ForkKind]) -> Group:
+        made = make_group([(0.5, 10, 0)] * 4)
+        for trace in made.traces:
+            trace.turns = [Turn(1000 * (turn + 1), 10, "stop", 0.1) for turn in range(5)]
+            trace.forks = [
+                Fork(turn, "message 1 differs: user 'at 9:01'\n became 'at 9:02'", kind)
+                for turn, kind in kinds.items()
+            ]
+        return made
+
+    alarms = Alarms()
+    metrics, notes = alarms.observe([group({2: "parallel", 3: "parallel", 4: "conversation"})])
+    assert (metrics["alarm/rewrites"], notes) == (0.0, [])
+    metrics, [note] = alarms.observe([group({1: "rewritten", 2: "rewritten", 4: "rewritten"})])
+    assert metrics["alarm/rewrites"] == 1.0
+    assert "75% of the calls begin a new context" in note
+    assert "message 1 differs: user 'at 9:01' became 'at 9:02'." in note
+    assert "10,000 tokens a rollout" in note  # the prompts of turns 1, 2 and 4
+    assert "as the last message instead" in note
+    again = Alarms(**alarms.state())
+    assert again.observe([group({1: "rewritten", 2: "rewritten", 4: "rewritten"})])[1] == []
+    assert again.observe([group({})])[0]["alarm/rewrites"] == 0.0
 
 
 def observe(make: Callable[[random.Random], Rollout], steps: int = 20) -> tuple[Alarms, list[str]]:

@@ -112,6 +112,12 @@ def test_metrics_sharpen_the_advice() -> None:
     assert "75% of the groups taught nothing" in said(wasted)
     cut = steps(generate=9.0, more={"truncated_fraction": 0.5})
     assert "50% of the rollouts or turns run into a limit" in said(cut)
+    forks = {"turns/mean": 11.0, "forks_per_rollout": 9.0, "tokens/context_mean": 5e4}
+    for slow in (steps(generate=9.0, more=forks), steps(train=9.0, more=forks)):
+        assert "90% of the agent's calls begin a new context" in said(slow)
+        assert "50,000 tokens a rollout" in said(slow)
+    sampled_again = steps(train=9.0, more=forks | {"forks/parallel": 8.0})
+    assert "begin a new context" not in said(sampled_again)
 
 
 def test_a_healthy_recorded_run_is_told_nothing_of_failures() -> None:
