@@ -126,7 +126,10 @@ class Lineages:
         begun = start.mark.messages if start.mark is not None else 0
         new = conversation.messages[begun:]
         known.record.messages += [*new, reply.message]
+        known.record.answers.append(len(known.record.messages) - 1)
         known.record.turns.append(turn)
+        if start.grows is not None and any(message.role == "assistant" for message in new):
+            trace.lineages = [each.record for each in self._known]  # which were sampled, and where
         trace.forks += [Fork(turn, fork.reason, fork.kind) for fork in conversation.forks]
         branch = conversation.branches[-1] if conversation.branches else None
         if branch is not None:

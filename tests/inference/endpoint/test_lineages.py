@@ -55,6 +55,19 @@ def rolled(
     return trace, log
 
 
+def test_what_an_agent_lays_into_its_models_mouth_is_context() -> None:
+    async def work(agent: openai.AsyncOpenAI) -> None:
+        messages = await talk(agent)
+        messages += [{"role": "assistant", "content": "I gave up."}, MORE]
+        await say(agent, messages)
+
+    trace, _ = rolled(work)
+    assert len(trace.branches) == 1
+    (only,) = trace.lineages
+    assert only.turn_of == {2: 0, 4: 1, 8: 2}
+    assert [message.content for message in trace.answers] == [f"Answer {n}." for n in range(3)]
+
+
 def sampled(branch: Branch) -> int:
     return sum(branch.loss_mask)
 
