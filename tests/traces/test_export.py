@@ -16,9 +16,10 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnio
 from pydantic import TypeAdapter
 
 import vf
+from tests.traces.agents import delegated
 from vf.runtime.errors import ConfigError
 from vf.traces.export import parquet
-from vf.traces.export.openai_chat import chat_line, read_chat
+from vf.traces.export.openai_chat import chat_lines, read_chat
 from vf.traces.export.parquet import read_parquet, schema
 from vf.traces.export.write import export_traces
 from vf.traces.messages import Message, ToolCall
@@ -125,7 +126,7 @@ def test_chat_lines_are_what_the_api_takes(tmp_path: Path) -> None:
 
 
 def test_chat_lines_say_what_is_not_to_be_learned() -> None:
-    line = chat_line(rich())
+    [line] = chat_lines(rich())
     assert [message.get("weight", 1) for message in line["messages"]] == [1, 0, 1, 1, 1, 0, 1]
     assert line["messages"][3]["reasoning_content"] == "think"
     assert line["messages"][4]["tool_call_id"] == "c0"
@@ -135,15 +136,51 @@ def test_chat_lines_say_what_is_not_to_be_learned() -> None:
 
 
 def test_chat_lines_are_read_back_as_conversations() -> None:
-    trace = read_chat(json.loads(json.dumps(chat_line(rich()))), 1)
+    trace = read_chat(json.loads(json.dumps(chat_lines(rich())[0])), 1)
     assert trace is not None
     assert trace.info == {"foreign": True, "unlearned": [1, 5]}
     assert [m.content for m in trace.messages] == [m.content for m in rich().messages]
     assert trace.messages[3] == rich().messages[3]
     assert (trace.tools, trace.reward, trace.task.id) == (rich().tools, 0.9, "t")
     assert trace.stop_reason is StopReason.MAX_TURNS
-    again = chat_line(trace)
+    [again] = chat_lines(trace)
     assert [message.get("weight", 1) for message in again["messages"]] == [1, 0, 1, 1, 1, 0, 1]
+
+
+def test_each_conversation_of_an_agent_is_a_line_and_each_answer_learned_from_in_one(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "all.jsonl"
+    done = export_traces([delegated()], file)
+    assert (done.traces, done.forked, done.without_tools) == (1, 1, 0)
+    main, helper, again = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    weights = [
+        [m.get("weight", 1) for m in each["messages"] if m["role"] == "assistant"]
+        for each in (main, helper, again)
+    ]
+    assert weights == [[1, 1], [1, 0, 1], [0, 1]]
+    assert [tool["function"]["name"] for tool in helper["tools"]] == ["search"]
+    about = [each["metadata"] for each in (main, helper, again)]
+    assert {each["id"] for each in about} == {"agent"}
+    assert [(each["conversation"], each["of"], each["parent"]) for each in about] == [
+        (0, 3, None),
+        (1, 3, None),
+        (2, 3, 0),
+    ]
+    assert ["forks" in each for each in about] == [False, True, True]
+    assert about[2]["forks"] == ["turn 4: asked again after 4 messages"]
+
+
+def test_conversations_are_in_parquet_and_files_from_before_are_read(tmp_path: Path) -> None:
+    new, old = tmp_path / "new.parquet", tmp_path / "old.parquet"
+    export_traces([delegated()], new)
+    assert list(read_parquet(new)) == [delegated()]
+    export_traces([rich(id="old")], old)
+    table = pyarrow.parquet.read_table(old)
+    forks = [[{"turn": f["turn"], "reason": f["reason"]} for f in table["forks"][0].as_py()]]
+    kept = table.drop_columns(["lineages", "forks"]).append_column("forks", pyarrow.array(forks))
+    pyarrow.parquet.write_table(kept, old)
+    assert list(read_parquet(old)) == [rich(id="old")]
 
 
 @pytest.mark.parametrize("raw", [{"messages": 3}, {"messages": ["x"]}, {"messages": [{}]}, [], 1])
@@ -154,7 +191,7 @@ def test_lines_of_another_form_are_none(raw: Any) -> None:
 def test_a_rollout_says_which_tools_it_had() -> None:
     task = vf.Task("2 + 3", "Compute 2 + 3.", answer=5, info={"operations": 1})
     trace = asyncio.run(vf.rollout(vf.make("calculator"), task, vf.ScriptedModel(["Answer: 5"])))
-    assert [tool["function"]["name"] for tool in chat_line(trace)["tools"]] == ["calculate"]
+    assert [tool["function"]["name"] for tool in chat_lines(trace)[0]["tools"]] == ["calculate"]
 
 
 def test_filters_leave_out_and_count(tmp_path: Path) -> None:

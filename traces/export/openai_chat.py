@@ -12,28 +12,33 @@ from typing import Any, TypeGuard
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import as_messages
 from vf.traces.task import Task
-from vf.traces.trace import Score, StopReason, Trace
+from vf.traces.trace import Lineage, Score, StopReason, Trace
 
 UNLEARNED = "unlearned"  # in the info of a trace that was read: which messages have weight 0
 
 
-def chat_line(trace: Trace, *, bare: bool = False) -> dict[str, Any]:
-    """Return a trace as one line of the format.
+def chat_lines(trace: Trace, *, bare: bool = False) -> list[dict[str, Any]]:
+    """Return a trace as lines of the format, one for each conversation.
 
-    An answer that the model did not give (an example in the prompt), and one with a call that
-    could not be parsed, has weight 0.
+    An answer that the model did not give in it (an example in the prompt, one of the conversation
+    that it repeats), and one with a call that could not be parsed, has weight 0. So each answer is
+    learned from once.
 
     Args:
         trace: The trace.
         bare: Leave out what the format does not know: ``metadata``, ``reasoning_content`` and the
             names in tools' messages.
     """
-    messages = []
-    for index, message in enumerate(trace.messages):
+    return [_line(trace, place, each, bare) for place, each in enumerate(trace.conversations)]
+
+
+def _line(trace: Trace, place: int, said: Lineage, bare: bool) -> dict[str, Any]:
+    messages, turn_of = [], said.turn_of
+    for index, message in enumerate(said.messages):
         raw = message.to_openai()
         if message.role == "assistant" and (
             index in trace.info.get(UNLEARNED, ())
-            or index < trace.prompt_messages
+            or index not in turn_of
             or any(call.malformed for call in message.tool_calls)
         ):
             raw["weight"] = 0
@@ -42,9 +47,9 @@ def chat_line(trace: Trace, *, bare: bool = False) -> dict[str, Any]:
             raw.pop("name", None)
         messages.append(raw)
     line: dict[str, Any] = {"messages": messages}
-    if trace.tools:
-        line["tools"] = trace.tools
-    return line if bare else line | {"metadata": _metadata(trace)}
+    if said.tools:
+        line["tools"] = said.tools
+    return line if bare else line | {"metadata": _metadata(trace, place, said)}
 
 
 def read_chat(raw: Any, number: int) -> Trace | None:
@@ -90,7 +95,7 @@ def _is_reward(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
-def _metadata(trace: Trace) -> dict[str, Any]:
+def _metadata(trace: Trace, place: int, said: Lineage) -> dict[str, Any]:
     about: dict[str, Any] = {
         "id": trace.id,
         "environment": trace.environment,
@@ -100,6 +105,8 @@ def _metadata(trace: Trace) -> dict[str, Any]:
     }
     if trace.error is not None:
         about["error"] = f"{trace.error.boundary}: {trace.error.message}"
-    if trace.forks:
-        about["forks"] = [f"turn {fork.turn}: {fork.reason}" for fork in trace.forks]
+    if len(trace.conversations) > 1:
+        about |= {"conversation": place, "of": len(trace.conversations), "parent": said.parent}
+    if forks := [fork for fork in trace.forks if fork.turn in said.turns]:
+        about["forks"] = [f"turn {fork.turn}: {fork.reason}" for fork in forks]
     return about

@@ -44,6 +44,15 @@ def schema() -> Any:
 
     call = pa.struct([("name", text), ("arguments", text)])
     calls = rows(id=text, type=text, function=call, malformed=text)
+    messages = rows(
+        role=text,
+        content=text,
+        reasoning_content=text,
+        tool_calls=calls,
+        tool_call_id=text,
+        name=text,
+    )
+    places = pa.list_(i64)
     columns = {
         "id": text,
         "environment": text,
@@ -54,14 +63,7 @@ def schema() -> Any:
         "answer_json": text,
         "task_info_json": text,
         "seed": i64,
-        "messages": rows(
-            role=text,
-            content=text,
-            reasoning_content=text,
-            tool_calls=calls,
-            tool_call_id=text,
-            name=text,
-        ),
+        "messages": messages,
         "prompt_messages": i64,
         "tools_json": text,
         "reward": f64,
@@ -84,7 +86,16 @@ def schema() -> Any:
             turn_index=pa.list_(i64),
             weight_version=pa.list_(i64),
         ),
-        "forks": rows(turn=i64, reason=text),
+        "forks": rows(turn=i64, reason=text, kind=text),
+        "lineages": rows(
+            messages=messages,
+            prompt_messages=i64,
+            tools_json=text,
+            branches=places,
+            turns=places,
+            answers=places,
+            parent=i64,
+        ),
         "timing": rows(phase=text, seconds=f64),
         "info_json": text,
         "origin": pa.struct([(name, i64) for name in ("step", "group", "rollout")]),
@@ -198,6 +209,7 @@ def _row(trace: Trace, model: str) -> dict[str, Any]:
             {name: getattr(branch, name) for name in branch.__slots__} for branch in trace.branches
         ],
         "forks": [asdict(fork) for fork in trace.forks],
+        "lineages": [_lineage(asdict(lineage)) for lineage in trace.lineages],
         "timing": _pairs(trace.timing, "phase", "seconds"),
         "info_json": _json(trace.info),
         "origin": trace.origin and asdict(trace.origin),
@@ -225,12 +237,24 @@ def _trace(row: dict[str, Any]) -> Trace:
             },
             "messages": [_read_message(message) for message in row["messages"]],
             "tools": json.loads(row["tools_json"]),
+            # Not in files that were exported before there were any.
+            "lineages": [_read_lineage(each) for each in row.get("lineages") or ()],
             "score": score,
             "timing": {each["phase"]: each["seconds"] for each in row["timing"]},
             "info": json.loads(row["info_json"]),
             "origin": row.get("origin"),  # not in files that were exported before it was
         }
     )
+
+
+def _lineage(raw: dict[str, Any]) -> dict[str, Any]:
+    said = [_message(message) for message in raw["messages"]]
+    return raw | {"messages": said, "tools_json": _json(raw.pop("tools"))}
+
+
+def _read_lineage(raw: dict[str, Any]) -> dict[str, Any]:
+    said = [_read_message(message) for message in raw["messages"]]
+    return raw | {"messages": said, "tools": json.loads(raw.pop("tools_json"))}
 
 
 def _message(raw: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vf.runtime.errors import ConfigError
-from vf.traces.export.openai_chat import chat_line
+from vf.traces.export.openai_chat import chat_lines
 from vf.traces.export.parquet import ENDING, ParquetTraces, Unfit
 from vf.traces.trace import Trace
 
@@ -25,7 +25,7 @@ class Exported:
 
     Attributes:
         traces: How many traces.
-        forked: How many of them have several token branches.
+        forked: How many of them have several token branches, or conversations.
         without_tokens: How many have no tokens.
         without_tools: How many have tool calls, but do not say which tools there were.
         left_out: How many were left out, by why.
@@ -80,10 +80,11 @@ def export_traces(
                     done.left_out[f"do not fit the schema ({error})"] += 1
                     continue
                 done.traces += 1
-                done.forked += len(trace.branches) > 1
+                done.forked += max(len(trace.branches), len(trace.conversations)) > 1
                 done.without_tokens += not trace.branches
-                called = any(message.tool_calls for message in trace.messages)
-                done.without_tools += called and not trace.tools
+                said = trace.conversations
+                called = any(message.tool_calls for each in said for message in each.messages)
+                done.without_tools += called and not any(each.tools for each in said)
     done.size = output.stat().st_size
     return done
 
@@ -134,9 +135,10 @@ def _chat(path: Path, *, bare: bool) -> Iterator[Append]:
     with path.open("w", encoding="utf-8") as file:
 
         def append(trace: Trace, model: str) -> None:
-            line = json.dumps(chat_line(trace, bare=bare), ensure_ascii=False)
+            found = chat_lines(trace, bare=bare)
+            lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in found]
             try:
-                file.write(line + "\n")
+                file.write("".join(lines))
             except UnicodeEncodeError as error:
                 raise Unfit(str(error)) from error
 
