@@ -21,7 +21,7 @@ from vf.inference.rendering.template_probe import HIDES_TOOLS, shows_tools
 from vf.runtime.errors import ConfigError, ModelError
 from vf.traces.export.openai_chat import UNLEARNED
 from vf.traces.messages import Message
-from vf.traces.trace import NOT_SAMPLED, Branch, Trace
+from vf.traces.trace import NOT_SAMPLED, Branch, Lineage, Trace
 
 
 class Unrenderable(Exception):
@@ -38,21 +38,27 @@ def render(renderer: Renderer, trace: Trace) -> list[Branch]:
         Unrenderable: The chat template refuses them, or does not show an answer as it is read.
         ConfigError: It does not show the tools of a trace.
     """
-    if trace.tools and not shows_tools(renderer):
+    found = trace.conversations
+    if any(said.tools for said in found) and not shows_tools(renderer):
         raise ConfigError(f"the traces have tools, but {HIDES_TOOLS}")
-    conversation = Conversation(tools=trace.tools)
     unlearned = trace.info.get(UNLEARNED, ())
-    for index, message in enumerate(trace.messages):
-        if message.role == "assistant" and index >= trace.prompt_messages:
-            _answer(renderer, conversation, trace.messages, index, learn=index not in unlearned)
-        conversation.messages.append(message)
-    return conversation.branches
+    branches = []
+    for said in found:
+        conversation = Conversation(tools=said.tools)
+        learned = set(said.answers).difference(unlearned)
+        sampled = learned.union(said.answers, _repeated(found, said))
+        for index, message in enumerate(said.messages):
+            if index in sampled:
+                _answer(renderer, conversation, said.messages, index, learn=index in learned)
+            conversation.messages.append(message)
+        branches += conversation.branches
+    return branches
 
 
 def same_tokenizer(renderer: Renderer, trace: Trace) -> bool:
     """Return whether a trace's token ids mean, to this tokenizer, what the trace says was said."""
-    answers = [m for m in trace.messages[trace.prompt_messages :] if m.role == "assistant"]
-    prompts = trace.messages[: trace.prompt_messages]
+    answers, first = trace.answers, trace.conversations[0]
+    prompts = first.messages[: first.prompt_messages]
     for number, branch in enumerate(trace.branches):
         ids = branch.token_ids
         if not ids or min(ids) < 0 or max(ids) >= len(renderer.tokenizer):
@@ -74,6 +80,16 @@ def same_tokenizer(renderer: Renderer, trace: Trace) -> bool:
                 if _dense(told) not in _dense(said):
                     return False
     return True
+
+
+def _repeated(found: Sequence[Lineage], said: Lineage) -> set[int]:
+    """Return the places of the answers that a conversation has from the one that it left."""
+    if said.parent is None:
+        return set()
+    left = found[said.parent]
+    places = {*left.answers, *_repeated(found, left)}
+    begin = min(said.answers, default=len(said.messages))
+    return {at for at in places if at < begin and said.messages[at] == left.messages[at]}
 
 
 def _answer(

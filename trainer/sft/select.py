@@ -201,7 +201,7 @@ def _flaw(trace: Trace, config: SftConfig) -> str | None:
             return "were ended by a limit (include_truncated = true keeps them)"
         if any(turn.finish_reason == "length" for turn in trace.turns):
             return "have an answer that was cut off (include_truncated = true keeps them)"
-    if all(message.role != "assistant" for message in trace.messages[trace.prompt_messages :]):
+    if not trace.answers:
         return "have no answer"
     return None
 
@@ -304,7 +304,8 @@ def _held_out(tasks: Iterable[str], share: float, seed: int) -> set[str]:
 def _fingerprint(trace: Trace) -> bytes:
     said = [
         (m.role, m.content, m.reasoning, [(call.name, call.arguments) for call in m.tool_calls])
-        for m in trace.messages
+        for each in trace.conversations
+        for m in each.messages
     ]
     return hashlib.blake2b(repr(said).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import vf
+from tests.inference.endpoint.rollout_talk import Texts, opened, say, token_model
 from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError
 from vf.traces.export.write import export_traces
@@ -85,6 +87,42 @@ def test_a_forked_trace_gives_each_of_its_branches(
     data = {**write(tmp_path / "forked.jsonl", [trace]), "held_out": 0}
     found = select(make_config(data=data), renderer)
     assert (found.kept, len(found.train)) == (1, 2)
+
+
+def talked() -> Trace:
+    """The trace of an agent with a helper, that asks its first question's follow-up twice."""
+    texts = Texts(["Tea.", "I help.", "Green.", "Black."])
+
+    async def work() -> Trace:
+        async with opened(token_model(texts)) as (_, agent, trace):
+            main: list[dict[str, str]] = [{"role": "user", "content": "What to drink?"}]
+            await say(agent, main)
+            await say(agent, [{"role": "user", "content": "Help."}])
+            main.append({"role": "user", "content": "Which?"})
+            for _ in range(2):
+                await say(agent, [*main])
+            trace.score, trace.stop_reason = Score(1.0, 1.0), StopReason.TERMINATED
+        return trace
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize("tokens", ["auto", "rendered"])
+def test_each_conversation_of_an_agent_is_a_sequence_and_each_answer_learned_once(
+    make_config: MakeConfig, renderer: Renderer, tmp_path: Path, tokens: str
+) -> None:
+    trace = talked()
+    data = {**write(tmp_path / "agent.jsonl", [trace]), "held_out": 0, "tokens": tokens}
+    found = select(make_config(data=data), renderer)
+    assert found.recorded == (tokens == "auto")
+    learned = [renderer.decode([i for i in each.labels if i != IGNORED]) for each in found.train]
+    assert [each.replace("<|im_end|>", "|") for each in learned] == (
+        ["Tea.|Green.|", "I help.|", "Black.|"]
+    )
+    first, _, again = found.train
+    prompt = list(again.labels).index(next(i for i in again.labels if i != IGNORED))
+    assert again.input_ids[:prompt] == first.input_ids[:prompt]
+    assert "Tea." in renderer.decode(list(again.input_ids[:prompt]))
 
 
 def test_what_is_left_out_is_counted_by_why(
