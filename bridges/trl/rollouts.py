@@ -100,7 +100,10 @@ def _sequence(
     if len(trace.branches) > 1:
         reason = trace.forks[0].reason if trace.forks else "the context broke"
         trace.error = trace.error or Failure.of(
-            ModelError(f"TRL cannot train on a rollout whose context was rewritten: {reason}")
+            ModelError(
+                "TRL trains on one sequence of tokens a rollout, and this one has "
+                f"{len(trace.branches)} branches: {reason}"
+            )
         )
         trace.score = None
     branch = trace.branches[0] if trace.branches else None

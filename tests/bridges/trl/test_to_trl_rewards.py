@@ -11,9 +11,20 @@ from typing import Any
 import pytest
 
 import vf
+from tests.traces.agents import delegated
+from vf.bridges.trl import rollouts
 from vf.inference.models.scripted_model import Line, as_reply
 
 pytest.importorskip("trl")
+
+
+def test_a_rollout_of_several_conversations_is_refused_with_the_reason() -> None:
+    trace = delegated()
+    prompt, completion, mask, _ = rollouts._sequence(trace, [1, 2], closer=0)
+    assert (prompt + completion, trace.score) == (trace.branches[0].token_ids, None)
+    assert sum(mask) == 5
+    assert trace.error is not None
+    assert "this one has 3 branches: the first message differs" in trace.error.message
 
 
 def as_trl(environment: vf.Environment, **settings: Any) -> dict[str, Any]:
