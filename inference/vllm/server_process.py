@@ -10,9 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vf.inference.vllm import lifeline
+from vf.runtime import lifeline
 from vf.runtime.errors import ConfigError
 
+GRACE_SECONDS = 10.0  # to end by itself, before it is killed
 TAIL_LINES = 15
 LINE_LENGTH = 300
 LOG_BYTES = 2_000_000  # of the log's end, in which a cause is looked for
@@ -40,7 +41,7 @@ class ServerProcess:
         self._log = log
         self._log_start = log.stat().st_size if log.exists() else 0
         reading, self._writing = os.pipe()
-        guard = [sys.executable, "-I", "-S", lifeline.__file__, str(reading)]
+        guard = [sys.executable, "-I", "-S", lifeline.__file__, str(reading), str(GRACE_SECONDS)]
         try:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(
@@ -71,7 +72,7 @@ class ServerProcess:
             os.close(self._writing)
             self._writing = -1
         try:
-            self._process.wait(lifeline.GRACE_SECONDS + 5)
+            self._process.wait(GRACE_SECONDS + 5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
