@@ -8,7 +8,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from vf.inference.models.scripted_model import Script
 from vf.rubrics.group import AnyRubric, check_rubric
@@ -19,11 +19,11 @@ from vf.tools.episode import Closing, Held, ListedLater, Service, ToolSet
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message, as_messages
+from vf.traces.task import Split as Split
 from vf.traces.task import Task
 from vf.traces.tools import Tool, is_tool
 from vf.traces.trace import ToolEvent
 
-Split = Literal["train", "eval"]
 Observation: TypeAlias = str | list[Message] | list[dict[str, Any]]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+Split = Literal["train", "eval"]
 
 
 @dataclass(slots=True)

@@ -17,12 +17,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast, get_args
 
-from vf.environments.environment import Split
 from vf.runtime.errors import ConfigError, did_you_mean
 from vf.runtime.rows import Placed, Row, Source, read_rows
 from vf.runtime.seeding import derive_seed
 from vf.traces.messages import as_messages
-from vf.traces.task import Task
+from vf.traces.task import Split, Task
 
 Field: TypeAlias = str | Callable[[Row], Any]  # a field's name, or a function of the row
 Sources: TypeAlias = Source | Mapping[str, Source]
@@ -38,7 +37,7 @@ def tasks_from(
     prompt: Field = "prompt",
     answer: Field | None = "answer",
     id: Field | None = None,
-    info: Sequence[str] = (),
+    info: Sequence[str] | Callable[[Row], Mapping[str, Any]] = (),
     eval_share: float = 0.1,
     keep_together: Field | None = None,
     shuffle: int | None = None,
@@ -68,9 +67,10 @@ def tasks_from(
         split: Which split.
         prompt: The field with the prompt, text or chat messages; or a function of the row.
         answer: The same for the answer, anything that JSON can hold; None for no answer.
-        id: The same for the id, a text or a whole number that no other row has. By default a
-            hash of the content; then rows with the same content are one task.
-        info: Fields that become ``Task.info``.
+        id: The same for the id, a text or a whole number that no other row has. By default, and
+            where a function returns None, a hash of the content; by default rows with the same
+            content are one task.
+        info: Fields that become ``Task.info``; or a function of the row that returns it.
         eval_share: Share of a single source that is held out as the eval split, above 0 and
             below 1.
         keep_together: What must not be in both splits, if not the prompt: say, the field with
@@ -91,7 +91,7 @@ def tasks_from(
         raise ConfigError(f"tasks_from: eval_share must be above 0 and below 1, got {eval_share}")
     if buffer < 1 or (limit is not None and limit < 1):
         raise ConfigError("tasks_from: buffer and limit must be at least 1")
-    fields = _Fields(prompt, answer, id, tuple(info), keep_together)
+    fields = _Fields(prompt, answer, id, info if callable(info) else tuple(info), keep_together)
     if isinstance(source, Mapping):
         found = _given_split(source, split, fields, streaming)
     else:
@@ -109,7 +109,7 @@ class _Fields:
     prompt: Field
     answer: Field | None
     id: Field | None
-    info: tuple[str, ...]
+    info: tuple[str, ...] | Callable[[Row], Mapping[str, Any]]
     keep_together: Field | None
 
     def task(self, where: str, row: Row) -> Task:
@@ -117,9 +117,13 @@ class _Fields:
         answer = None
         if self.answer is not None:
             answer = _plain(where, "answer", _get(where, row, self.answer, "answer"))
-        info = {name: _plain(where, name, _get(where, row, name, "info")) for name in self.info}
-        if self.id is not None:
-            return Task(_id(where, _get(where, row, self.id, "id")), prompt, answer, info)
+        if callable(self.info):
+            info = dict(_plain(where, "info", _get(where, row, self.info, "info")))
+        else:
+            info = {name: _plain(where, name, _get(where, row, name, "info")) for name in self.info}
+        named = None if self.id is None else _get(where, row, self.id, "id")
+        if named is not None:
+            return Task(_id(where, named), prompt, answer, info)
         content = json.dumps([prompt, answer, info], sort_keys=True)
         return Task(
             hashlib.blake2b(content.encode(), digest_size=8).hexdigest(), prompt, answer, info

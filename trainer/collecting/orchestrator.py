@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vf.environments.environment import Environment
-from vf.environments.runner import Activity, rollout
+from vf.environments.episode import Activity
+from vf.environments.runner import rollout
 from vf.evaluation.evaluate import Evaluation, evaluate
 from vf.inference.model import Model, Sampling
 from vf.inference.serving import Serving

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from vf.environments.runner import Activity
+from vf.environments.episode import Activity
 
 PARTS = (
     *("generate", "environment", "reward", "train"),
@@ -18,6 +18,7 @@ _PART_OF = {
     "model": "generate",
     "reset": "environment",
     "step": "environment",
+    "agent": "environment",
     "close": "environment",
     "release": "environment",
     "score": "reward",

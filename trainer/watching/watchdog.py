@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from vf.environments.runner import Activity
+from vf.environments.episode import Activity
 
 log = logging.getLogger(__name__)
 

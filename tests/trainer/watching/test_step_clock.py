@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import vf
-from vf.environments.runner import Activity
+from vf.environments.episode import Activity
 from vf.trainer.watching.step_clock import StepClock
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import vf
 from vf.environments.environment import Split
-from vf.environments.runner import Activity
+from vf.environments.episode import Activity
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.watching.watchdog import Watchdog
 

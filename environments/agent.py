@@ -1,0 +1,283 @@
+"""Agents as environments: a loop of their own, whose model is asked at an endpoint."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from vf.environments.datasets.tasks import tasks_from
+from vf.environments.environment import Environment
+from vf.inference.endpoint.address import Endpoint
+from vf.inference.models.scripted_model import Script
+from vf.rubrics.group import AnyRubric
+from vf.rubrics.rubric import Rubric, episode_return
+from vf.runtime.calling import call
+from vf.runtime.errors import ConfigError
+from vf.runtime.rows import Row, Source
+from vf.tools.episode import Service
+from vf.traces.task import Split, Task
+from vf.traces.trace import Trace
+
+AgentFunction: TypeAlias = Callable[[Task, Endpoint], str | Awaitable[str | None] | None]
+Rows: TypeAlias = Source | Iterable[Task | Row]
+Tasks: TypeAlias = Rows | Mapping[str, Rows] | Callable[[Split], Rows]
+F = TypeVar("F", bound=AgentFunction)
+
+MAX_TURNS = 100  # answers: agents take dozens of turns where a tool loop takes a few
+TIMEOUT = 600.0  # seconds of an agent's own time
+
+
+class Attempt(Protocol):
+    """An agent at work on one task."""
+
+    async def run(self) -> str | None:
+        """Work on the task, and return the result. Cancelled when time or a budget is over.
+
+        Raises:
+            Exception: The agent failed.
+        """
+        ...
+
+    async def finish(self) -> None:
+        """Look at what the agent has left, once it has ended, however that came; never asks."""
+        ...
+
+    async def close(self) -> None:
+        """Remove what the agent has left, when the rollout has been scored."""
+        ...
+
+
+class Agent(Protocol):
+    """An agent that is more than a function: the definition, which attempts are made from.
+
+    Attributes:
+        services: What all attempts share.
+        home: The module that it is written in.
+    """
+
+    services: list[Service]
+    home: str
+
+    def check(self) -> None:
+        """Look whether all that attempts will need is there.
+
+        Raises:
+            ConfigError: Something is missing; says how to fix it.
+        """
+        ...
+
+    def attempt(self, task: Task, endpoint: Endpoint, episode: AgentEnvironment) -> Attempt:
+        """Return one attempt at a task; nothing is started yet."""
+        ...
+
+    def measured(self) -> dict[str, Any]:
+        """Return what results depend on beside the settings, as JSON: the agent's code."""
+        ...
+
+
+def agent(fn: F) -> F:
+    """Mark a function as an agent: it gets a task and an endpoint, and may return a text.
+
+    Example::
+
+        @vf.agent
+        async def solve(task: vf.Task, endpoint: vf.Endpoint) -> str | None:
+            client = openai.AsyncOpenAI(base_url=endpoint.url, api_key=endpoint.key)
+            ...
+
+    Raises:
+        ConfigError: It does not take these two.
+    """
+    where = f"vf.agent: {getattr(fn, '__qualname__', fn)!s}"
+    if not callable(fn):
+        raise ConfigError(f"{where} is no function, but {type(fn).__name__}")
+    try:
+        inspect.signature(fn).bind("task", "endpoint")
+    except TypeError as error:
+        raise ConfigError(
+            f"{where} cannot be called with a task and an endpoint: {error}; write "
+            "async def solve(task: vf.Task, endpoint: vf.Endpoint) -> str | None"
+        ) from None
+    return fn
+
+
+def reported(trace: Trace) -> float:
+    """1 if a harness has reported a reward for the rollout; 0 otherwise.
+
+    Range: 0 or 1.
+
+    Formula: whether there is a step reward.
+
+    Source: for rewards that come over ``POST .../reward``, and may be forgotten there.
+
+    Known ways to game it: none; it is no reward.
+    """
+    return float(bool(trace.step_rewards))
+
+
+class AgentEnvironment(Environment):
+    """Tasks for an agent that has a loop, tools and prompts of its own.
+
+    The agent asks its model at the :class:`~vf.inference.endpoint.address.Endpoint` of the
+    rollout, with any client library. ``tools``, ``system_prompt``, ``reset`` and ``step`` have no
+    part in that.
+
+    Example::
+
+        vf.register("my-agent", vf.AgentEnvironment(solve, tasks="tasks.jsonl", rubric=rubric))
+
+    Args:
+        agent: A function of a task and an endpoint, sync (it runs in a thread) or async. What it
+            returns, a text or None, is recorded as ``trace.info["output"]``. Or an :class:`Agent`.
+        tasks: A list of tasks or rows, a file of rows, anything else that
+            :func:`~vf.environments.datasets.tasks.tasks_from` reads, or a function of the split
+            that returns tasks or rows. Rows have the fields ``prompt`` and, as far as needed,
+            ``answer``, ``id`` and ``info``.
+        rubric: How a finished trace is scored. By default the reward that was reported to
+            ``endpoint.reward_url``, 0 without one; the metric ``reported`` says how often that was.
+        max_turns: Most answers of the model in one episode.
+        max_tokens: Most tokens sampled in one episode; None for no limit.
+        timeout: Seconds that the agent gets, the model's answers not counted. If it takes longer it
+            is stopped, and scored as truncated. Scoring has as many seconds, too.
+        crash: What it means if the agent fails after it has had an answer: ``"scored"``, for the
+            model may have brought it about, or ``"failed"``. Before, it is always a failure.
+        oracle: What a model that solves a task says; see :meth:`Environment.oracle`.
+
+    Attributes:
+        info: This episode's ``Trace.info``.
+
+    Raises:
+        ConfigError: An argument cannot be used.
+    """
+
+    rubric: AnyRubric = Rubric(outcome=episode_return, metrics=[reported])
+    info: dict[str, Any]
+
+    def __init__(
+        self,
+        agent: AgentFunction | Agent,
+        *,
+        tasks: Tasks,
+        rubric: AnyRubric | None = None,
+        max_turns: int = MAX_TURNS,
+        max_tokens: int | None = None,
+        timeout: float = TIMEOUT,
+        crash: str = "scored",
+        oracle: Callable[[Task], Script | None] | None = None,
+    ) -> None:
+        if crash not in ("scored", "failed"):
+            raise ConfigError(f'crash must be "scored" or "failed", got {crash!r}')
+        self.agent = agent if hasattr(agent, "attempt") else _Function(agent)  # type: ignore[arg-type]
+        self._source = tasks
+        self._oracle = oracle
+        if rubric is not None:
+            self.rubric = rubric
+        self.max_turns = max_turns
+        self.max_tokens = max_tokens
+        self.timeout = timeout
+        self.crash = crash
+        self.info = {}
+        self.__module__ = self.agent.home  # where it is found, when it is registered there
+
+    @property
+    def services(self) -> list[Service]:
+        """What all episodes share."""
+        return self.agent.services
+
+    async def check(self) -> None:
+        """Look whether all that the agent needs is there.
+
+        Raises:
+            ConfigError: Something is missing.
+        """
+        self.agent.check()
+        for service in self.services:
+            await service.check()
+
+    def tasks(self, split: Split) -> Iterator[Task]:
+        """Return the tasks of a split.
+
+        Raises:
+            ConfigError: There are none, or a row cannot be used.
+        """
+        return listed(self._source, split)
+
+    def oracle(self, task: Task) -> Script | None:
+        """Return what a model that solves this task says, if a function for that was given."""
+        return None if self._oracle is None else self._oracle(task)
+
+    def attempt(self, task: Task, endpoint: Endpoint) -> Attempt:
+        """Return this episode's attempt; it is closed with the episode."""
+        return self.hold("agent", lambda: self.agent.attempt(task, endpoint, self))
+
+
+class _Function:
+    """A function as an agent."""
+
+    services: list[Service] = []
+
+    def __init__(self, fn: AgentFunction) -> None:
+        self.fn = agent(fn)
+        self.home = fn.__module__
+
+    def check(self) -> None:
+        """Need nothing."""
+
+    def attempt(self, task: Task, endpoint: Endpoint, episode: Environment) -> Attempt:
+        return _Call(self.fn, task, endpoint)
+
+    def measured(self) -> dict[str, Any]:
+        """Add nothing: the function's code is described as an attribute's."""
+        return {}
+
+
+class _Call:
+    """One call of a function."""
+
+    def __init__(self, fn: AgentFunction, task: Task, endpoint: Endpoint) -> None:
+        self.fn, self.task, self.endpoint = fn, task, endpoint
+
+    async def run(self) -> str | None:
+        result: str | None = await call(self.fn, self.task, self.endpoint)
+        return result
+
+    async def finish(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def listed(source: Tasks, split: Split) -> Iterator[Task]:
+    """Return the tasks of a split from whatever was given as tasks.
+
+    Raises:
+        ConfigError: There are none, or a row cannot be used.
+    """
+    rows: Any = source
+    if callable(source):
+        if inspect.signature(source).parameters:  # a function of the split
+            rows = {split: _rows(source(split))}  # type: ignore[call-arg]
+    elif isinstance(source, Mapping):
+        rows = {name: _rows(each) for name, each in source.items()}
+    else:
+        rows = _rows(source)
+    return tasks_from(
+        rows,
+        split,
+        answer=lambda row: row.get("answer"),
+        id=lambda row: row.get("id"),
+        info=lambda row: row.get("info") or {},
+    )
+
+
+def _rows(source: Any) -> Any:
+    """Return a source of rows in which there may be tasks."""
+    if isinstance(source, str | Path) or callable(source):
+        return source
+    return [
+        {"id": each.id, "prompt": each.prompt, "answer": each.answer, "info": each.info}
+        if isinstance(each, Task)
+        else each
+        for each in source
+    ]

@@ -1,0 +1,145 @@
+"""An episode of an agent: it works by itself, and asks its model at the rollout's endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from vf.environments.agent import AgentEnvironment, Attempt
+from vf.environments.episode import Episode
+from vf.runtime.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    InfrastructureError,
+    RubricError,
+)
+from vf.runtime.own_deadline import clocked
+from vf.traces.messages import writable
+from vf.traces.trace import StopReason
+
+if TYPE_CHECKING:
+    from vf.inference.endpoint.session import Session
+
+STOP_TIMEOUT = 30.0  # seconds that an agent gets to stop, after which it is left behind
+MOST_OUTPUT = 100_000  # characters of the result that are recorded: the last ones
+_MOST_ERROR = 4000  # characters of an exception with its traceback that are recorded, likewise
+
+
+async def run_agent(episode: Episode, environment: AgentEnvironment) -> StopReason:
+    """Let an agent work on the episode's task, and return why it ended.
+
+    What the model can bring about is no failure: an agent that has had an answer, and then takes
+    too long or crashes, is to be scored.
+
+    Raises:
+        InfrastructureError: The model failed; or the agent did, before it had an answer.
+        ConfigError: The agent is set up wrongly.
+    """
+    from vf.inference.endpoint.session import open_session  # loads aiohttp
+
+    trace, seconds = episode.trace, environment.timeout
+    environment.info = trace.info
+    async with AsyncExitStack() as stack:  # around the clock: the endpoint outlasts it
+        with episode.phase("agent"):
+            try:
+                async with clocked(seconds) as deadline:
+                    session = await stack.enter_async_context(
+                        open_session(
+                            episode.model,
+                            trace=trace,
+                            sampling=episode.sampling,
+                            seed=episode.seed,
+                            max_turns=environment.max_turns,
+                            max_tokens=environment.max_tokens,
+                        )
+                    )
+                    attempt = environment.attempt(episode.task, session.endpoint)
+                    reason = await _work(attempt, environment, session)
+            except TimeoutError as error:
+                if not deadline.expired():
+                    raise
+                session.check()
+                if not session.asked:
+                    raise EnvironmentFailure(
+                        f"the agent took longer than its {seconds:g} s, and has had no answer of "
+                        "the model's"
+                    ) from error
+                reason = StopReason.TRUNCATED
+        with episode.phase("score"):
+            await _finish(attempt, seconds)
+    if session.reward is not None:
+        trace.step_rewards.append(session.reward)
+    return reason
+
+
+async def _work(attempt: Attempt, environment: AgentEnvironment, session: Session) -> StopReason:
+    """Run the agent until it ends or a limit is reached; in any case it is stopped then."""
+    running = asyncio.create_task(attempt.run())
+    over = asyncio.create_task(session.over())
+    try:
+        await asyncio.wait({running, over}, return_when=asyncio.FIRST_COMPLETED)
+        session.check()
+        if not running.done():
+            return over.result()
+        output = running.result()
+    except (InfrastructureError, ConfigError):
+        raise
+    except Exception as error:
+        if environment.crash == "failed" or not session.asked:
+            raise EnvironmentFailure(
+                f"the agent failed{_unanswered(session)}: {type(error).__name__}: {error}"
+            ) from error
+        told = writable("".join(traceback.format_exception(error)))
+        environment.info.setdefault("program", {"error": told[-_MOST_ERROR:]})
+        output = None
+    finally:
+        await _stop(running, over)
+    if not session.asked:
+        raise EnvironmentFailure(f"the agent ended{_unanswered(session)}")
+    _record(environment.info, output)
+    return StopReason.MAX_SEQ_LEN if session.full else StopReason.TERMINATED
+
+
+def _unanswered(session: Session) -> str:
+    """Say that the agent never had an answer, if so; that is what most mistakes come down to."""
+    if session.asked:
+        return ""
+    refused = f" Its last request was refused: {session.refused}" if session.refused else ""
+    return (
+        " before it had an answer of the model's (it is asked at OPENAI_BASE_URL, or at "
+        f"endpoint.url){refused}"
+    )
+
+
+def _record(info: dict[str, Any], output: object) -> None:
+    if output is None:
+        return
+    if not isinstance(output, str):
+        raise EnvironmentFailure(
+            f"the agent returned {type(output).__name__}, not text; return a str or None"
+        )
+    info["output"] = writable(output[-MOST_OUTPUT:])
+
+
+async def _stop(*tasks: asyncio.Task[Any]) -> None:
+    """End the tasks; one that does not stop is left behind, and asks in vain."""
+    for task in tasks:
+        task.cancel()
+    _, late = await asyncio.wait(tasks, timeout=STOP_TIMEOUT)
+    for task in set(tasks) - late:
+        if not task.cancelled():
+            task.exception()  # it has been looked at, or does not matter any more
+
+
+async def _finish(attempt: Attempt, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds) as deadline:
+            await attempt.finish()
+    except TimeoutError as error:
+        if not deadline.expired():
+            raise
+        raise RubricError(
+            f"what looks at the agent's work took longer than {seconds:g} s"
+        ) from error
