@@ -181,6 +181,7 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
         "gym",
         "math-python",
         "openenv",
+        "program",
         "reasoning-gym",
         "repo-fix",
         "reverse-text",

@@ -1,0 +1,215 @@
+"""Where an agent's program runs: a folder of this machine, or a sandbox."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from vf.environments.agents import left_behind
+from vf.environments.agents.process import MOST_STDOUT, Output, run_process
+from vf.inference.endpoint.address import Endpoint
+from vf.runtime.errors import ConfigError, EnvironmentFailure
+from vf.runtime.workers import in_thread
+from vf.sandbox.container.source import SandboxSource
+from vf.sandbox.contract import LEFT_OUT, ExecResult, Sandbox
+
+# Of this process's variables, those that a program gets: what finds programs and reads text.
+PASSED_ON = (
+    *("PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "SYSTEMROOT"),
+)
+_FILES = ".vf"  # in a sandbox's working directory, what the program is given
+_LONGEST = 7 * 24 * 3600.0  # seconds: who waits has a clock of its own
+
+
+class Place(Protocol):
+    """Where one attempt's program runs. Every method may raise a SandboxError."""
+
+    async def open(self, endpoint: Endpoint) -> Endpoint:
+        """Make the place, with the agent's code in it; return the endpoint as seen from there."""
+        ...
+
+    async def write(self, name: str, text: str) -> str:
+        """Write a file beside the working directory's own, and return its path."""
+        ...
+
+    async def run(self, command: Sequence[str], environ: Mapping[str, str], output: Output) -> int:
+        """Run a program to its end, fill its output meanwhile, and return its exit code.
+
+        Cancelled, the program is ended with everything that it started.
+        """
+        ...
+
+    async def files(self, patterns: Sequence[str]) -> dict[str, str]:
+        """Return the files in the working directory that match, as text."""
+        ...
+
+    async def close(self) -> None:
+        """Remove it with everything in it."""
+        ...
+
+
+class LocalPlace:
+    """A temporary folder: no protection, but nobody's home and nobody's keys.
+
+    Args:
+        code: A folder that is copied and becomes the working directory; None for an empty one.
+    """
+
+    def __init__(self, code: Path | None) -> None:
+        self._code = code
+        self._root = Path()
+
+    @property
+    def _work(self) -> Path:
+        return self._root / "work"
+
+    async def open(self, endpoint: Endpoint) -> Endpoint:
+        """Make the folder."""
+        self._root = Path(tempfile.mkdtemp(prefix="vf-agent-"))
+        await in_thread(self._fill)
+        return endpoint
+
+    def _fill(self) -> None:
+        for name in ("home", "tmp", "given"):
+            (self._root / name).mkdir()
+        if self._code is None:
+            self._work.mkdir()
+        else:
+            ignored = shutil.ignore_patterns(*LEFT_OUT)
+            shutil.copytree(self._code, self._work, symlinks=True, ignore=ignored)
+
+    async def write(self, name: str, text: str) -> str:
+        """Write a file into a folder of its own."""
+        path = self._root / "given" / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    async def run(self, command: Sequence[str], environ: Mapping[str, str], output: Output) -> int:
+        """Run a child process, with a guard."""
+        own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        own["PATH"] = os.pathsep.join(
+            filter(None, [sysconfig.get_path("scripts"), own.get("PATH", os.defpath)])
+        )
+        own |= {"HOME": str(self._root / "home"), "TMPDIR": str(self._root / "tmp")}
+        return await run_process(
+            command, folder=self._work, environ=own | dict(environ), output=output
+        )
+
+    async def files(self, patterns: Sequence[str]) -> dict[str, str]:
+        """Read them."""
+
+        def read() -> dict[str, str]:
+            paths = left_behind.chosen(left_behind.listed(self._work), patterns)
+            found = {path: left_behind.read(self._work, path) for path in paths}
+            return {p: left_behind.as_text(data) for p, data in found.items() if data is not None}
+
+        files: dict[str, str] = await in_thread(read)
+        return files
+
+    async def close(self) -> None:
+        """Remove the folder, whatever the program has done to its permissions."""
+        if self._root != Path():
+            await in_thread(_remove, self._root)
+
+
+class SandboxPlace:
+    """A sandbox, in which nothing can be reached but the endpoint.
+
+    Args:
+        source: Where it comes from.
+        code: A folder that is copied into its working directory; None for none.
+        scripts: Files of this machine that are copied there, by their path inside.
+    """
+
+    def __init__(self, source: SandboxSource, code: Path | None, scripts: Mapping[str, Path]):
+        self._source, self._code, self._scripts = source, code, scripts
+        self._stack = AsyncExitStack()
+        self._sandbox: Sandbox | None = None
+        self._folder = ""  # the working directory
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox.
+
+        Raises:
+            EnvironmentFailure: It has not been opened.
+        """
+        if self._sandbox is None:
+            raise EnvironmentFailure("the sandbox of the agent's program is not open")
+        return self._sandbox
+
+    async def open(self, endpoint: Endpoint) -> Endpoint:
+        """Open it, and lead a port of its loopback to the endpoint."""
+        sandbox = self._sandbox = await self._stack.enter_async_context(self._source.open())
+        try:
+            if self._code is not None:
+                await sandbox.upload(self._code)
+            for name, path in self._scripts.items():
+                await sandbox.write_file(name, await in_thread(path.read_bytes))
+            self._folder = (await sandbox.exec(["pwd"])).stdout.strip()
+            url = urlsplit(endpoint.url)
+            port = await sandbox.forward((url.hostname or "", url.port or 80))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the agent's code cannot be put into a sandbox: {error}") from error
+        return replace(endpoint, url=url._replace(netloc=f"127.0.0.1:{port}").geturl())
+
+    async def write(self, name: str, text: str) -> str:
+        """Write a file into the working directory."""
+        path = f"{self._folder}/{_FILES}/{name}"
+        try:
+            await self.sandbox.write_file(path, text)
+        except OSError as error:
+            raise EnvironmentFailure(f"{name} cannot be written in the sandbox: {error}") from error
+        return path
+
+    async def run(self, command: Sequence[str], environ: Mapping[str, str], output: Output) -> int:
+        """Run a program in it."""
+        result = await self.sandbox.exec(
+            list(command), env=environ, timeout=_LONGEST, max_output=MOST_STDOUT
+        )
+        output.stdout.add(result.stdout.encode())
+        output.stderr.add(_said(result).encode())
+        return result.returncode
+
+    async def files(self, patterns: Sequence[str]) -> dict[str, str]:
+        """Read them; a sandbox that the program has ended holds none."""
+        finding = ["find", ".", "-type", "f", "-not", "-path", f"./{_FILES}/*", "-print0"]
+        listing = await self.sandbox.exec(finding, max_output=10_000_000)
+        paths = [path.removeprefix("./") for path in listing.stdout.split("\0")]
+        found: dict[str, str] = {}
+        for path in left_behind.chosen(paths, patterns):
+            try:
+                data = await self.sandbox.read_file(path)
+            except (OSError, ValueError):
+                continue
+            found[path] = left_behind.as_text(data)
+        return found
+
+    async def close(self) -> None:
+        """Destroy it."""
+        self._sandbox = None
+        await self._stack.aclose()
+
+
+def _said(result: ExecResult) -> str:
+    causes = {"oom_killed": "out of memory", "ended": "the sandbox has ended"}
+    told = [text for name, text in causes.items() if getattr(result, name)]
+    return "\n".join([result.stderr, *(f"[{text}]" for text in told)])
+
+
+def _remove(root: Path) -> None:
+    for place, folders, _ in os.walk(root):
+        for name in folders:
+            path = Path(place, name)
+            if not path.is_symlink():
+                path.chmod(0o700)
+    shutil.rmtree(root, ignore_errors=True)
