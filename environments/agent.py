@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from vf.environments.datasets.tasks import tasks_from
 from vf.environments.environment import Environment
@@ -22,7 +22,7 @@ from vf.traces.trace import Trace
 
 AgentFunction: TypeAlias = Callable[[Task, Endpoint], str | Awaitable[str | None] | None]
 Rows: TypeAlias = Source | Iterable[Task | Row]
-Tasks: TypeAlias = Rows | Mapping[str, Rows] | Callable[[Split], Rows]
+Tasks: TypeAlias = Rows | Mapping[Any, Rows] | Callable[[Split], Rows]
 F = TypeVar("F", bound=AgentFunction)
 
 MAX_TURNS = 100  # answers: agents take dozens of turns where a tool loop takes a few
@@ -49,6 +49,7 @@ class Attempt(Protocol):
         ...
 
 
+@runtime_checkable
 class Agent(Protocol):
     """An agent that is more than a function: the definition, which attempts are made from.
 
@@ -57,8 +58,10 @@ class Agent(Protocol):
         home: The module that it is written in.
     """
 
-    services: list[Service]
     home: str
+
+    @property
+    def services(self) -> list[Service]: ...
 
     def check(self) -> None:
         """Look whether all that attempts will need is there.
@@ -73,7 +76,7 @@ class Agent(Protocol):
         ...
 
     def measured(self) -> dict[str, Any]:
-        """Return what results depend on beside the settings, as JSON: the agent's code."""
+        """Return what results depend on: whatever stays the same as long as the agent does."""
         ...
 
 
@@ -143,6 +146,7 @@ class AgentEnvironment(Environment):
             is stopped, and scored as truncated. Scoring has as many seconds, too.
         crash: What it means if the agent fails after it has had an answer: ``"scored"``, for the
             model may have brought it about, or ``"failed"``. Before, it is always a failure.
+        model: The name under which the model is served to the agent, ``endpoint.model``.
         oracle: What a model that solves a task says; see :meth:`Environment.oracle`.
 
     Attributes:
@@ -165,11 +169,12 @@ class AgentEnvironment(Environment):
         max_tokens: int | None = None,
         timeout: float = TIMEOUT,
         crash: str = "scored",
+        model: str = "policy",
         oracle: Callable[[Task], Script | None] | None = None,
     ) -> None:
         if crash not in ("scored", "failed"):
             raise ConfigError(f'crash must be "scored" or "failed", got {crash!r}')
-        self.agent = agent if hasattr(agent, "attempt") else _Function(agent)  # type: ignore[arg-type]
+        self.agent: Agent = agent if isinstance(agent, Agent) else _Function(agent)
         self._source = tasks
         self._oracle = oracle
         if rubric is not None:
@@ -178,7 +183,7 @@ class AgentEnvironment(Environment):
         self.max_tokens = max_tokens
         self.timeout = timeout
         self.crash = crash
-        self.info = {}
+        self.model = model
         self.__module__ = self.agent.home  # where it is found, when it is registered there
 
     @property
@@ -216,11 +221,13 @@ class AgentEnvironment(Environment):
 class _Function:
     """A function as an agent."""
 
-    services: list[Service] = []
-
     def __init__(self, fn: AgentFunction) -> None:
         self.fn = agent(fn)
         self.home = fn.__module__
+
+    @property
+    def services(self) -> list[Service]:
+        return []
 
     def check(self) -> None:
         """Need nothing."""
@@ -229,8 +236,8 @@ class _Function:
         return _Call(self.fn, task, endpoint)
 
     def measured(self) -> dict[str, Any]:
-        """Add nothing: the function's code is described as an attribute's."""
-        return {}
+        """Return the function, which its source describes."""
+        return {"function": self.fn}
 
 
 class _Call:

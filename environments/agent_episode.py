@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vf.environments.agent import AgentEnvironment, Attempt
@@ -41,6 +42,11 @@ async def run_agent(episode: Episode, environment: AgentEnvironment) -> StopReas
 
     trace, seconds = episode.trace, environment.timeout
     environment.info = trace.info
+
+    def show(session: Session) -> None:
+        episode.activity.turn = len(trace.turns)
+        episode.activity.enter("model" if session.in_flight else "agent")
+
     async with AsyncExitStack() as stack:  # around the clock: the endpoint outlasts it
         with episode.phase("agent"):
             try:
@@ -53,8 +59,10 @@ async def run_agent(episode: Episode, environment: AgentEnvironment) -> StopReas
                             seed=episode.seed,
                             max_turns=environment.max_turns,
                             max_tokens=environment.max_tokens,
+                            on_change=show,
                         )
                     )
+                    session.endpoint = replace(session.endpoint, model=environment.model)
                     attempt = environment.attempt(episode.task, session.endpoint)
                     reason = await _work(attempt, environment, session)
             except TimeoutError as error:

@@ -13,7 +13,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,12 +33,14 @@ class Place:
         file: The Python file, or None.
         module: The module's name; that of a file is what follows from where it lies.
         name: The name in it; ``""`` for the only environment that is there.
+        what: What is meant, for the errors.
     """
 
     id: str
     file: Path | None
     module: str
     name: str
+    what: str = "environment"
 
     @property
     def label(self) -> str:
@@ -101,24 +103,52 @@ def load(place: Place) -> ModuleType:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and place.file is None and f"{place.module}.".startswith(f"{missing}."):
             raise ConfigError(
-                f"environment {place.id!r}: there is no module {missing!r}, and no environment of "
-                f"that name. Modules are looked for in {folder} and among what is installed. To "
-                "name a file, write its .py"
+                f"{place.what} {place.id!r}: there is no module {missing!r}"
+                f"{', and no environment of that name' * (place.what == 'environment')}. Modules "
+                f"are looked for in {folder} and among what is installed. To name a file, write "
+                "its .py"
             ) from None
         raise ConfigError(
-            f"environment {place.id!r}: importing {place.file or place.module} failed:\n"
+            f"{place.what} {place.id!r}: importing {place.file or place.module} failed:\n"
             f"{author_lines(error, place.module)}"
         ) from error
     found = getattr(module, "__file__", None)
     if place.file is not None and not (found and os.path.samefile(found, place.file)):
         raise ConfigError(
-            f"environment {place.id!r}: the name of {place.file.name} is that of another module, "
+            f"{place.what} {place.id!r}: the name of {place.file.name} is that of another module, "
             f"{found or 'built into Python'}; rename the file"
         )
     return module
 
 
-def find_in(place: Place, registered: Mapping[str, str | Factory]) -> Factory:
+def load_object(reference: str, what: str) -> Any:
+    """Return what stands in a module or a file under a name.
+
+    Args:
+        reference: ``"module:name"`` or ``"file.py:name"``; a relative path begins at the working
+            directory.
+        what: What is meant, for the errors.
+
+    Raises:
+        ConfigError: It cannot be loaded, or there is nothing of this name.
+    """
+    where, _, name = reference.partition(":")
+    place = place_of(reference) or Place(reference, None, where, name)
+    if not name or not (place.file or all(part.isidentifier() for part in where.split("."))):
+        raise ConfigError(
+            f"{what} = {reference!r} must be 'module:name' or 'file.py:name', such as "
+            "'./scoring.py:rubric'"
+        )
+    module = load(replace(place, what=what))
+    if not hasattr(module, name):
+        names = [each for each in vars(module) if not each.startswith("_")]
+        raise ConfigError(
+            f"{what} {reference!r}: there is no {name!r} in {where}.{did_you_mean(name, names)}"
+        )
+    return getattr(module, name)
+
+
+def find_in(place: Place, registered: Mapping[str, Any]) -> Factory:
     """Return the class or function at a place that makes its environment.
 
     Args:
@@ -208,7 +238,7 @@ def _leaves(offers: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _is_from(factory: str | Factory, module: ModuleType) -> bool:
+def _is_from(factory: Any, module: ModuleType) -> bool:
     home = factory.partition(":")[0] if isinstance(factory, str) else factory.__module__
     return home == module.__name__
 
@@ -217,16 +247,16 @@ def _check_file(place: Place, file: Path) -> None:
     if not file.is_file():
         files = [each.name for each in file.parent.glob("*.py")] if file.parent.is_dir() else []
         raise ConfigError(
-            f"environment {place.id!r}: there is no file {file}.{did_you_mean(file.name, files)}"
+            f"{place.what} {place.id!r}: there is no file {file}.{did_you_mean(file.name, files)}"
         )
     if "." in file.stem:
         raise ConfigError(
-            f"environment {place.id!r}: Python cannot import {file.name}, for the dot in its name; "
-            "rename the file"
+            f"{place.what} {place.id!r}: Python cannot import {file.name}, for the dot in its "
+            "name; rename the file"
         )
     if place.module in sys.stdlib_module_names or place.module == "vf":
         raise ConfigError(
-            f"environment {place.id!r}: {place.module!r} is the name of another module; rename "
+            f"{place.what} {place.id!r}: {place.module!r} is the name of another module; rename "
             f"{file.name}, say to my_{file.name}"
         )
 

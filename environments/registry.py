@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment
 from vf.environments.locate import Factory, find_in, is_environment, place_of
 from vf.runtime.errors import ConfigError, author_lines, did_you_mean
@@ -16,26 +19,27 @@ from vf.runtime.errors import ConfigError, author_lines, did_you_mean
 ENTRY_POINT_GROUP = "vf.environments"
 _TABLE = f'[project.entry-points."{ENTRY_POINT_GROUP}"]'
 
-_registered: dict[str, str | Factory] = {}
+_registered: dict[str, str | Factory | AgentEnvironment] = {}
 
 
-def register(id: str, factory: str | Factory) -> None:
+def register(id: str, factory: str | Factory | AgentEnvironment) -> None:
     """Register an environment under a name.
 
     Args:
         id: The name that :func:`make` and the TOML's ``[env] id`` use.
         factory: A class or function that returns an environment, or ``"module:name"`` of one,
-            imported when it is first made.
+            imported when it is first made; or an
+            :class:`~vf.environments.agent.AgentEnvironment`, which then takes no arguments.
 
     Raises:
-        ConfigError: The name is taken by something else, or has a colon in it, or an object is
-            registered instead of its class.
+        ConfigError: The name is taken by something else, or has a colon in it, or the object of
+            another class is registered instead of the class.
     """
     if ":" in id:
         raise ConfigError(
             f"environment {id!r}: a name has no colon; what follows one is an argument"
         )
-    if not callable(factory) and not isinstance(factory, str):
+    if not callable(factory) and not isinstance(factory, str | AgentEnvironment):
         raise ConfigError(
             f"environment {id!r}: register its class, or a function that returns one, not the "
             f"object: vf.register({id!r}, {type(factory).__name__})"
@@ -164,19 +168,25 @@ def find(id: str) -> Factory:
 def _registered_in_code(id: str, installed: Sequence[EntryPoint]) -> Factory:
     """Return what was registered, unless an installed package means something else by the name."""
     target = _registered[id]
-    factory = target if callable(target) else _load(id, target, "in vf.register")
-    name = getattr(factory, "__qualname__", repr(factory))
+    factory = _load(id, target, "in vf.register") if isinstance(target, str) else _maker(target)
+    written = target if isinstance(target, AgentEnvironment) else factory
+    name = getattr(written, "__qualname__", "")
     for point in installed:
         package, _, offered = point.value.partition(":")
         # A package may well register what its entry point names, from wherever it lies in it.
-        ours = factory.__module__.partition(".")[0] == package.partition(".")[0]
-        if not (point.value == target or (ours and offered == name)):
+        ours = written.__module__.partition(".")[0] == package.partition(".")[0]
+        if not (point.value == target or (ours and name in (offered, ""))):
             raise ConfigError(
-                f"two environments are called {id!r}: {factory.__module__}:{name}, registered in "
+                f"two environments are called {id!r}: {written.__module__}:{name}, registered in "
                 f"code, and that of the installed package {_source(point)}. Register yours under "
                 "another name, or uninstall the package"
             )
     return factory
+
+
+def _maker(found: Any) -> Any:
+    """Return what makes an environment: a function that copies one that is made already."""
+    return partial(copy.copy, found) if isinstance(found, AgentEnvironment) else found
 
 
 def _load(id: str, target: str, where: str) -> Factory:
@@ -216,7 +226,7 @@ def _load(id: str, target: str, where: str) -> Factory:
             f"{did_you_mean(name, offered)} Its environments: {', '.join(offered) or 'none'}; "
             f"correct the name {where}"
         )
-    factory = getattr(loaded, name)
+    factory = _maker(getattr(loaded, name))
     if not callable(factory):
         raise ConfigError(
             f"environment {id!r}: {target!r} is not a class or function, but "

@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.bridges.gym.from_gym import GymEnvironment as GymEnvironment
     from vf.bridges.trl.adapter import to_trl as to_trl
     from vf.bridges.verifiers.to_verifiers import to_verifiers as to_verifiers
+    from vf.environments.agent import AgentEnvironment as AgentEnvironment
+    from vf.environments.agent import agent as agent
     from vf.environments.datasets.tasks import tasks_from as tasks_from
     from vf.environments.environment import Environment as Environment
     from vf.environments.environment import Step as Step
@@ -22,6 +24,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.environments.runner import rollout as rollout
     from vf.evaluation.evaluate import evaluate as evaluate
     from vf.evaluation.validation.validate import validate as validate
+    from vf.inference.endpoint.address import Endpoint as Endpoint
     from vf.inference.model import Conversation as Conversation
     from vf.inference.model import Reply as Reply
     from vf.inference.model import Sampling as Sampling
@@ -63,12 +66,14 @@ _NAMES = {
     "vf.bridges.gym.from_gym": "GymEnvironment",
     "vf.bridges.trl.adapter": "to_trl",
     "vf.bridges.verifiers.to_verifiers": "to_verifiers",
+    "vf.environments.agent": "AgentEnvironment agent",
     "vf.environments.datasets.tasks": "tasks_from",
     "vf.environments.environment": "Environment Step",
     "vf.environments.registry": "make register",
     "vf.environments.runner": "rollout",
     "vf.evaluation.evaluate": "evaluate",
     "vf.evaluation.validation.validate": "validate",
+    "vf.inference.endpoint.address": "Endpoint",
     "vf.inference.model": "Conversation Reply Sampling",
     "vf.inference.models.chat_model": "ChatModel",
     "vf.inference.models.scripted_model": "ScriptedModel",

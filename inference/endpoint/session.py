@@ -8,7 +8,7 @@ import math
 import secrets
 import time
 import traceback
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from vf.inference.endpoint.address import Endpoint
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
 from vf.inference.endpoint.lineages import Lineages, Start
 from vf.inference.endpoint.server import serving
+from vf.inference.endpoint.stored import Stored
 from vf.inference.endpoint.under_way import UnderWay, ended
 from vf.inference.model import ContextFull, LimitReached, Model, Reply, Sampling
 from vf.inference.models.token_model import PromptTooLong, TokenModel
@@ -27,6 +28,7 @@ from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import StopReason, Trace
 
+TOO_LONG = "context_length_exceeded"
 _NOTED = 20  # distinct values of one field that the trace holds
 _CHARACTERS_PER_TOKEN = 4  # about, where there is no tokenizer
 
@@ -39,6 +41,8 @@ class Session:
         socket: The Unix socket that leads to the same server.
         asked: How many requests have been answered.
         in_flight: How many answers are being sampled.
+        refused: What the last refusal said; empty without one.
+        full: Whether the last request was refused for its length.
         reward: What a harness has reported, or None.
         stored: The conversations behind the answers so far, by :attr:`Answered.id`.
     """
@@ -52,13 +56,14 @@ class Session:
         seed: int,
         max_turns: int,
         max_tokens: int | None,
+        on_change: Callable[[Session], None],
     ) -> None:
         self.endpoint = Endpoint("", _secret("sk"), reward_key=_secret("rk"))
         self.socket = Path()
         self.asked = 0
         self.reward: float | None = None
         self._stored: dict[str, tuple[list[Message], int]] = {}
-        self.stored: Mapping[str, Sequence[Message]] = _Stored(self._stored)
+        self.stored: Mapping[str, Sequence[Message]] = Stored(self._stored)
         self._model = model
         self._trace = trace
         self._sampling = sampling
@@ -70,6 +75,9 @@ class Session:
         self._end: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
         self._begun = 0  # answers, those that failed included
         self.in_flight = 0
+        self.refused = ""
+        self.full = False
+        self._on_change = on_change
         self._closed = False
 
     async def answer(
@@ -90,10 +98,16 @@ class Session:
             Refusal: It cannot be answered; says why.
         """
         answer = self._under_way.find(key) if retry and key is not None else None
-        if answer is None:
-            self._check(asked.model)
-            answer = self._under_way.start(self._answer(asked), key)
-        return await self._under_way.wait(answer)
+        try:
+            if answer is None:
+                self._check(asked.model)
+                answer = self._under_way.start(self._answer(asked), key)
+            answered = await self._under_way.wait(answer)
+        except Refusal as refusal:
+            self.refused, self.full = str(refusal), refusal.code == TOO_LONG
+            raise
+        self.full = False
+        return answered
 
     async def count(self, asked: Asked) -> int:
         """Return how many tokens the prompt of a request has; an estimate without a tokenizer.
@@ -181,8 +195,16 @@ class Session:
     async def _answer(self, asked: Asked) -> Answered:
         self._note(asked)
         samplings = self._samplings(asked)
-        starts: list[Start] = []
         self.in_flight += asked.count
+        self._on_change(self)
+        try:
+            return await self._sampled(asked, samplings)
+        finally:
+            self.in_flight -= asked.count
+            self._on_change(self)
+
+    async def _sampled(self, asked: Asked, samplings: Sequence[Sampling]) -> Answered:
+        starts: list[Start] = []
         try:
             for _ in range(asked.count):
                 start = self._lineages.begin(asked.messages, asked.tools, self._begun)
@@ -195,8 +217,6 @@ class Session:
             for start in starts:
                 self._lineages.undo(start)
             raise
-        finally:
-            self.in_flight -= asked.count
         answered = Answered([], self.endpoint.model)
         replies = []
         for start, (reply, seconds) in zip(starts, answers, strict=True):
@@ -288,23 +308,6 @@ class Session:
                 values.append(value)
 
 
-class _Stored(Mapping[str, Sequence[Message]]):
-    """The conversations behind answers; each is the beginning of a list that may have grown."""
-
-    def __init__(self, ends: Mapping[str, tuple[list[Message], int]]) -> None:
-        self._ends = ends
-
-    def __getitem__(self, id: str) -> Sequence[Message]:
-        messages, count = self._ends[id]
-        return messages[:count]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._ends)
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-
 @asynccontextmanager
 async def open_session(
     model: Model,
@@ -314,6 +317,7 @@ async def open_session(
     seed: int,
     max_turns: int,
     max_tokens: int | None = None,
+    on_change: Callable[[Session], None] = lambda session: None,
 ) -> AsyncIterator[Session]:
     """Open the endpoint of a rollout.
 
@@ -326,6 +330,7 @@ async def open_session(
         max_turns: Most answers.
         max_tokens: Most tokens sampled in all answers, those excepted that are sampled at the same
             time as the last; None for no limit.
+        on_change: Called when answers begin and end, with ``in_flight`` as it is then.
 
     Raises:
         InfrastructureError: The model failed, whatever the agent made of that. Raised at the end
@@ -338,6 +343,7 @@ async def open_session(
         seed=seed,
         max_turns=max_turns,
         max_tokens=max_tokens,
+        on_change=on_change,
     )
     async with serving(session, trace.id) as (url, session.socket):
         session.endpoint = replace(session.endpoint, url=url)
@@ -384,7 +390,7 @@ def _secret(kind: str) -> str:
 
 
 def _too_long(message: str) -> Refusal:
-    return Refusal(message, code="context_length_exceeded", param="messages")
+    return Refusal(message, code=TOO_LONG, param="messages")
 
 
 def _over(reason: StopReason) -> Refusal:
