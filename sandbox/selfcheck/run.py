@@ -11,13 +11,21 @@ from typing import Any
 
 from vf.runtime.errors import ConfigError
 from vf.sandbox.contract import Sandbox
-from vf.sandbox.selfcheck import faults, files, lasting, place, programs, timeouts
+from vf.sandbox.selfcheck import (
+    faults,
+    files,
+    lasting,
+    place,
+    programs,
+    timeouts,
+    tunnels,
+)
 from vf.sandbox.selfcheck.check import Broken, Check, CheckResult, Skipped, checks_of
 
 PATIENCE = 120.0  # seconds
 CHECKS = [
     check
-    for module in (files, programs, place, timeouts, faults, lasting)
+    for module in (files, programs, place, timeouts, faults, lasting, tunnels)
     for check in checks_of(vars(module))
 ]
 

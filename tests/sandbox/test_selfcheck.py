@@ -15,14 +15,16 @@ import pytest
 
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.contract import ExecResult
+from vf.sandbox.container.opening import open_container
+from vf.sandbox.container.profile import Profile
+from vf.sandbox.contract import Address, ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
 from vf.sandbox.selfcheck import CheckResult, check_contract, group_names, main
 from vf.trainer.commands import sandbox as cli
 
 GROUPS = {
     *("files", "output", "stdin", "commands", "env", "cwd", "users", "timeouts"),
-    *("faults", "python", "bash", "calls", "close"),
+    *("faults", "python", "bash", "calls", "close", "tunnel"),
 }
 
 
@@ -63,8 +65,8 @@ def test_the_local_backend_keeps_the_contract() -> None:
     results = asyncio.run(run())
     assert failures(results) == {}
     assert {result.group for result in results} == GROUPS == set(group_names())
-    # Only what this user, who may be root, or a backend without users cannot have.
-    assert len([result for result in results if result.outcome == "skipped"]) <= 2
+    # Only what this user, who may be root, or a backend without users or walls cannot have.
+    assert len([result for result in results if result.outcome == "skipped"]) <= 3
 
 
 class Broken:
@@ -232,6 +234,32 @@ class IsLostByItsCode(Broken):
         return result
 
 
+class IgnoresFolderLimits(Broken):
+    async def upload(self, folder: str, to: str, **kwargs: Any) -> None:
+        await self.inner.upload(folder, to)
+
+
+class ChoosesThePort(Broken):
+    async def forward(self, address: Address, *, port: int = 0) -> int:
+        return await self.inner.forward(address)
+
+
+class EndsBothWays(Broken):
+    """Passes on the first end as the end of all."""
+
+    async def forward(self, address: Address, *, port: int = 0) -> int:
+        inner = await self.inner.forward(address, port=port)
+        assert self.inner._session is not None
+        tunnel = self.inner._session._tunnel
+        take = tunnel.take
+
+        def wrong(header: dict[str, Any], parts: list[bytes]) -> None:
+            take({"close": True, **header} if "end" in header else header, parts)
+
+        tunnel.take = wrong  # type: ignore[method-assign]
+        return inner
+
+
 BROKEN: list[tuple[Wrong, str, str]] = [
     (LosesLastByte, "files", "50 MiB come back"),
     (TranslatesLineEnds, "files", "a text comes back"),
@@ -267,6 +295,13 @@ BROKEN: list[tuple[Wrong, str, str]] = [
         "calls",
         "many run at the same time, each with its own output",
     ),
+    (
+        IgnoresFolderLimits,
+        "files",
+        "a folder is copied with modes and links, and not beyond max_bytes",
+    ),
+    (ChoosesThePort, "tunnel", "a program reaches the address, on a port that is chosen or given"),
+    (EndsBothWays, "tunnel", "either side may end first, and be sent more"),
     (LivesOnAfterClose, "close", "a second time does nothing, and then every call is SandboxError"),
 ]
 
@@ -289,6 +324,13 @@ def test_a_broken_backend_is_caught(broken: Wrong, group: str, name: str) -> Non
     assert found[name].expected
     assert found[name].came
     assert found[name].group == group
+
+
+def test_a_sandbox_with_a_network_is_caught(engine: Engine) -> None:
+    name = "the address is the only thing that can be reached"
+    profile = Profile(network="bridge")
+    results = check(lambda: open_container(profile), "tunnel", match=name)
+    assert "by UDP" in failures(results)[name].came
 
 
 def test_a_backend_that_ignores_timeouts_is_caught_and_waited_for_no_longer_than_said() -> None:
