@@ -130,7 +130,7 @@ def main() -> None:
         parser.error(f"--rollouts must be a multiple of {4 * TASKS}")
     mine, theirs = spawn.Pipe()
     calls, received = spawn.Value("q", 0), spawn.Value("q", 0)
-    server = spawn.Process(target=serve, args=(theirs, calls, received, True), daemon=True)
+    server = spawn.Process(target=serve, args=(theirs, calls, received), daemon=True)
     server.start()
     how = (f"http://127.0.0.1:{mine.recv()}/v1", args.rollouts, args.turns, args.concurrent)
     runs: dict[str, list[dict[str, float]]] = {"plain": [], "ours": []}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -12,22 +13,28 @@ MODEL = "fake"
 ANSWERS = 256  # different ones, in turn
 
 
-def serve(pipe: Connection, calls: Any, received: Any, chat: bool = False) -> None:
-    """Answer every POST with a completion, as fast as Python can.
+def serve(pipe: Connection, calls: Any, received: Any) -> None:
+    """Answer every POST with a completion, as fast as Python can; a GET with the list of models.
+
+    The path says in which form: ``/chat/completions``, ``/completions`` with token ids, or
+    ``/inference/v1/generate``.
 
     Args:
         pipe: Where to send the port that it listens on.
         calls: A shared number: how many requests came.
         received: A shared number: how many bytes their bodies had.
-        chat: Answer as /chat/completions instead of /completions; a GET gets the list of models.
     """
-    answers = itertools.cycle(chat_answers() if chat else http_answers())
+    forms = {
+        b"/chat/completions": itertools.cycle(chat_answers()),
+        b"/completions": itertools.cycle(http_answers(as_completion)),
+        b"/generate": itertools.cycle(http_answers(as_generated)),
+    }
     models = http_answer({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
 
     class Instant(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             assert isinstance(transport, asyncio.Transport)
-            self.transport, self.buffer = transport, b""
+            self.transport, self.buffer, self.path = transport, b"", b""
 
         def data_received(self, data: bytes) -> None:
             self.buffer += data
@@ -36,6 +43,7 @@ def serve(pipe: Connection, calls: Any, received: Any, chat: bool = False) -> No
                     self.buffer = self.buffer[end + 4 :]
                     self.transport.write(models)
                     continue
+                self.path = self.buffer[: self.buffer.index(b" HTTP")]
                 lowered = self.buffer[:end].lower()
                 start = lowered.index(b"content-length:") + len(b"content-length:")
                 length = int(lowered[start:].split(b"\r\n")[0])
@@ -44,7 +52,10 @@ def serve(pipe: Connection, calls: Any, received: Any, chat: bool = False) -> No
                 self.buffer = self.buffer[end + 4 + length :]
                 calls.value += 1
                 received.value += length
-                self.transport.write(next(answers))
+                path = self.path
+                self.transport.write(
+                    next(next(forms[form] for form in forms if path.endswith(form)))
+                )
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
@@ -55,7 +66,7 @@ def serve(pipe: Connection, calls: Any, received: Any, chat: bool = False) -> No
     asyncio.run(run())
 
 
-def http_answers() -> list[bytes]:
+def http_answers(form: Callable[[int, str, list[int]], dict[str, Any]]) -> list[bytes]:
     from vf.inference.model_files import resolve_model
     from vf.inference.rendering.renderer import Renderer
 
@@ -66,23 +77,45 @@ def http_answers() -> list[bytes]:
         call = f'<tool_call>{{"name": "calculate", "arguments": {arguments}}}</tool_call>'
         text = call + "<|im_end|>"
         ids = tokenizer.encode(text, add_special_tokens=False)
-        logprobs = {
-            "token_logprobs": [-0.1234567 - place / 7 for place in range(len(ids))],
-            "tokens": [f"token_id:{index}" for index in ids],
-            "top_logprobs": None,
-            "text_offset": list(range(len(ids))),
-        }
-        choice = {
-            "index": 0,
-            "text": text,
-            "token_ids": ids,
-            "finish_reason": "stop",
-            "logprobs": logprobs,
-        }
-        usage = {"prompt_tokens": 1, "completion_tokens": len(ids), "total_tokens": 1 + len(ids)}
-        answer = {"id": f"cmpl-{number}", "object": "text_completion", "created": 0}
-        answers.append(http_answer({**answer, "model": MODEL, "choices": [choice], "usage": usage}))
+        answers.append(http_answer(form(number, text, ids)))
     return answers
+
+
+def as_completion(number: int, text: str, ids: list[int]) -> dict[str, Any]:
+    logprobs = {
+        "token_logprobs": [logprob(place) for place in range(len(ids))],
+        "tokens": [f"token_id:{index}" for index in ids],
+        "top_logprobs": None,
+        "text_offset": list(range(len(ids))),
+    }
+    choice = {
+        "index": 0,
+        "text": text,
+        "token_ids": ids,
+        "finish_reason": "stop",
+        "logprobs": logprobs,
+    }
+    usage = {"prompt_tokens": 1, "completion_tokens": len(ids), "total_tokens": 1 + len(ids)}
+    answer = {"id": f"cmpl-{number}", "object": "text_completion", "created": 0}
+    return {**answer, "model": MODEL, "choices": [choice], "usage": usage}
+
+
+def as_generated(number: int, text: str, ids: list[int]) -> dict[str, Any]:
+    content = [
+        {"token": f"token_id:{index}", "logprob": logprob(place), "top_logprobs": []}
+        for place, index in enumerate(ids)
+    ]
+    choice = {
+        "index": 0,
+        "token_ids": ids,
+        "finish_reason": "stop",
+        "logprobs": {"content": content},
+    }
+    return {"request_id": f"gen-{number}", "choices": [choice]}
+
+
+def logprob(place: int) -> float:
+    return -0.1234567 - place / 7
 
 
 def chat_answers() -> list[bytes]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast, get_args
 from vf.runtime.errors import ConfigError
 
 Role = Literal["system", "user", "assistant", "tool"]
+_ROLES = get_args(Role)
 
 
 @dataclass(slots=True)
@@ -92,8 +93,8 @@ class Message:
         role = raw.get("role")
         if role == "developer":
             role = "system"
-        if role not in get_args(Role):
-            raise ConfigError(f"message role {role!r} is not one of {', '.join(get_args(Role))}")
+        if role not in _ROLES:
+            raise ConfigError(f"message role {role!r} is not one of {', '.join(_ROLES)}")
         return cls(
             role=cast(Role, role),
             content=_text(raw.get("content")),

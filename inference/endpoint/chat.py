@@ -187,14 +187,12 @@ def read_messages(raw: Sequence[Any]) -> list[Message]:
 def _read_message(raw: Any) -> Message:
     if not isinstance(raw, Mapping):
         raise ConfigError(f"a message must be an object, got {type(raw).__name__}")
-    for name in ("function_call", "audio"):
-        if raw.get(name) is not None:
-            raise ConfigError(f"{name} is not supported")
-    for name in ("name", "tool_call_id", "reasoning_content", "reasoning"):
-        if not isinstance(raw.get(name), str | None):
-            raise ConfigError(f"{name} must be text, got {type(raw[name]).__name__}")
-    if not isinstance(raw.get("tool_calls"), list | None):
-        raise ConfigError("tool_calls must be a list")
+    for name, value in raw.items():
+        kind = _KINDS.get(name)
+        if kind is not None and value is not None and not isinstance(value, kind):
+            if kind is _Nothing:
+                raise ConfigError(f"{name} is not supported")
+            raise ConfigError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
     if raw.get("role") == "tool" and raw.get("tool_call_id") is None:
         raise ConfigError("a tool message needs a tool_call_id")
     content = raw.get("content")
@@ -203,6 +201,21 @@ def _read_message(raw: Any) -> Message:
     elif content is None and isinstance(raw.get("refusal"), str):
         raw = {**raw, "content": raw["refusal"]}
     return Message.from_openai(raw)
+
+
+class _Nothing:
+    """The type of fields that cannot be set."""
+
+
+_KINDS: dict[str, type] = {
+    "audio": _Nothing,
+    "function_call": _Nothing,
+    "name": str,
+    "reasoning": str,
+    "reasoning_content": str,
+    "tool_call_id": str,
+    "tool_calls": list,
+}
 
 
 def _part(part: Any) -> Any:
