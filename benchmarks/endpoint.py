@@ -292,13 +292,16 @@ CONTENDERS: dict[str, Contender] = {
 def measure(pipe: Connection, name: str, engine: str, count: int, turns: int) -> None:
     """Run a contender in this process; send what its calls took."""
 
+    from vf.runtime.garbage import fewer_collections
+
     async def run() -> None:
         crowd = Agents()
         async with CONTENDERS[name](engine, crowd, 4, 4) as play:
             await play()
         async with CONTENDERS[name](engine, crowd, count, turns) as play:
             before, started = cpu_seconds(), time.perf_counter()
-            await play()
+            with fewer_collections():  # as `vf.evaluate` does
+                await play()
             seconds, cpu = time.perf_counter() - started, cpu_seconds() - before
         crowd.stop()
         calls = count * turns

@@ -185,17 +185,23 @@ def read_messages(raw: Sequence[Any]) -> list[Message]:
 
 
 def _read_message(raw: Any) -> Message:
-    if not isinstance(raw, Mapping):
+    if not isinstance(raw, dict):
         raise ConfigError(f"a message must be an object, got {type(raw).__name__}")
+    role, content = raw.get("role"), raw.get("content")
+    if isinstance(content, str):  # long conversations come again and again: spare the usual ones
+        answered = raw.get("tool_call_id")
+        if role == "tool" and isinstance(answered, str) and len(raw) == 3:
+            return Message("tool", content, tool_call_id=answered)
+        if role == "user" and len(raw) == 2:
+            return Message("user", content)
     for name, value in raw.items():
         kind = _KINDS.get(name)
         if kind is not None and value is not None and not isinstance(value, kind):
             if kind is _Nothing:
                 raise ConfigError(f"{name} is not supported")
             raise ConfigError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
-    if raw.get("role") == "tool" and raw.get("tool_call_id") is None:
+    if role == "tool" and raw.get("tool_call_id") is None:
         raise ConfigError("a tool message needs a tool_call_id")
-    content = raw.get("content")
     if isinstance(content, list):
         raw = {**raw, "content": [_part(part) for part in content]}
     elif content is None and isinstance(raw.get("refusal"), str):
