@@ -51,9 +51,9 @@ class _Request(BaseModel):
 
     model: str
     max_tokens: int = Field(ge=1)
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    system: str | list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: list[Any] = Field(min_length=1)
+    system: str | list[Any] | None = None
+    tools: list[Any] | None = None
     tool_choice: dict[str, Any] | None = None
     stop_sequences: list[_Stop] | None = Field(None, max_length=MOST_STOPS)
     temperature: float | None = Field(None, ge=0, le=1)

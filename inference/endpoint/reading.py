@@ -35,12 +35,17 @@ def parse(kind: type[BodyT], body: Mapping[str, Any]) -> BodyT:
     try:
         return kind.model_validate(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        # Pydantic adds the types of a union to the place.
-        place = [str(part) for part in first["loc"] if "[" not in str(part)]
-        name = ".".join(part for part in place if part not in ("str", "dict", "list"))
-        code = _CODES.get(first["type"], "invalid_value")
-        raise Refusal(f"{name}: {first['msg']}", code=code, param=name) from None
+        problems = error.errors(include_url=False, include_context=False)
+        name = _place(problems[0]["loc"])
+        # A field that may have one of several types has a problem with each of them.
+        texts = [problem["msg"] for problem in problems if _place(problem["loc"]) == name]
+        code = _CODES.get(problems[0]["type"], "invalid_value")
+        raise Refusal(f"{name}: {', or: '.join(texts)}", code=code, param=name) from None
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    """Return a field's name, without the types of a union that pydantic adds."""
+    return ".".join(str(part) for part in loc if part != "str" and "[" not in str(part))
 
 
 def entries(raw: Any, where: str) -> list[tuple[str, dict[str, Any]]]:

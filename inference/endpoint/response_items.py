@@ -55,9 +55,7 @@ def stored_messages(response: str, stored: Mapping[str, Sequence[Message]]) -> l
     return messages
 
 
-def messages_of(
-    items: Sequence[Mapping[str, Any]], stored: Mapping[str, Sequence[Message]]
-) -> list[Message]:
+def messages_of(items: Sequence[Any], stored: Mapping[str, Sequence[Message]]) -> list[Message]:
     """Return the messages that items are.
 
     Raises:

@@ -6,7 +6,7 @@ A ``namespace`` is a group of functions. A ``custom`` tool takes plain text, her
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vf.inference.endpoint.dialect import Refusal
@@ -16,20 +16,20 @@ from vf.traces.messages import ToolCall, writable
 _INPUT = "input"  # the one argument of a custom tool
 
 
-def tools_of(raw: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+def tools_of(raw: list[Any] | None) -> list[dict[str, Any]]:
     """Return the tools on offer in OpenAI's chat format.
 
     Raises:
         Refusal: One is no function of the agent's own, or is ill-formed.
     """
-    return [_function(where, tool, space) for where, tool, space in _each(raw or ())]
+    return [_function(where, tool, space) for where, tool, space in _each(raw or [])]
 
 
-def call_item(call: ToolCall, tools: Iterable[Mapping[str, Any]] | None) -> dict[str, Any]:
+def call_item(call: ToolCall, tools: list[Any] | None) -> dict[str, Any]:
     """Return a call as the item that its tool's kind asks for, without id and status."""
     found: dict[str, Any] = {"call_id": call.id}
-    for _, tool, space in _each(tools or ()):
-        if _name(tool.get("name"), space) != call.name:
+    for _, tool, space in _each(tools or []):
+        if _name(tool["name"], space) != call.name:
             continue
         found |= {"name": tool["name"]} | ({"namespace": space} if space else {})
         if tool["type"] == "custom" and (text := _custom_input(call.arguments)) is not None:
@@ -48,8 +48,7 @@ def call_of(item: Mapping[str, Any], where: str) -> ToolCall:
         arguments = json.dumps({_INPUT: string(item, "input", where)}, ensure_ascii=False)
     else:
         arguments = string(item, "arguments", where)
-    name = _name(string(item, "name", where), item.get("namespace"))
-    return ToolCall(string(item, "call_id", where), name, arguments)
+    return ToolCall(string(item, "call_id", where), _full_name(item, where), arguments)
 
 
 def tool_choice_of(raw: str | Mapping[str, Any]) -> Any:
@@ -61,8 +60,7 @@ def tool_choice_of(raw: str | Mapping[str, Any]) -> Any:
     if raw in ("auto", "none", "required"):
         return raw
     if isinstance(raw, dict) and raw.get("type") in ("function", "custom"):
-        name = _name(string(raw, "name", "tool_choice"), raw.get("namespace"))
-        return {"type": "function", "function": {"name": name}}
+        return {"type": "function", "function": {"name": _full_name(raw, "tool_choice")}}
     raise Refusal(
         f"tool_choice must be auto, none, required or one function, got {raw!r}; to allow some "
         "tools only, offer only those",
@@ -71,10 +69,10 @@ def tool_choice_of(raw: str | Mapping[str, Any]) -> Any:
 
 
 def _each(
-    tools: Iterable[Mapping[str, Any]], where: str = "tools", space: str | None = None
+    tools: Any, where: str = "tools", space: str | None = None
 ) -> Iterator[tuple[str, Mapping[str, Any], str | None]]:
     """Yield each tool with its place and namespace."""
-    for place, tool in entries(list(tools), where):
+    for place, tool in entries(tools, where):
         if tool.get("type") == "namespace" and space is None:
             name = string(tool, "name", place)
             yield from _each(tool.get("tools") or [], f"{place}.tools", name)
@@ -104,8 +102,13 @@ def _function(where: str, tool: Mapping[str, Any], space: str | None) -> dict[st
     return function_tool({**tool, "parameters": schema}, where, "parameters", name=name)
 
 
-def _name(name: Any, space: Any) -> str:
-    return f"{space}__{name}" if space else str(name)
+def _full_name(raw: Mapping[str, Any], where: str) -> str:
+    space = string(raw, "namespace", where) if raw.get("namespace") is not None else None
+    return _name(string(raw, "name", where), space)
+
+
+def _name(name: str, space: str | None) -> str:
+    return f"{space}__{name}" if space else name
 
 
 def _custom_input(arguments: str) -> str | None:

@@ -32,23 +32,40 @@ from vf.inference.endpoint.response_tools import tool_choice_of, tools_of
 from vf.traces.messages import Message
 
 
+class _Text(BaseModel):
+    model_config = EXACT
+
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+class _Reasoning(BaseModel):
+    model_config = EXACT
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+    context: str | None = None
+    mode: str | None = None
+
+
 class _Request(BaseModel):
     """The fields that are read, and after them those that change nothing here."""
 
     model_config = EXACT
 
     model: str
-    input: str | list[dict[str, Any]] = Field(min_length=1)
+    input: str | list[Any] = Field(min_length=1)
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    text: dict[str, Any] | None = None
-    reasoning: dict[str, Any] | None = None
+    text: _Text | None = None
+    reasoning: _Reasoning | None = None
     include: list[str] | None = None
     metadata: dict[str, Any] | None = None
     stream: bool | None = None
@@ -103,8 +120,8 @@ class Responses:
             "tool_choice": request.tool_choice and tool_choice_of(request.tool_choice),
             "parallel_tool_calls": request.parallel_tool_calls,
             "response_format": _response_format(request.text),
-            "reasoning_effort": (request.reasoning or {}).get("effort"),
-            "verbosity": (request.text or {}).get("verbosity"),
+            "reasoning_effort": request.reasoning and request.reasoning.effort,
+            "verbosity": request.text and request.text.verbosity,
         }
         return Asked(
             messages=_with_one_system(request.instructions, settled(messages)),
@@ -191,17 +208,14 @@ def _with_one_system(instructions: str | None, messages: list[Message]) -> list[
     return system + messages[leading:]
 
 
-def _response_format(text: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _response_format(text: _Text | None) -> dict[str, Any] | None:
     """Return ``text.format`` as Chat Completions has it."""
-    form = (text or {}).get("format")
-    if form is None:
+    if text is None or text.format is None:
         return None
     where = "text.format"
-    if not isinstance(form, dict):
-        raise Refusal(f"{where} must be an object", param=where)
-    kind = string(form, "type", where)
+    kind = string(text.format, "type", where)
     if kind == "json_schema":
-        schema = {name: value for name, value in form.items() if name != "type"}
+        schema = {name: value for name, value in text.format.items() if name != "type"}
         return {"type": kind, "json_schema": schema}
     if kind not in ("text", "json_object"):
         raise Refusal(

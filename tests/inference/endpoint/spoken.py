@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -30,6 +31,59 @@ def answers(draw: st.DrawFn) -> Message:
     calls = [ToolCall(f"call_{i}", draw(_TEXT), text) for i, text in enumerate(written)]
     reasoning = draw(st.none() | _TEXT)
     return Message("assistant", draw(_TEXT), reasoning=reasoning, tool_calls=calls)
+
+
+def spoilt(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a request with something else in each of its places."""
+    others: list[Any] = [
+        None,
+        3,
+        0.5,
+        True,
+        "",
+        "x",
+        [],
+        [3],
+        [[]],
+        {},
+        {"type": []},
+        {"type": "x"},
+    ]
+    for place in range(len(list(_places(body)))):
+        for other in others:
+            found = copy.deepcopy(body)
+            holder, key = list(_places(found))[place]
+            holder[key] = other
+            yield found
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from _places(inner)
+
+
+def survives(dialect: Dialect, body: dict[str, Any]) -> None:
+    """Make sure that a request is answered, or refused."""
+    try:
+        asked = dialect.read(body, {})
+    except Refusal as error:
+        refusal = error
+    else:
+        _is_answered(dialect, asked)
+        return
+    assert refusal.param
+
+
+def _is_answered(dialect: Dialect, asked: Asked) -> None:
+    calls = [ToolCall("c1", tool["function"]["name"], "{}") for tool in asked.tools]
+    reply = Reply(Message("assistant", "Yes.", reasoning="Hm.", tool_calls=calls))
+    answered = Answered([reply], "policy")
+    assert json.dumps(dialect.answer(asked, answered))
+    assert b"".join(dialect.events(asked, answered))
+    assert all(isinstance(message.content, str) for message in asked.messages)
+    assert all(isinstance(call.name, str) for m in asked.messages for call in m.tool_calls)
 
 
 def same(one: Message, other: Message, *, reasoning: bool = True) -> bool:

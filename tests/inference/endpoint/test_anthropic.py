@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.inference.endpoint.spoken import Spoken, answers, same
+from tests.inference.endpoint.spoken import Spoken, answers, same, spoilt, survives
 from vf.inference.endpoint.anthropic import UNREADABLE, Anthropic
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
 from vf.inference.model import Reply
@@ -181,6 +181,34 @@ def test_a_stream_has_its_events_in_order() -> None:
     ]
     assert events[0]["message"]["usage"]["input_tokens"] == 7
     assert events[-2]["usage"]["output_tokens"] == 3
+
+
+FULL: dict[str, Any] = {
+    **ASK,
+    "system": [{"type": "text", "text": "Be brief."}],
+    "messages": [
+        user([{"type": "text", "text": "go"}]),
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "s"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "it"}},
+            ],
+        },
+        user([{"type": "tool_result", "tool_use_id": "c1", "content": "seen", "is_error": True}]),
+    ],
+    "tools": [LOOK],
+    "tool_choice": {"type": "tool", "name": "look", "disable_parallel_tool_use": True},
+    "stop_sequences": ["#"],
+    "thinking": THINK,
+    "output_config": {"format": {"type": "json_schema", "schema": {}}},
+}
+
+
+def test_whatever_is_sent_is_answered_or_refused() -> None:
+    for body in spoilt(FULL):
+        survives(Anthropic(), body)
 
 
 @pytest.mark.parametrize(

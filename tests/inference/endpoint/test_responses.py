@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.inference.endpoint.spoken import Spoken, answers, same
+from tests.inference.endpoint.spoken import Spoken, answers, same, spoilt, survives
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
 from vf.inference.endpoint.responses import Responses
 from vf.inference.model import Reply
@@ -31,7 +31,7 @@ def read(**body: Any) -> Asked:
     return Responses().read({"model": "policy", "input": "hi", **body}, {})
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
     message=answers(),
     include=st.booleans(),
@@ -250,6 +250,39 @@ def test_an_answer_cut_short_is_incomplete() -> None:
     assert last.type == "response.incomplete"
 
 
+FULL: dict[str, Any] = {
+    "model": "policy",
+    "instructions": "Be brief.",
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "go"}]},
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [{"type": "summary_text", "text": "Hm."}],
+            "encrypted_content": "SG0u",
+        },
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "c2", "name": "edit", "input": "x"},
+        {"type": "function_call_output", "call_id": "c1", "output": "seen"},
+    ],
+    "tools": [
+        LOOK,
+        {"type": "custom", "name": "edit", "format": {"type": "grammar", "definition": "x"}},
+        {"type": "namespace", "name": "agents", "tools": [LOOK]},
+    ],
+    "tool_choice": {"type": "function", "name": "look"},
+    "text": {"format": {"type": "json_schema", "name": "it", "schema": {}}, "verbosity": "low"},
+    "reasoning": {"effort": "low", "summary": "auto"},
+    "include": ["reasoning.encrypted_content"],
+}
+
+
+def test_whatever_is_sent_is_answered_or_refused() -> None:
+    for body in spoilt(FULL):
+        survives(Responses(), body)
+
+
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [
@@ -257,7 +290,9 @@ def test_an_answer_cut_short_is_incomplete() -> None:
         ({"temperature": "hot"}, "temperature", "invalid_value"),
         ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
         ({"input": 3}, "input", "invalid_value"),
+        ({"reasoning": {"effort": 3}}, "reasoning.effort", "invalid_value"),
         ({"input": []}, "input", "invalid_value"),
+        ({"input": ["hi"]}, "input[0]", None),
         ({"input": [{"type": "mcp_call"}]}, "input[0]", None),
         ({"input": [{"role": "robot", "content": ""}]}, "input[0].role", None),
         ({"input": [{"role": "user"}]}, "input[0].content", None),
