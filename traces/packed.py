@@ -100,7 +100,7 @@ def unpack_lineages(lineages: Any) -> Any:
     """Return what :func:`pack_lineages` returned with everything in its place again.
 
     Raises:
-        ValueError: Something refers to what was not written before it.
+        ValueError: Something refers to what is not there.
     """
     if not isinstance(lineages, list):
         return lineages
@@ -121,8 +121,20 @@ def unpack_lineages(lineages: Any) -> Any:
             if not 0 <= tools < len(out):
                 raise ValueError(f"tools: there is no conversation {tools} before")
             tools = out[tools]["tools"]
+        _check_places(lineage, len(messages), len(lineages))
         out.append({**lineage, "messages": messages, "tools": tools})
     return out
+
+
+def _check_places(lineage: Mapping[str, Any], messages: int, lineages: int) -> None:
+    answers, turns = lineage.get("answers", []), lineage.get("turns", [])
+    parent = lineage.get("parent")
+    if not isinstance(answers, list) or not isinstance(turns, list) or len(answers) != len(turns):
+        raise ValueError("answers: not one for each of its turns")
+    if not all(isinstance(place, int) and 0 <= place < messages for place in answers):
+        raise ValueError("answers: not the places of messages")
+    if parent is not None and not (isinstance(parent, int) and 0 <= parent < lineages):
+        raise ValueError("parent: not the place of a conversation")
 
 
 def _run_of(said: list[Any], run: list[Any]) -> list[Any]:

@@ -38,9 +38,15 @@ SAID = st.lists(MESSAGES, min_size=1, max_size=3).flatmap(
     lambda few: st.lists(st.sampled_from(few), max_size=5)  # so that some are said again
 )
 OFFERED = st.lists(st.dictionaries(TEXT, ANY_JSON, max_size=1), max_size=1)
-LINEAGES = st.builds(
-    Lineage, SAID, INTS, OFFERED, st.lists(INTS), st.lists(INTS), st.lists(INTS), st.none() | INTS
-)
+
+
+@st.composite
+def lineages(draw: st.DrawFn) -> Lineage:
+    said, turns = draw(SAID), draw(st.lists(INTS, max_size=3))
+    answers = [len(said) - 1] * len(turns) if said else []
+    parent = draw(st.sampled_from([None, 0]))
+    tools, branches = draw(OFFERED), draw(st.lists(INTS))
+    return Lineage(said, draw(INTS), tools, branches, turns[: len(answers)], answers, parent)
 
 
 @st.composite
@@ -68,7 +74,7 @@ TRACES = st.builds(
     messages=st.lists(MESSAGES, max_size=3),
     branches=st.lists(branches(), max_size=2),
     forks=st.lists(st.builds(Fork, INTS, TEXT, st.sampled_from(get_args(ForkKind))), max_size=1),
-    lineages=st.lists(LINEAGES, max_size=3),
+    lineages=st.lists(lineages(), max_size=3),
     turns=st.lists(
         st.builds(Turn, INTS, INTS, st.sampled_from(["stop", "length"]), REAL), max_size=2
     ),
@@ -144,6 +150,11 @@ def test_what_conversations_share_is_written_once() -> None:
         {"messages": [[0]]},
         {"tools": 0},
         {"tools": -1},
+        {"turns": [0]},
+        {"turns": [0], "answers": [0]},
+        {"turns": [0], "answers": ["0"], "messages": [{"role": "assistant"}]},
+        {"parent": 1},
+        {"turns": 3, "answers": 3},
     ],
 )
 def test_a_conversation_that_refers_to_nothing_makes_a_line_that_is_no_trace(

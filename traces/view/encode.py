@@ -23,7 +23,8 @@ _EXACT = 2**53  # JavaScript counts exactly up to here
 
 def row_of(trace: Trace) -> dict[str, Any]:
     """Return what the table shows of a trace, sorts by and searches in."""
-    asked = next((m.content for m in trace.messages if m.role == "user"), "")
+    first = trace.conversations[0].messages
+    asked = next((m.content for m in first if m.role == "user"), "")
     failed = sum(event.kind != "ok" for event in trace.tool_events)
     row = {
         "id": trace.id[:PREVIEW],
@@ -40,6 +41,7 @@ def row_of(trace: Trace) -> dict[str, Any]:
         "calls": len(trace.tool_events),
         "failed": failed,
         "forks": len(trace.forks),
+        "conversations": len(trace.conversations),
         "seconds": trace.timing.get("total"),
         "step": None if trace.origin is None else trace.origin.step,
         "prompt": asked[:PREVIEW],

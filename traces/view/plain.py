@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -11,7 +12,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from vf.traces.messages import Message
-from vf.traces.trace import Trace
+from vf.traces.trace import Lineage, Trace
 
 _STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
 _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
@@ -25,10 +26,45 @@ def print_trace(console: Console, trace: Trace) -> None:
         (visible(trace.task.id or "(no id)"), "bold"), f"  reward {reward}  {stop}"
     )
     console.print(Rule(head, align="left", style="dim"))
+    shown: set[str] = set()
+    for place, said in enumerate(trace.conversations):
+        if len(trace.conversations) > 1:
+            console.print(Text(_begins(trace, place, said), style="bold"))
+        _print_conversation(console, trace, said, shown)
+        shown.update(map(repr, said.messages))
+    for text in _left(trace.info):
+        console.print(text)
+    if trace.error is not None:
+        failure = f"{trace.error.boundary} failed: {trace.error.type}: {trace.error.message}"
+        console.print(Text(visible(failure), style="red"))
+    if trace.score is not None:
+        console.print(Text("  ".join(_components(trace)), style="dim"))
+    console.print()
+
+
+def _begins(trace: Trace, place: int, said: Lineage) -> str:
+    """Return which conversation it is, and why it began."""
+    parts = [f"conversation {place + 1} of {len(trace.conversations)}"]
+    parts += [
+        f"{fork.kind}: {visible(fork.reason)}"
+        for fork in trace.forks
+        if fork.turn in said.turns[:1]
+    ]
+    return ", ".join(parts)
+
+
+def _print_conversation(console: Console, trace: Trace, said: Lineage, shown: set[str]) -> None:
+    """Print the messages of a conversation; those of its prompt that were ``shown`` are counted."""
     events = {(event.turn, event.call_id): event for event in trace.tool_events}
-    turn = -1
-    for index, message in enumerate(trace.messages):
-        turn += message.role == "assistant" and index >= trace.prompt_messages
+    turn_of, again = said.turn_of, 0
+    for index, message in enumerate(said.messages):
+        if index < said.prompt_messages and repr(message) in shown:
+            again += 1
+            continue
+        if again:
+            console.print(Text(f"({again} message{'s' * (again > 1)} as before)", style="dim"))
+            again = 0
+        turn = turn_of.get(index, -1)
         console.print(Text(message.role, style=f"bold {_STYLES[message.role]}"))
         for text in _texts(message):
             console.print(Padding(text, (0, 0, 0, 2)))
@@ -36,15 +72,11 @@ def print_trace(console: Console, trace: Trace) -> None:
             event = events.get((turn, call.id))
             if event is not None:
                 how = "green" if event.kind == "ok" else "red"
-                said = Text(f"{event.kind}, {event.seconds:.3f} s {visible(event.detail)}".strip())
-                said.stylize(how)
-                console.print(Padding(said, (0, 0, 0, 4)))
-    if trace.error is not None:
-        failure = f"{trace.error.boundary} failed: {trace.error.type}: {trace.error.message}"
-        console.print(Text(visible(failure), style="red"))
-    if trace.score is not None:
-        console.print(Text("  ".join(_components(trace)), style="dim"))
-    console.print()
+                became = Text(
+                    f"{event.kind}, {event.seconds:.3f} s {visible(event.detail)}".strip()
+                )
+                became.stylize(how)
+                console.print(Padding(became, (0, 0, 0, 4)))
 
 
 def visible(text: str) -> str:
@@ -55,6 +87,21 @@ def visible(text: str) -> str:
         else char
         for char in text
     )
+
+
+def _left(info: Mapping[str, Any]) -> Iterator[Text | Padding]:
+    """Yield what an agent returned or printed, how its program ended, and the files it left."""
+    ended = info.get("program")
+    parts = {"output": info.get("output")}
+    if isinstance(ended, dict):
+        parts |= {f"program: {name}": value for name, value in ended.items()}
+    if isinstance(files := info.get("files"), dict):
+        parts |= {f"file {path}": content for path, content in files.items()}
+    for name, value in parts.items():
+        if value is None or value == "":
+            continue
+        yield Text(visible(name), style="bold")
+        yield Padding(Text(visible(value if isinstance(value, str) else str(value))), (0, 0, 0, 2))
 
 
 def _texts(message: Message) -> Iterator[Text]:

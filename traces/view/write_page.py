@@ -19,7 +19,17 @@ from vf.traces.view.sources import Source, Unreadable, read
 
 MARK = b"<!doctype html><!-- vf-view -->"
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("data", "text", "table", "conversation", "tokens", "panels", "detail", "app")
+SCRIPTS = (
+    "data",
+    "text",
+    "table",
+    "conversations",
+    "conversation",
+    "tokens",
+    "panels",
+    "detail",
+    "app",
+)
 
 TokenTexts = Callable[[Sequence[int]], list[str]]
 

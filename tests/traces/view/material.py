@@ -5,7 +5,17 @@ from __future__ import annotations
 import random
 
 import vf
-from vf.traces.trace import Branch, Failure, Fork, Origin, Score, StopReason, ToolEvent, Turn
+from vf.traces.trace import (
+    Branch,
+    Failure,
+    Fork,
+    Lineage,
+    Origin,
+    Score,
+    StopReason,
+    ToolEvent,
+    Turn,
+)
 
 ATTACK = (
     '</script><script>window.pwned=1</script><img src=x onerror="window.pwned=2">'
@@ -105,5 +115,12 @@ def hostile() -> vf.Trace:
     trace.timing = {ATTACK: 1.0, "total": 1.0}
     trace.stop_reason = StopReason.ERROR
     trace.error = Failure(ATTACK, ATTACK, ATTACK, ATTACK)
-    trace.info = {"eval": {"model": ATTACK}}
+    trace.info = {
+        "eval": {"model": ATTACK},
+        "output": ATTACK,
+        "program": {"exit_code": ATTACK, ATTACK: ATTACK, "stderr": [ATTACK]},
+        "files": {ATTACK: ATTACK, "number": 3},
+    }
+    said = trace.conversations[0]
+    trace.lineages = [said, Lineage(said.messages, 2, branches=[9], parent=1)]
     return trace

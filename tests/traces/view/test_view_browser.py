@@ -12,6 +12,7 @@ import pytest
 from chromium import Tab, chromium, find_chromium
 
 import vf
+from tests.traces.agents import delegated
 from tests.traces.view.material import ATTACK, hostile, research
 from vf.traces.view.sources import find_sources
 from vf.traces.view.write_page import write_page
@@ -295,6 +296,57 @@ def test_the_keyboard_alone_is_enough(tmp_path: Path) -> None:
         assert await tab.evaluate("document.getElementById('help').open")
 
     look(page_of(tmp_path, *(research(i) for i in range(5))), check)
+
+
+def test_an_agents_conversations_with_their_reasons_tokens_and_what_it_left(
+    tmp_path: Path,
+) -> None:
+    trace = delegated()
+
+    async def pick(tab: Tab, place: int) -> None:
+        await tab.evaluate(f"document.querySelectorAll('.conversations button')[{place}].click()")
+        await tab.until(f"location.hash.includes('part={place + 1}')")
+        chosen = "[...document.querySelectorAll('.conversations button')]"
+        await tab.until(f"{chosen}.findIndex(e => e.ariaPressed === 'true') === {place}")
+
+    async def check(tab: Tab) -> None:
+        main, helper, again = (await tab.evaluate(text(".conversations li"))).split("|")
+        assert main == "1  You lead. 2 answers, 5 sampled tokens"
+        assert helper.startswith("2 conversation You help. 2 answers, 24 sampled tokens")
+        assert "the first message differs" in helper
+        assert again.startswith("3 parallel Answer: B 1 answer, 2 sampled tokens")
+        depths = "[...document.querySelectorAll('.conversations li')].map("
+        depths += "e => getComputedStyle(e).paddingLeft)"
+        assert await tab.evaluate(depths) == ["0px", "0px", "22px"]
+        # The one that was answered last is shown first, what it repeats folded.
+        assert await tab.evaluate(text(".message")) == "assistantAnswer: B"
+        assert await tab.evaluate(text(".repeated summary")) == "4 messages as in conversation 1"
+        await tab.evaluate("document.querySelector('.repeated').open = true")
+        await tab.until(f"{count('.repeated .message')} === 3")
+        await pick(tab, 1)
+        said = await tab.evaluate(text(".message"))
+        assert "You help." in said
+        assert "[noted]" in said
+        turns = await tab.evaluate(text(".rule:not(.fork)"))
+        assert [each.split(" ")[1] for each in turns.split("|")] == ["2", "3"]
+        assert "callsearchok" in await tab.evaluate(text(".call"))
+        left = await tab.evaluate(text(".program"))
+        for part in ("OutputAnswer: B", "exit code 0", "stderra warning", "File notes.md# Notes"):
+            assert part in left
+        await show(tab, "2")
+        await tab.until(f"{count('.token[data-i]')} === {len(trace.branches[1])}")
+        await pick(tab, 2)
+        await tab.until(f"{count('.token[data-i]')} === {len(trace.branches[2])}")
+        copied = "[...document.querySelectorAll('.token[data-i]')]"
+        copied += ".filter(e => e.classList.contains('copied')).map(e => +e.dataset.i)"
+        assert await tab.evaluate(copied) == [5, 6, 7]
+        heads = await tab.evaluate(text(".flow h4"))
+        assert "copied from branch 1 · 3 tokens" in heads
+        assert "⋔ forked from branch 1: asked again after 4 messages" in heads
+        await show(tab, "5")
+        assert "program" not in await tab.evaluate(text(".boxed"))
+
+    look(page_of(tmp_path, trace, research()), check, trace="agent")
 
 
 def test_what_could_not_be_read_is_counted_and_what_could_is_shown(tmp_path: Path) -> None:

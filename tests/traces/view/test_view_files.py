@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import re
 import struct
@@ -12,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import vf
+from tests.traces.agents import delegated
 from tests.traces.view.material import ATTACK, TRICKS, hostile, research
 from vf.runtime.errors import ConfigError
 from vf.traces.trace import Branch
 from vf.traces.view import sources
 from vf.traces.view.encode import pack_trace, row_of
+from vf.traces.view.plain import print_trace
 from vf.traces.view.sources import Unreadable, find_sources, read
 from vf.traces.view.write_page import Written, write_page
 
@@ -229,3 +233,19 @@ def test_a_row_says_what_the_table_needs() -> None:
     assert (row["calls"], row["failed"], row["forks"], row["sampled"]) == (3, 2, 1, 23)
     assert row["prompt"] == "Which river flows through city 1?"
     assert len(row_of(hostile())["task"]) <= 200
+
+
+def test_the_terminal_shows_every_conversation_and_what_the_program_left() -> None:
+    console = Console(width=200, file=io.StringIO())
+    print_trace(console, delegated())
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "conversation 2 of 3, conversation: the first message differs: 'You help.'" in said
+    assert "conversation 3 of 3, parallel: asked again after 4 messages" in said
+    assert said.count("You lead.") == said.count("I delegate.") == 1
+    assert "(4 messages as before)\nassistant\n  Answer: B" in said
+    helper = said[said.index("conversation 2 of 3") : said.index("conversation 3 of 3")]
+    assert helper.index("search") < helper.index("ok, 0.000 s") < helper.index("found it")
+    assert "output\n  Answer: B" in said
+    assert "program: exit_code\n  0" in said
+    assert "program: stderr\n  a warning" in said
+    assert "file notes.md\n  # Notes" in said

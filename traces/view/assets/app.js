@@ -1,6 +1,6 @@
 // State lives in the address (#trace=…&tab=…&q=…), so every view is a link; this file draws it.
 
-const DEFAULTS = { trace: "", with: "", tab: "conversation", q: "", reward: "", stop: "", error: "", file: "", env: "", model: "", sort: "" };
+const DEFAULTS = { trace: "", with: "", part: "", tab: "conversation", q: "", reward: "", stop: "", error: "", file: "", env: "", model: "", sort: "" };
 const FILTERS = ["q", "reward", "stop", "error", "file", "env", "model", "sort"];
 const KEYS = [["j k ↓ ↑", "next, previous trace"], ["Enter", "open"], ["Esc", "close; leave the search"], ["/", "search"],
   ["1 … 5", "conversation, tokens, reward, timeline, details"], ["c", "compare with the next of its group"], ["← →", "in the token view: from token to token"], ["?", "this help"]];
@@ -22,6 +22,7 @@ function read() {
 function go(change) {
   const next = { ...state, ...change };
   if ("trace" in change && !("with" in change)) next.with = "";
+  if ("trace" in change) next.part = "";
   const hash = new URLSearchParams(Object.entries(next).filter(([key, value]) => value !== DEFAULTS[key])).toString();
   const opens = next.trace && !state.trace;
   history[opens || !next.trace ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.pathname + location.search);

@@ -2,7 +2,11 @@
 
 const MESSAGES = 500; // that are shown at first, and more at a time
 
-function showConversation(trace) {
+function showConversation(trace, part) {
+  const said = trace.conversations[part];
+  const turnOf = new Map(said.answers.map((place, i) => [place, said.turns[i]]));
+  const repeated = repeatedOf(trace, said);
+  const before = new Set(trace.conversations.slice(0, part).flatMap((each) => each.messages));
   const box = el("div", { class: "conversation" });
   if (trace.error) box.append(failureCard(trace.error));
   if (trace.task.answer !== null && trace.task.answer !== undefined) {
@@ -11,14 +15,12 @@ function showConversation(trace) {
   }
   const events = new Map(); // by turn and id, for ids may return in a later turn
   for (const event of trace.tool_events) events.set(`${event.turn}:${event.call_id}`, event);
-  let turn = -1;
+  let target = box;
   const asked = new Map(); // call id -> the card that waits for its result
   const place = (message, at) => {
-    const sampled = message.role === "assistant" && at >= trace.prompt_messages;
-    if (sampled) {
-      turn += 1;
-      box.append(...turnLine(trace, turn));
-    }
+    const turn = turnOf.get(at);
+    const sampled = turn !== undefined;
+    if (sampled) target.append(...turnLine(trace, turn));
     const card = message.role === "tool" && asked.get(message.tool_call_id);
     if (card) {
       card.append(resultOf(message));
@@ -27,7 +29,7 @@ function showConversation(trace) {
     }
     const node = el("article", { class: `message ${message.role}` },
       el("h3", {}, message.role, message.name ? fill(el("code", {}), message.name) : null,
-        at < trace.prompt_messages ? el("small", {}, "prompt") : null));
+        at < said.prompt_messages ? el("small", {}, before.has(message) ? "prompt, as before" : "prompt") : null));
     if (message.reasoning) {
       node.append(el("details", { class: "reasoning" }, el("summary", {}, `Reasoning, ${plural(message.reasoning.length, "character")}`), long(message.reasoning)));
     }
@@ -38,19 +40,29 @@ function showConversation(trace) {
       asked.set(call.id, made);
       node.append(made);
     }
-    box.append(node);
+    target.append(node);
   };
-  let placed = 0;
+  let placed = repeated;
+  if (repeated) {
+    const fold = el("details", { class: "repeated" }, el("summary", {}, `${plural(repeated, "message")} as in conversation ${said.parent + 1}`));
+    fold.addEventListener("toggle", () => {
+      target = fold;
+      for (let i = 0; i < repeated; i++) place(said.messages[i], i);
+      target = box;
+    }, { once: true });
+    box.append(fold);
+  }
   const more = el("button", { type: "button", class: "more-messages", onclick: () => placeSome() });
   function placeSome() {
     more.remove();
-    for (const end = Math.min(placed + MESSAGES, trace.messages.length); placed < end; placed++) place(trace.messages[placed], placed);
-    const left = trace.messages.length - placed;
+    for (const end = Math.min(placed + MESSAGES, said.messages.length); placed < end; placed++) place(said.messages[placed], placed);
+    const left = said.messages.length - placed;
     more.textContent = `Show more (${plural(left, "message")} left)`;
     if (left) box.append(more);
   }
   placeSome();
-  if (!trace.messages.length) box.append(el("p", { class: "faint pad" }, "There is no message."));
+  if (!said.messages.length) box.append(el("p", { class: "faint pad" }, "There is no message."));
+  box.append(...outputCards(trace.info));
   return box;
 }
 
@@ -65,8 +77,8 @@ function turnLine(trace, turn) {
     if (facts.finish_reason === "length") parts.push("cut at the token limit");
   }
   const out = [el("div", { class: "rule" }, el("span", {}, parts.join(" · ")))];
-  for (const fork of trace.forks.filter((each) => each.turn === turn)) {
-    out.push(el("div", { class: "rule fork" }, el("span", {}, "⋔ forked: ", oneLine(fork.reason))));
+  for (const fork of forksAt(trace, turn)) {
+    out.push(el("div", { class: "rule fork" }, el("span", {}, "⋔ forked: ", oneLine(fork.reason)), badge(fork.kind)));
   }
   return out;
 }

@@ -52,6 +52,7 @@ function unpack(buffer) {
     for (let i = 0; i < branch.size; i++, at += 2) branch.steps[i] = view.getUint16(at, true);
     for (const name of ["mask", "turn", "version"]) branch[name] = expand(branch[name], branch.size);
   }
+  trace.conversations = conversationsOf(trace);
   return trace;
 }
 

@@ -55,6 +55,7 @@ async function pane(row, second) {
   const facts = [badge(row.stop.replaceAll("_", " ") || "unfinished", row.boundary ? "bad" : row.stop === "terminated" ? "" : "warn"),
     plural(row.turns, "turn"), `${number(row.sampled)} of ${plural(row.tokens, "token")} sampled`, seconds(row.seconds)];
   if (row.calls) facts.push(`${plural(row.calls, "call")}${row.failed ? `, ${row.failed} failed` : ""}`);
+  if (row.conversations > 1) facts.push(plural(row.conversations, "conversation"));
   if (row.forks) facts.push(plural(row.forks, "fork"));
   box.append(el("header", { class: "pane-head" },
     el("div", { class: `big-reward ${rewardClass(row.reward)}` }, rewardText(row.reward), el("small", {}, "reward")),
@@ -64,11 +65,14 @@ async function pane(row, second) {
   try {
     const trace = await load(row.n);
     if (row.foreign) box.append(el("p", { class: "notice" }, "This line is no trace of vf-rl. Its chat messages are shown, and nothing else of it."));
-    if (state.tab === "tokens") box.append(showTokens(trace, row, await vocabularyOf(row)));
+    const part = partOf(trace, second ? "" : state.part);
+    const chosen = (next) => (second ? undefined : go({ part: String(next + 1) }).then(() => document.querySelector(".conversations [aria-pressed=true]")?.focus()));
+    const words = state.tab === "tokens" ? await vocabularyOf(row) : null;
+    if (state.tab === "tokens") box.append(inConversations(trace, part, chosen, (at) => showTokens(trace, row, words, trace.conversations[at].branches[0])));
     else if (state.tab === "reward") box.append(showReward(trace));
     else if (state.tab === "timeline") box.append(showTimeline(trace));
     else if (state.tab === "details") box.append(showDetails(trace, row));
-    else box.append(showConversation(trace));
+    else box.append(inConversations(trace, part, chosen, (at) => showConversation(trace, at)));
   } catch (error) {
     box.append(el("p", { class: "notice bad-text" }, `This trace cannot be shown: ${error.message}`));
   }

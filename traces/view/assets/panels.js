@@ -109,11 +109,11 @@ function showDetails(trace, row) {
     ["id", trace.id], ["environment", trace.environment], ["task", trace.task.id], ["seed", String(trace.seed)],
     ["file", index.files[row.file].path], ["model", row.model || "not known"],
     ["stopped by", trace.stop_reason ?? "unfinished"],
-    ...trace.forks.map((fork) => [`fork, turn ${Number(fork.turn) + 1}`, fork.reason]),
+    ...trace.forks.map((fork) => [`fork, turn ${Number(fork.turn) + 1}`, `${fork.kind}: ${fork.reason}`]),
     ...Object.entries(trace.timing).map(([name, value]) => [`time: ${name}`, seconds(value)]),
   ];
   box.append(el("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [el("dt", {}, oneLine(name)), el("dd", {}, long(String(value)))])));
-  for (const [name, value] of [["origin", trace.origin], ["info", trace.info], ["task.info", trace.task.info], ["task.prompt", trace.task.prompt]]) {
+  for (const [name, value] of [["origin", trace.origin], ["info", Object.fromEntries(Object.entries(trace.info).filter(([name]) => !SHOWN_INFO.includes(name)))], ["task.info", trace.task.info], ["task.prompt", trace.task.prompt]]) {
     if (value && (typeof value === "string" || Object.keys(value).length)) {
       box.append(el("h3", {}, name), long(typeof value === "string" ? value : JSON.stringify(value, null, 2), "text mono boxed"));
     }

@@ -4,7 +4,7 @@ const CHUNK = 256; // tokens that are drawn and dropped together
 const HUES = 6;
 
 const COLOURINGS = {
-  mask: ["Loss mask", (branch, i) => (branch.mask[i] === 1 ? "sampled" : branch.mask[i] === 0 ? "context" : "odd")],
+  mask: ["Loss mask", (branch, i) => (branch.mask[i] === 1 ? "sampled" : branch.copied[i] ? "context copied" : branch.mask[i] === 0 ? "context" : "odd")],
   logprob: ["Logprob", (branch, i) => (branch.mask[i] ? `p${heat(logprobOf(branch, i))}` : "context")],
   version: ["Weight version", (branch, i) => (branch.version[i] === -1 ? "context" : `hue${Math.abs(Number(branch.version[i])) % HUES}`)],
   turn: ["Turn", (branch, i) => `hue${Math.abs(Number(branch.turn[i])) % HUES}`],
@@ -19,7 +19,7 @@ function heat(logprob) {
 
 function showTokens(trace, row, vocabulary, at = 0) {
   const box = el("div", { class: "tokens" });
-  if (!trace.branches.length) {
+  if (!trace.branches[at]) {
     box.append(el("p", { class: "faint pad" }, "There are no tokens: a chat API answers in text, and says neither ids nor logprobs."));
     return box;
   }
@@ -28,8 +28,9 @@ function showTokens(trace, row, vocabulary, at = 0) {
   box.append(bar, stage);
   function redraw() {
     const branch = trace.branches[at];
+    forkOf(trace, at);
     bar.replaceChildren(
-      trace.branches.length > 1 ? chooser("Branch", trace.branches.map((each, i) => [String(i), `${i + 1} of ${trace.branches.length}, ${plural(each.size, "token")}`]), String(at), (value) => { at = Number(value); redraw(); }) : "",
+      trace.branches.length > 1 ? chooser("Branch", trace.branches.map((each, i) => [String(i), `${i + 1} of ${trace.branches.length}${talkOf(trace, i)}, ${plural(each.size, "token")}`]), String(at), (value) => { at = Number(value); redraw(); }) : "",
       chooser("Colour by", Object.entries(COLOURINGS).map(([key, [label]]) => [key, label]), colouring, (value) => { colouring = value; redraw(); }),
       legend(branch),
       el("span", { class: "grow" }),
@@ -51,7 +52,7 @@ function chooser(label, options, value, onchange) {
 function legend(branch) {
   const swatch = (name, text) => el("span", { class: "swatch" }, el("i", { class: `token ${name}` }), text);
   const box = el("span", { class: "legend" });
-  if (colouring === "mask") box.append(swatch("sampled", "sampled, carries loss"), swatch("context", "context, no loss"));
+  if (colouring === "mask") box.append(swatch("sampled", "sampled, carries loss"), swatch("context", "context, no loss"), branch.copied.includes(1) ? swatch("context copied", "copied, has loss in another branch") : "");
   else if (colouring === "logprob") box.append(swatch("p1", "expected"), swatch("p3", ""), swatch("p5", ""), swatch("p6", "surprising"), swatch("context", "context"));
   else {
     const values = [...new Set(branch[colouring])];
@@ -61,21 +62,38 @@ function legend(branch) {
   return box;
 }
 
-// Where branch `at` leaves the one before it: the number of tokens they share.
-function forkPoint(branches, at) {
-  if (at === 0) return -1;
-  const [old, branch] = [branches[at - 1], branches[at]];
-  const size = Math.min(old.size, branch.size);
-  let i = 0;
-  while (i < size && old.ids[i] === branch.ids[i]) i++;
-  return i;
+// Which earlier branch this one leaves, and where: `from`, and the number `at` of tokens they share;
+// null for the first. Marks the tokens that it copies: those that the other one had sampled.
+function forkOf(trace, number) {
+  const branch = trace.branches[number];
+  if (branch.fork !== undefined) return branch.fork;
+  branch.copied = new Uint8Array(branch.size);
+  branch.fork = null;
+  for (let from = number - 1; from >= 0; from--) {
+    const old = trace.branches[from];
+    const size = Math.min(old.size, branch.size);
+    let at = 0;
+    while (at < size && old.ids[at] === branch.ids[at]) at++;
+    if (!branch.fork || at > branch.fork.at) branch.fork = { from, at };
+    for (let i = 0; i < at; i++) if (old.mask[i] === 1 && branch.mask[i] === 0) branch.copied[i] = 1;
+  }
+  if (branch.fork) branch.fork.reason = forksAt(trace, branch.turn[branch.mask.indexOf(1)]).map((fork) => fork.reason).join("; ");
+  return branch.fork;
+}
+
+// Which conversation a branch is of, where there are several.
+function talkOf(trace, number) {
+  const at = trace.conversations.findIndex((each) => each.branches.includes(number));
+  return trace.conversations.length > 1 && at >= 0 ? `, conversation ${at + 1}` : "";
 }
 
 function drawBranch(trace, at, vocabulary) {
   const branch = trace.branches[at];
   const flow = el("div", { class: `flow ${vocabulary ? "" : "ids"}`, tabindex: "0", role: "group", "aria-label": "Tokens; arrow keys walk through them" });
-  const fork = forkPoint(trace.branches, at);
-  const next = at + 1 < trace.branches.length ? { at: forkPoint(trace.branches, at + 1), reason: trace.forks[at]?.reason ?? "" } : null;
+  const left = forkOf(trace, at);
+  const fork = left ? left.at : -1;
+  const leaving = [...trace.branches.keys()].filter((i) => i > at && forkOf(trace, i).from === at);
+  const next = leaving.map((number) => ({ number, ...forkOf(trace, number) }));
   const chunks = new Map();
   const watcher = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
@@ -98,13 +116,13 @@ function drawBranch(trace, at, vocabulary) {
   };
   let start = 0;
   for (let i = 1; i <= branch.size; i++) {
-    const ends = i === branch.size || branch.turn[i] !== branch.turn[start] || branch.mask[i] !== branch.mask[start] || i === fork;
+    const ends = i === branch.size || branch.turn[i] !== branch.turn[start] || branch.mask[i] !== branch.mask[start] || branch.copied[i] !== branch.copied[start] || i === fork;
     if (!ends) continue;
-    flow.append(stretchLine(trace, branch, start, i, at, fork));
+    flow.append(stretchLine(branch, start, i, left));
     for (let from = start; from < i; from += CHUNK) place(from, Math.min(i, from + CHUNK));
     start = i;
   }
-  const tell = (node) => showHover(node, tokenFacts(trace, at, Number(node.dataset.i), vocabulary, fork, next));
+  const tell = (node) => showHover(node, tokenFacts(trace, at, Number(node.dataset.i), vocabulary, left, next));
   flow.addEventListener("pointerover", (event) => { if (event.target.dataset?.i) tell(event.target); });
   flow.addEventListener("pointerleave", hideHover);
   flow.addEventListener("blur", hideHover);
@@ -131,15 +149,15 @@ function drawBranch(trace, at, vocabulary) {
   return flow;
 }
 
-function stretchLine(trace, branch, start, end, at, fork) {
+function stretchLine(branch, start, end, left) {
   const sampled = branch.mask[start] === 1;
-  const parts = [`turn ${Number(branch.turn[start]) + 1}`, sampled ? "sampled" : "context", plural(end - start, "token")];
+  const parts = [`turn ${Number(branch.turn[start]) + 1}`, sampled ? "sampled" : branch.copied[start] ? `copied from branch ${left.from + 1}` : "context", plural(end - start, "token")];
   if (sampled) {
     const versions = [...new Set(branch.version.slice(start, end))];
     parts.push(`weights ${versions.slice(0, 4).join(", ")}${versions.length > 4 ? ", …" : ""}`);
   }
   const line = el("h4", { class: sampled ? "sampled" : "" }, parts.join(" · "));
-  if (start === fork) line.append(el("span", { class: "fork" }, " ⋔ forked from branch ", String(at), ": ", oneLine(trace.forks[at - 1]?.reason ?? "no reason was recorded")));
+  if (start === left?.at) line.append(el("span", { class: "fork" }, " ⋔ forked from branch ", String(left.from + 1), ": ", oneLine(left.reason || "no reason was recorded")));
   return line;
 }
 
@@ -160,7 +178,7 @@ function drawTokens(node, branch, { start, end }, vocabulary, fork) {
   }
 }
 
-function tokenFacts(trace, at, i, vocabulary, fork, next) {
+function tokenFacts(trace, at, i, vocabulary, left, next) {
   const branch = trace.branches[at];
   const logprob = logprobOf(branch, i);
   const facts = [["token", `${i.toLocaleString("en")} of ${branch.size.toLocaleString("en")}`], ["id", String(branch.ids[i])]];
@@ -173,8 +191,8 @@ function tokenFacts(trace, at, i, vocabulary, fork, next) {
     facts.push(["weight version", String(branch.version[i])]);
   }
   facts.push(["turn", String(Number(branch.turn[i]) + 1)], ["branch", `${at + 1} of ${trace.branches.length}`]);
-  if (fork >= 0) facts.push([`shared with branch ${at}`, i < fork ? "yes" : `no, forked at token ${fork.toLocaleString("en")}`]);
-  if (next && i >= next.at) facts.push(["fork", `branch ${at + 2} left before this token${next.reason ? `: ${next.reason.slice(0, 160)}` : ""}`]);
+  if (left) facts.push([`shared with branch ${left.from + 1}`, i < left.at ? "yes" : `no, forked at token ${left.at.toLocaleString("en")}`]);
+  for (const each of next.filter((one) => i >= one.at).slice(0, 3)) facts.push(["fork", `branch ${each.number + 1} left before this token${each.reason ? `: ${each.reason.slice(0, 160)}` : ""}`]);
   return facts;
 }
 
