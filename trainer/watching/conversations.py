@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vf.traces.messages import Message, ToolCall
-from vf.traces.trace import Score, ToolEvent, Trace
+from vf.traces.trace import Lineage, Score, ToolEvent, Trace
 from vf.traces.view.sources import Source, Unreadable, read
 from vf.trainer.watching.charts import escape
 
 READ_BYTES = 32 << 20  # of a file, so that a page is quickly written whatever a step holds
 CHARACTERS = 4000  # of one text
-MESSAGES = 20  # of a trace's beginning, and as many of its end
+MESSAGES = 20  # of a conversation's beginning, and as many of its end
+CONVERSATIONS = 4  # of a trace, the last ones
 
 
 def choose(file: Path) -> list[tuple[str, Trace]]:
@@ -64,6 +65,7 @@ def _trace(name: str, trace: Trace) -> str:
     bad = sum(event.kind != "ok" for event in trace.tool_events)
     facts = [
         _count(len(trace.turns), "turn"),
+        *([_count(len(trace.lineages), "conversation")] if len(trace.lineages) > 1 else []),
         _count(trace.completion_tokens, "sampled token"),
         *([_count(len(trace.tool_events), "call")] if trace.tool_events else []),
         *([f"{bad} failed"] if bad else []),
@@ -89,11 +91,20 @@ def _conversation(trace: Trace) -> Iterator[str]:
         answer = trace.task.answer
         words = answer if isinstance(answer, str) else json.dumps(answer, default=str)
         yield f'<div class="card answer"><h3>Expected answer</h3>{_text(words, "mono")}</div>'
+    found = trace.conversations
+    for place, said in enumerate(found[-CONVERSATIONS:], max(0, len(found) - CONVERSATIONS)):
+        if len(found) > 1:
+            why = [f"{f.kind}: {f.reason}" for f in trace.forks if f.turn in said.turns[:1]]
+            told = ", ".join([f"conversation {place + 1} of {len(found)}", *why])
+            yield f'<p class="rule">{escape(_one_line(told))}</p>'
+        yield from _messages(trace, said)
+
+
+def _messages(trace: Trace, said: Lineage) -> Iterator[str]:
     events = {(event.turn, event.call_id): event for event in trace.tool_events}
-    turn, left = -1, len(trace.messages) - 2 * MESSAGES
-    for index, message in enumerate(trace.messages):
-        sampled = message.role == "assistant" and index >= trace.prompt_messages
-        turn += sampled
+    turn_of, left = said.turn_of, len(said.messages) - 2 * MESSAGES
+    for index, message in enumerate(said.messages):
+        turn = turn_of.get(index, -1)
         if left > 0 and MESSAGES <= index < MESSAGES + left:
             if index == MESSAGES:
                 yield f'<p class="rule">{_count(left, "message")} between, not shown here</p>'

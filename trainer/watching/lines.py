@@ -82,4 +82,6 @@ def _outcome(trace: Trace) -> str:
     unscored = "not scored" if trace.error is None else "failed"
     reward = unscored if trace.reward is None else f"reward {trace.reward:.2f}"
     stop = f"  {trace.stop_reason.value}" if trace.stop_reason is not None else ""
+    if (count := len(trace.conversations)) > 1:
+        stop += f"  the last of {count} conversations"
     return f"{visible(trace.task.id)}: {reward}{stop}".replace("\n", " ")

@@ -16,6 +16,7 @@ import pytest
 from chromium import chromium, find_chromium
 
 import vf
+from tests.traces.agents import delegated
 from tests.traces.view.material import ATTACK, TRICKS, hostile, research
 from vf.traces.trace import Failure
 from vf.trainer.preflight import preflight
@@ -226,6 +227,15 @@ def test_of_a_long_conversation_both_ends_are_shown() -> None:
     assert "message 71 " not in shown
     assert "message 72" in shown
     assert "message 91" in shown
+
+
+def test_an_agents_conversations_are_shown_with_why_they_began() -> None:
+    shown = words("</style>" + render([("best", delegated())]))
+    assert "3 conversations" in shown
+    assert "conversation 2 of 3, conversation: the first message differs" in shown
+    helper = shown[shown.index("conversation 2 of") : shown.index("conversation 3 of")]
+    assert "search ok 0 s" in helper
+    assert "[noted]" in helper
 
 
 def test_alarms_tell_how_often_and_when() -> None:

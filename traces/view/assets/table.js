@@ -13,7 +13,7 @@ const COLUMNS = [
   ["seconds", "Time", "Seconds from reset to close"],
   ["step", "Step", "Training step"],
 ];
-const NUMBERS = new Set(["reward", "turns", "tokens", "sampled", "calls", "failed", "forks", "seconds", "step"]);
+const NUMBERS = new Set(["reward", "turns", "tokens", "sampled", "calls", "failed", "forks", "conversations", "seconds", "step"]);
 const HAYSTACK = ["task", "prompt", "reply", "error", "boundary", "stop", "environment", "model", "id"];
 
 let shown = []; // rows that match, in order
