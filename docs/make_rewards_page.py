@@ -48,7 +48,9 @@ rubric = vf.Rubric(
 4. **Say what you punish.** An explicit penalty with a weight and a cap can be read, logged and
    turned off; one that hides in the outcome cannot.
 5. **Compute from typed events** (tool calls, their results, stop reasons), never from text that a
-   model can imitate.
+   model can imitate. Of an agent with several conversations, `trace.answers` is every message that
+   its model sampled in any of them, and `trace.messages` the one that was answered last. All
+   penalties here count all of them: a sub-agent is not free.
 6. **None is not zero.** An outcome that cannot be told is None: the rollout is not trained on, and
    `rollouts/unscored` counts it. A scorer that fails is an error, and never a reward.
 7. **Keep a holdout that is never tuned on**, neither by the trainer nor by you: the eval split, and

@@ -11,10 +11,14 @@ from vf.traces.trace import ForkKind, Trace
 
 OFTEN = 0.5  # a share of the calls; an agent above it is said to rewrite its history
 
+_APPEND = (
+    "leave earlier messages as they are, and put what changes (a time, a budget, a summary) into a "
+    "new last message"
+)
 _REMEDY: dict[ForkKind, str] = {
-    "rewritten": "add what changes (a time, a budget, a summary) as the last message instead",
+    "rewritten": _APPEND,
     "tools": "offer the same tools in every call",
-    "conversation": "keep the history as messages, and add to them",
+    "conversation": _APPEND,
     "template": "see docs/templates.md and vf-rl check-template",
 }
 

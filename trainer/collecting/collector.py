@@ -28,7 +28,7 @@ from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.overlap import steps_ahead
-from vf.trainer.watching.metrics import pass_metrics, trace_metrics
+from vf.trainer.watching.metrics import branch_metrics, pass_metrics, trace_metrics
 from vf.trainer.watching.step_clock import StepClock
 from vf.trainer.watching.watchdog import Watchdog
 
@@ -176,7 +176,7 @@ class Collector:
         if not scored:
             raise TrainingError("not one rollout of the held-out evaluation could be scored")
         count = self._plan.config.args.eval_rollouts_per_example
-        found = trace_metrics(scored) | pass_metrics(result.traces, count)
+        found = trace_metrics(scored) | pass_metrics(result.traces, count) | branch_metrics(scored)
         metrics = {f"eval/{name}": value for name, value in found.items()}
         metrics["eval/rollouts/scored"] = len(scored)
         metrics["eval/rollouts/failed"] = result.errors

@@ -51,7 +51,7 @@ def test_an_agent_that_rewrites_its_history_is_told_why_and_what_it_costs() -> N
     assert "75% of the calls begin a new context" in note
     assert "message 1 differs: user 'at 9:01' became 'at 9:02'." in note
     assert "10,000 tokens a rollout" in note  # the prompts of turns 1, 2 and 4
-    assert "as the last message instead" in note
+    assert "leave earlier messages as they are" in note
     again = Alarms(**alarms.state())
     assert again.observe([group({1: "rewritten", 2: "rewritten", 4: "rewritten"})])[1] == []
     assert again.observe([group({})])[0]["alarm/rewrites"] == 0.0

@@ -99,7 +99,8 @@ function showTimeline(trace) {
   }
   const ticks = el("div", { class: "ticks" }, ...[0, 0.25, 0.5, 0.75, 1].map((part) => el("span", {}, seconds(part * end))));
   box.append(el("div", { class: "lane" }, el("div", { class: "name" }), ticks),
-    el("p", { class: "faint" }, "Drawn from durations: the order is known, and that the calls of a turn start together. What a step took beyond its calls is spread evenly over the steps."));
+    el("p", { class: "faint" }, "Drawn from durations: the order is known, and that the calls of a turn start together. What a step took beyond its calls is spread evenly over the steps."
+      + (trace.conversations.length > 1 ? " Answers in several conversations may have been sampled at the same time." : "")));
   return box;
 }
 
