@@ -16,7 +16,7 @@ MAX_HEADER = 32 * 2**20
 MAX_BODY = 128 * 2**20
 # Of a sandbox's tunnel, for both sides.
 MOST_CONNECTIONS = 256
-WINDOW = 2**18  # bytes of a connection that one side may send before the other acknowledges some
+WINDOW = 2**17  # bytes of a connection that one side may send before the other acknowledges some
 _LENGTHS = struct.Struct(">II")
 
 Frame = Tuple[Dict[str, Any], List[bytes]]  # noqa: UP006

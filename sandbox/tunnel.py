@@ -45,6 +45,7 @@ class Tunnel:
         self._connecting: set[asyncio.Task[None]] = set()
         self._ready: deque[Connection] = deque()  # have something to send
         self._pump: asyncio.Task[None] | None = None
+        self.buffer = memoryview(bytearray(PIECE))  # what any connection reads into
 
     def add(self, address: Address) -> int:
         """Return the number by which the supervisor asks for connections to an address.
@@ -138,7 +139,7 @@ async def _connect(connection: Connection, address: Address) -> None:
         connection.connection_lost(None)
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One connection's end on this machine.
 
     Args:
@@ -177,10 +178,14 @@ class Connection(asyncio.Protocol):
         if not self._taking:
             transport.write_eof()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Read no more than a piece, into what :meth:`buffer_updated` empties at once."""
+        return self._tunnel.buffer
+
+    def buffer_updated(self, count: int) -> None:
         """Hold it until the supervisor takes it."""
-        self._held += data
-        if len(self._held) >= WINDOW:
+        self._held += self._tunnel.buffer[:count]
+        if len(self._held) >= PIECE:
             assert self._transport is not None
             self._transport.pause_reading()
         self._tunnel.queue(self)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import signal
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,6 +20,7 @@ from tests.waiting import until
 from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import Address, ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
+from vf.sandbox.scripted_sandbox import ScriptedSandbox
 
 MIB = 2**20
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -174,3 +178,43 @@ def test_the_address_learns_when_a_program_dies_or_the_sandbox_is_closed() -> No
                 await calls[1]
 
     asyncio.run(body())
+
+
+def test_bad_arguments_and_lost_sandboxes() -> None:
+    bad: list[tuple[Any, Any]] = [
+        *(((("127.0.0.1", 80)), port) for port in (-1, 2**16, None, True)),
+        *((address, 0) for address in ("", "a\0b", ("", 80), ("h", 0), ("h", "80"), ("h", 1, 2))),
+    ]
+
+    async def body(box: UnsafeLocalSandbox) -> None:
+        for address, port in bad:
+            with pytest.raises(ValueError, match=r"address must|port must"):
+                await box.forward(address, port=port)
+        async with serving(echo) as address:
+            assert isinstance(address, tuple)
+            with pytest.raises(OSError, match="in use") as caught:
+                await box.forward(address, port=address[1])
+            assert caught.value.errno == errno.EADDRINUSE
+        assert box._process is not None
+        await box.exec("true")
+        os.kill(box._process.pid, signal.SIGKILL)
+        with pytest.raises(OSError, match="ended through what ran in it"):
+            await box.forward(("127.0.0.1", 80))
+        await box.close()
+        with pytest.raises(SandboxError, match="closed"):
+            await box.forward(("127.0.0.1", 80))
+
+    inside(body)
+
+
+def test_a_scripted_sandbox_says_a_port_and_remembers() -> None:
+    async def run() -> list[int]:
+        async with ScriptedSandbox() as box:
+            ports = [await box.forward(("h", 80)), await box.forward("/s"), await box.forward("/s")]
+            assert await box.forward("/s", port=8000) == 8000
+            with pytest.raises(ValueError, match="address"):
+                await box.forward("")
+            assert [call.method for call in box.calls] == ["forward"] * 5
+        return ports
+
+    assert len(set(asyncio.run(run()))) == 3
