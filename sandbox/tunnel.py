@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from vf.runtime.open_files import limit
 from vf.sandbox.contract import Address
 from vf.sandbox.frames import MOST_CONNECTIONS, WINDOW, FrameError, encode
 
 CONNECT_TIMEOUT = 10.0  # seconds
 PIECE = 2**16  # bytes that a frame carries, so that others come in between
+# All tunnels of this process may have a quarter as many connections as it may have files open: one
+# that it also serves is two files. A sandbox may always have some, whatever the others take.
+SHARE, ALWAYS = 4, 16
 
 
 class Writer(Protocol):
@@ -37,6 +41,8 @@ class Writer(Protocol):
 class Tunnel:
     """All connections of one sandbox."""
 
+    _of_all: ClassVar[set[Connection]] = set()  # the open ones of this process
+
     def __init__(self, writer: Writer) -> None:
         """Carry nothing yet."""
         self._writer = writer
@@ -45,6 +51,7 @@ class Tunnel:
         self._connecting: set[asyncio.Task[None]] = set()
         self._ready: deque[Connection] = deque()  # have something to send
         self._pump: asyncio.Task[None] | None = None
+        self._closed = False
         self.buffer = memoryview(bytearray(PIECE))  # what any connection reads into
 
     def add(self, address: Address) -> int:
@@ -63,6 +70,8 @@ class Tunnel:
             FrameError: It asks for more than it may.
         """
         number = header["tunnel"]
+        if self._closed:
+            return
         if "open" in header:
             self._open(number, header["open"])
             return
@@ -79,7 +88,8 @@ class Tunnel:
             connection.abort()
 
     def close(self) -> None:
-        """End every connection."""
+        """End every connection, and open no other."""
+        self._closed = True
         for task in self._connecting:
             task.cancel()
         for connection in list(self._connections.values()):
@@ -100,7 +110,8 @@ class Tunnel:
 
     def forget(self, number: int) -> None:
         """Know a connection no more."""
-        self._connections.pop(number, None)
+        if (connection := self._connections.pop(number, None)) is not None:
+            self._of_all.discard(connection)
 
     def _open(self, number: Any, route: Any) -> None:
         known = type(route) is int and 0 <= route < len(self._routes)
@@ -108,7 +119,11 @@ class Tunnel:
             raise FrameError(f"no connection {number!r} can be opened to {route!r}")
         if len(self._connections) >= MOST_CONNECTIONS:
             raise FrameError(f"more than {MOST_CONNECTIONS} connections were opened")
+        if len(self._connections) >= ALWAYS and len(self._of_all) >= limit() // SHARE:
+            self.send(number, close=True)
+            return
         connection = self._connections[number] = Connection(self, number)
+        self._of_all.add(connection)
         loop = asyncio.get_running_loop()
         task = loop.create_task(_connect(connection, self._routes[route]))
         self._connecting.add(task)
@@ -135,7 +150,7 @@ async def _connect(connection: Connection, address: Address) -> None:
                 await loop.create_unix_connection(lambda: connection, address)
             else:
                 await loop.create_connection(lambda: connection, *address)
-    except OSError:  # a TimeoutError is one
+    except (OSError, UnicodeError):  # a TimeoutError is the first, no host's name the second
         connection.connection_lost(None)
 
 
@@ -303,7 +318,7 @@ def check_address(address: Address) -> Address:
     if isinstance(address, str):
         if address and "\0" not in address:
             return address
-    elif len(address) == 2:
+    elif isinstance(address, tuple) and len(address) == 2:
         host, port = address
         if isinstance(host, str) and host and type(port) is int and 0 < port < 2**16:
             return (host, port)

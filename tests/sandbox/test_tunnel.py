@@ -181,9 +181,10 @@ def test_the_address_learns_when_a_program_dies_or_the_sandbox_is_closed() -> No
 
 
 def test_bad_arguments_and_lost_sandboxes() -> None:
+    no_addresses = ("", "a\0b", ("", 80), ("h", 0), ("h", "80"), ("h", 1, 2), 80, None)
     bad: list[tuple[Any, Any]] = [
-        *(((("127.0.0.1", 80)), port) for port in (-1, 2**16, None, True)),
-        *((address, 0) for address in ("", "a\0b", ("", 80), ("h", 0), ("h", "80"), ("h", 1, 2))),
+        *((("127.0.0.1", 80), port) for port in (-1, 2**16, None, True)),
+        *((address, 0) for address in no_addresses),
     ]
 
     async def body(box: UnsafeLocalSandbox) -> None:

@@ -19,7 +19,7 @@ from tests.waiting import until
 from vf.sandbox.frames import MOST_CONNECTIONS, WINDOW, Decoder, Frame, FrameError, encode
 from vf.sandbox.inside.tunnel import BURST, PER_SECOND
 from vf.sandbox.local import UnsafeLocalSandbox
-from vf.sandbox.tunnel import Tunnel
+from vf.sandbox.tunnel import ALWAYS, Tunnel
 
 KERNEL = 24 * MIB  # what the kernel buffers of two connections, at most
 
@@ -261,6 +261,32 @@ def test_a_supervisor_that_takes_more_than_it_may_is_not_followed(
         with pytest.raises(FrameError, match=why):
             tunnel.take(*last)
         tunnel.close()
+
+    asyncio.run(body())
+
+
+def test_the_files_that_this_process_may_open_are_not_used_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("vf.sandbox.tunnel.limit", lambda: 4 * 2 * ALWAYS)
+
+    def opened(tunnel: Tunnel, stream: Recorder) -> int:
+        tunnel.add("/no/such/socket")
+        for number in range(100):
+            tunnel.take({"tunnel": number, "open": 0}, [])
+        assert {"op", "id", "close"} == set().union(*(header for header, _ in stream.frames))
+        return 100 - len(stream.frames)
+
+    async def body() -> None:
+        streams = [Recorder(), Recorder()]
+        tunnels = [Tunnel(stream) for stream in streams]
+        # The first takes what there is, and leaves the second its own.
+        assert list(map(opened, tunnels, streams)) == [2 * ALWAYS, ALWAYS]
+        for tunnel in tunnels:
+            tunnel.close()
+        assert not Tunnel._of_all
+        tunnels[0].take({"tunnel": 200, "open": 0}, [])
+        assert not Tunnel._of_all
 
     asyncio.run(body())
 
