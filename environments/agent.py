@@ -133,7 +133,8 @@ class AgentEnvironment(Environment):
 
     Args:
         agent: A function of a task and an endpoint, sync (it runs in a thread) or async. What it
-            returns, a text or None, is recorded as ``trace.info["output"]``. Or an :class:`Agent`.
+            returns is recorded as ``trace.info["output"]``, None and what never came as an empty
+            text. Or an :class:`Agent`.
         tasks: A list of tasks or rows, a file of rows, anything else that
             :func:`~vf.environments.datasets.tasks.tasks_from` reads, or a function of the split
             that returns tasks or rows. Rows have the fields ``prompt`` and, as far as needed,
@@ -157,6 +158,7 @@ class AgentEnvironment(Environment):
     """
 
     rubric: AnyRubric = Rubric(outcome=episode_return, metrics=[reported])
+    expensive_reset = True  # there is none: the agent begins, with prompts of its own
     info: dict[str, Any]
 
     def __init__(

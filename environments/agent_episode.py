@@ -42,6 +42,7 @@ async def run_agent(episode: Episode, environment: AgentEnvironment) -> StopReas
 
     trace, seconds = episode.trace, environment.timeout
     environment.info = trace.info
+    trace.info["output"] = ""  # a text in any case: what a rubric reads is there
 
     def show(session: Session) -> None:
         episode.activity.turn = len(trace.turns)

@@ -135,7 +135,7 @@ def _listed(environment: Environment, split: Split) -> Iterator[Task]:
     except Exception as error:
         raise ConfigError(
             f"{environment.id}: tasks({split!r}) failed:\n"
-            f"{author_lines(error, type(environment).__module__)}"
+            f"{author_lines(error, environment.__module__)}"
         ) from error
 
 

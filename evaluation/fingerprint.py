@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Any
 
+from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment
 from vf.environments.registry import ENTRY_POINT_GROUP
 from vf.runtime.describe import Description, is_secret
@@ -45,7 +46,7 @@ def describe_environment(environment: Environment) -> dict[str, Any]:
         environment: The definition, with the limits of the evaluation.
     """
     tools = environment.episode(0).toolbox.schemas()
-    follows = _follower(type(environment).__module__)
+    follows = _follower(environment.__module__)
 
     def description() -> Description:
         return Description(follows, _opens(follows), Environment, (*BY_VALUE, *NO_PART))
@@ -62,6 +63,8 @@ def describe_environment(environment: Environment) -> dict[str, Any]:
         if not (name.startswith("_") or name in BY_VALUE or is_secret(name, value))
         and not type(value).__module__.startswith(_FOLLOWS)
     }
+    if isinstance(environment, AgentEnvironment):
+        attributes["agent"] = code.of(environment.agent.measured())
     return {
         "class": code.of(type(environment)),
         "attributes": attributes,
@@ -121,7 +124,7 @@ def _opens(follows: Any) -> Any:
 
 def _versions(environment: Environment) -> Iterator[tuple[str, str]]:
     """Yield the packages that the environment comes from, with their versions."""
-    module = type(environment).__module__
+    module = environment.__module__
     bridge = ".".join(module.split(".")[:3])
     name, _, first = environment.id.partition(":")
     names = ["vf-rl", module.partition(".")[0], BRIDGED.get(bridge, ""), first]

@@ -69,6 +69,7 @@ class Program:
         self.source: SandboxSource | None = None if sandbox == "none" else _source(sandbox)
         self._here = Path.cwd()  # a relative path means what it meant when the program was named
         self.scripts: dict[str, Path] = {}
+        self._written = [*command], [*score_command]
         self.command = self._command("command", command)
         self.score_command = self._command("score_command", score_command) if score_command else []
         self.collect = _texts("collect", collect)
@@ -103,8 +104,7 @@ class Program:
         folder = [] if self.folder is None else sorted(_walk(self.folder))
         files = {str(path.relative_to(self.folder or "/")): path for path in folder}
         return {
-            "command": self.command,
-            "score_command": self.score_command,
+            "commands": self._written,
             "collect": self.collect,
             "env": self.env,
             "sandbox": self.source,
@@ -127,12 +127,10 @@ class Program:
         path = self._here / os.path.expanduser(item)
         if not os.path.isfile(path):
             return item
-        if self.source is None:
-            return str(path)
-        if Path(item).is_absolute():  # one of the image's, then
+        if self.source is not None and Path(item).is_absolute():  # one of the image's, then
             return item
         self.scripts[item] = path
-        return item
+        return str(path) if self.source is None else item
 
     def _find(self, name: str, program: str) -> None:
         """Raise ConfigError if there is no such program on this machine."""

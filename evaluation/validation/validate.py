@@ -172,8 +172,9 @@ class _Validation:
                 "oracle",
                 "skipped",
                 f"{missing} of {len(self.tasks)} tasks have no oracle",
-                "define oracle(self, task) in the environment: what a model that solves the task "
-                "says; without it nothing shows that the tasks can be solved",
+                "define oracle(self, task) in the environment (an agent's takes oracle=...): what "
+                "a model that solves the task says; without it nothing shows that the tasks can "
+                "be solved",
             )
         result = await self._act(self._solver())
         return judge_oracle(result, [task.id for task in self.tasks])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment
 from vf.environments.offered import end_episode
 from vf.environments.runner import CLOSE_TIMEOUT
@@ -23,6 +24,7 @@ AT_ONCE = 8
 BEGIN_SECONDS = 3.0  # after which no further `reset` begins
 END_SECONDS = 10.0  # after which none is waited for
 
+_NOT_RESET = "not those that reset returns, for "
 _DECLARE = "set expensive_reset = True in its class, and a run does not call reset before it starts"
 
 
@@ -70,8 +72,11 @@ async def measure(
         ConfigError: ``reset`` or ``close`` failed; names the environment, the task and, where a
             request failed, its URL.
     """
+    if isinstance(environment, AgentEnvironment):
+        return _own_prompts(environment, renderer, tasks, "not what the agent makes of them")
     if environment.expensive_reset:
-        return _own_prompts(environment, renderer, tasks, "reset is declared expensive")
+        reason = _NOT_RESET + "reset is declared expensive"
+        return _own_prompts(environment, renderer, tasks, reason)
     first, sizes = tasks[0], [len(str(task.prompt)) for task in tasks]
     chosen = _extremes(sizes)
     found: dict[int, list[int]] = {}
@@ -87,7 +92,8 @@ async def measure(
     say(f"resetting the environment for task {first.id!r} ...")
     await _until(began + END_SECONDS, [work(iter([0]))])
     if not found:
-        reason = f"reset of task {first.id!r} takes longer than {END_SECONDS:g} s: {_DECLARE}"
+        late = f"reset of task {first.id!r} takes longer than {END_SECONDS:g} s: {_DECLARE}"
+        reason = _NOT_RESET + late
         return _own_prompts(environment, renderer, tasks, reason)
     waiting = iter(chosen)
     await _until(began + END_SECONDS, [work(waiting) for _ in range(AT_ONCE)])
@@ -134,7 +140,7 @@ def _own_prompts(
     chosen = [tasks[0], *heapq.nlargest(1, tasks, key=lambda task: len(str(task.prompt)))]
     prompts = [renderer.prompt(episode.first_messages(task), schemas) for task in chosen]
     longest = max(map(len, prompts))
-    how = f"longest of the tasks' own: {longest} tokens; not those that reset returns, for {reason}"
+    how = f"longest of the tasks' own: {longest} tokens; {reason}"
     return FirstPrompts(prompts[0], longest, chosen[-1], how, exact=False)
 
 

@@ -109,8 +109,9 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
 
     @property
     def sampling(self) -> Sampling:
-        """How rollouts are sampled."""
+        """How rollouts are sampled, whatever an agent asks for."""
         return Sampling(
+            fixed=True,
             max_tokens=self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,

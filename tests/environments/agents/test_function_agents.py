@@ -206,6 +206,7 @@ def test_a_crash_after_an_answer_is_the_agents_own_and_scored() -> None:
     trace = run(crash_later)
     assert trace.error is None
     assert (trace.stop_reason, trace.reward) == (vf.StopReason.TERMINATED, 0.0)
+    assert trace.info["output"] == ""
     assert trace.info["program"]["error"].endswith("KeyError: 'missing'\n")
     assert "crash_later" in trace.info["program"]["error"]
     assert_failed(run(crash_later, crash="failed"), "KeyError: 'missing'")
