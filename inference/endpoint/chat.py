@@ -232,7 +232,7 @@ def _part(part: Any) -> Any:
 
 
 def read_tools(raw: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Check tools in OpenAI's chat format.
+    """Return tools in OpenAI's chat format, as an environment's own tools have it.
 
     Raises:
         Refusal: One is not a function with a name.
@@ -240,11 +240,17 @@ def read_tools(raw: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     tools = []
     for place, tool in enumerate(raw):
         function = tool.get("function")
-        named = isinstance(function, Mapping) and isinstance(function.get("name"), str)
-        if tool.get("type", "function") != "function" or not named:
+        kind = tool.get("type", "function")
+        if (
+            kind != "function"
+            or not isinstance(function, Mapping)
+            or not isinstance(function.get("name"), str)
+        ):
             where = f"tools[{place}]"
             raise Refusal(f"{where}: a tool must be a function with a name", param=where)
-        tools.append(dict(tool))
+        # Some clients write the default out, which templates would show to the model.
+        shown = {key: value for key, value in function.items() if key != "strict" or value}
+        tools.append({**tool, "function": shown})
     return tools
 
 
