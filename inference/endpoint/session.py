@@ -122,6 +122,8 @@ class Session:
                 return self._model.prompt_tokens(start.conversation)
             said = [[message.to_openai() for message in asked.messages], asked.tools]
             return len(json.dumps(said, ensure_ascii=False)) // _CHARACTERS_PER_TOKEN
+        except LimitReached as limit:
+            raise self._limited(limit) from limit
         except (ConfigError, Unrenderable) as error:
             raise Refusal(str(error), param="messages") from error
         finally:

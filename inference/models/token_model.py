@@ -13,6 +13,8 @@ from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ModelError
 from vf.traces.trace import Branch, Fork
 
+_LONG = 16  # characters per token: several times as many as in any language
+
 
 class PromptTooLong(ModelError):
     """The first prompt of a rollout is longer than ``max_prompt_len``: so is it in every other."""
@@ -85,7 +87,9 @@ class TokenModel:
         Raises:
             ConfigError: The template refuses the conversation.
             Unrenderable: It refuses what the model has brought about.
+            ContextFull: It is many times longer than the context.
         """
+        self._check_length(conversation)
         branch, context, _ = next_prompt(self.renderer, conversation, self.thinking_history)
         return len(branch) + len(context)
 
@@ -120,7 +124,19 @@ class TokenModel:
         )
         return cut, text[:place], first
 
+    def _check_length(self, conversation: Conversation) -> None:
+        """Raise ContextFull if the new messages are many times longer than the context.
+
+        A tokenizer takes seconds for ten megabytes, and nothing else of this process runs then.
+        """
+        new = [message.content for message in conversation.messages[conversation.encoded :]]
+        if sum(map(len, new)) > _LONG * self.max_seq_len:
+            least = self.renderer.at_least(new, self.max_seq_len)
+            if least > self.max_seq_len:
+                raise ContextFull(least, self.max_seq_len)
+
     def _next_prompt(self, conversation: Conversation) -> tuple[Branch, list[int], Fork | None]:
+        self._check_length(conversation)
         branch, context, fork = next_prompt(self.renderer, conversation, self.thinking_history)
         limit = self.max_prompt_len
         if not conversation.branches and limit is not None and len(context) > limit:

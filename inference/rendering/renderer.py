@@ -27,6 +27,7 @@ __all__ = ["BridgeError", "Renderer"]
 
 _KNOWN = 256  # renderings kept: more than the tasks that are under way at a time
 _LONG = 20_000  # characters; what is rendered from more is not kept
+_PIECE = 10_000  # characters that are counted at a time
 _TAIL = 16  # tokens; more than "<think>" and line breaks can take
 
 
@@ -210,6 +211,17 @@ class Renderer:
         """Return whether a prompt ends by opening the reasoning (with ``<think>``, mostly)."""
         tail = self.decode(prompt_ids[-_TAIL:]).rstrip()
         return tail.endswith(self.parser.reasoning_opener)
+
+    def at_least(self, texts: Sequence[str], enough: int) -> int:
+        """Return how many tokens some texts have at least; counting ends above ``enough``."""
+        count = 0
+        for text in texts:
+            for start in range(0, len(text), _PIECE):
+                # A piece that begins or ends within a word has some tokens that the whole has not.
+                count += max(0, len(self.template.encode(text[start : start + _PIECE])) - _TAIL)
+                if count > enough:
+                    return count
+        return count
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids, special tokens included."""

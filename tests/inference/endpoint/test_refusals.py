@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.inference.endpoint.rollout_talk import Texts, opened, token_model
+from vf.inference.endpoint.server import MOST_BYTES
 
 USER = {"role": "user", "content": "Tea?"}
 GOOD = {"model": "policy", "messages": [USER]}
@@ -89,6 +91,31 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
     status, error = refused(body)
     assert status == 400
     assert "body" in error["message"]
+
+
+def test_ten_megabytes_are_refused_at_once_as_too_long_for_the_context() -> None:
+    long = GOOD | {"messages": [{"role": "user", "content": "Tea, ünïcode. " * 700_000}]}
+    started = time.process_time()
+    status, error = refused(long)
+    assert time.process_time() - started < 3.0  # a tokenizer takes ten for it
+    assert (status, error["code"]) == (400, "context_length_exceeded")
+
+
+def test_more_than_the_bound_is_not_read() -> None:
+    status, error = refused(b" " * (MOST_BYTES + 1))
+    assert status == 413
+    assert "67,108,864 bytes" in error["message"]
+
+
+def test_half_a_character_becomes_a_question_mark() -> None:
+    async def run() -> None:
+        async with opened(token_model(Texts(["Yes."]))) as (session, _, trace):
+            url = f"{session.endpoint.url}/chat/completions"
+            body = b'{"model": "policy", "messages": [{"role": "user", "content": "a\\ud83d"}]}'
+            assert (await post(url, body, session.endpoint.key))[0] == 200
+        assert trace.messages[0].content == "a?"
+
+    asyncio.run(run())
 
 
 def test_another_model_does_not_exist() -> None:
