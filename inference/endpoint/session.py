@@ -20,16 +20,16 @@ from vf.inference.endpoint.lineages import Lineages, Start
 from vf.inference.endpoint.server import serving
 from vf.inference.endpoint.stored import Stored
 from vf.inference.endpoint.under_way import UnderWay, ended
+from vf.inference.endpoint.wishes import MOST_NOTED, as_sent, note, samplings
 from vf.inference.model import ContextFull, LimitReached, Model, Reply, Sampling
 from vf.inference.models.token_model import PromptTooLong, TokenModel
 from vf.inference.rendering.next_prompt import Unrenderable
 from vf.runtime.errors import ConfigError, InfrastructureError, ModelError
 from vf.runtime.seeding import derive_seed
-from vf.traces.messages import Message, ToolCall
+from vf.traces.messages import Message
 from vf.traces.trace import StopReason, Trace
 
 TOO_LONG = "context_length_exceeded"
-_NOTED = 20  # distinct values of one field that the trace holds
 _CHARACTERS_PER_TOKEN = 4  # about, where there is no tokenizer
 
 
@@ -145,7 +145,7 @@ class Session:
     def unexpected(self, error: Exception) -> None:
         """Record a fault of the endpoint's own, after which the rollout continues."""
         faults = self._trace.info.setdefault("endpoint_faults", [])
-        if len(faults) < _NOTED:
+        if len(faults) < MOST_NOTED:
             faults.append("".join(traceback.format_exception(error)))
 
     async def over(self) -> StopReason:
@@ -195,7 +195,7 @@ class Session:
             raise Refusal(text, 404, code="model_not_found", param="model")
 
     async def _answer(self, asked: Asked) -> Answered:
-        self._note(asked)
+        note(asked, self._trace.info)
         samplings = self._samplings(asked)
         self.in_flight += asked.count
         self._on_change(self)
@@ -222,7 +222,7 @@ class Session:
         answered = Answered([], self.endpoint.model)
         replies = []
         for start, (reply, seconds) in zip(starts, answers, strict=True):
-            sent = replace(reply, message=_as_sent(reply.message, asked))
+            sent = replace(reply, message=as_sent(reply.message, asked))
             self._lineages.commit(start, sent, reply.message, seconds)
             replies.append(sent)
             timing = self._trace.timing
@@ -279,35 +279,16 @@ class Session:
         Raises:
             Refusal: They are spent, which ends the rollout.
         """
-        trace, sampling, wishes = self._trace, self._sampling, dict(asked.sampling)
+        trace, most = self._trace, self._sampling.max_tokens
         if len(trace.turns) + self.in_flight + asked.count > self._max_turns:
             raise self._ended(StopReason.MAX_TURNS)
-        most = sampling.max_tokens
         if self._max_tokens is not None:
             most = min(most, self._max_tokens - trace.completion_tokens)
         if most < 1:
             raise self._ended(StopReason.MAX_TOKENS)
-        stop = (*sampling.stop, *wishes.pop("stop", ()))
-        wanted = wishes.pop("max_tokens", most)
-        seed = wishes.pop("seed", None)
-        if not sampling.fixed:
-            most = min(most, wanted)
-            sampling = sampling.with_(**wishes)
-        if sampling.fixed or seed is None:
-            numbers = range(self._begun, self._begun + asked.count)
-            seeds = [derive_seed(self._seed, "turn", number) for number in numbers]
-        else:
-            seeds = [seed, *(derive_seed(seed, place) for place in range(1, asked.count))]
-        return [sampling.with_(max_tokens=most, stop=stop, seed=each) for each in seeds]
-
-    def _note(self, asked: Asked) -> None:
-        """Record what the agent asks for, each value once."""
-        noted = self._trace.info.setdefault("asked", {})
-        for name, value in (asked.sampling | asked.options).items():
-            values = noted.setdefault(name, [])
-            value = list(value) if isinstance(value, tuple) else value
-            if value not in values and len(values) < _NOTED:
-                values.append(value)
+        numbers = range(self._begun, self._begun + asked.count)
+        seeds = [derive_seed(self._seed, "turn", number) for number in numbers]
+        return samplings(asked, self._sampling.with_(max_tokens=most), seeds)
 
 
 @asynccontextmanager
@@ -368,23 +349,6 @@ async def _all(coroutines: Iterator[Coroutine[Any, Any, Any]]) -> list[Any]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _as_sent(message: Message, asked: Asked) -> Message:
-    """Return an answer as the agent gets it: calls that it cannot run are text."""
-    unwanted = asked.options.get("tool_choice") == "none"
-    calls = [call for call in message.tool_calls if not unwanted and call.malformed is None]
-    if len(calls) == len(message.tool_calls):
-        return message
-    texts = [_in_text(call) for call in message.tool_calls if call not in calls]
-    content = "\n".join(filter(None, [message.content, *texts]))
-    return replace(message, content=content, tool_calls=calls)
-
-
-def _in_text(call: ToolCall) -> str:
-    if call.malformed is not None:
-        return call.arguments
-    return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
 
 
 def _secret(kind: str) -> str:
