@@ -144,6 +144,12 @@ def test_a_stop_string_ends_the_text_before_it(url: str) -> None:
     assert choice.text == free.text[: free.text.index(stop)]
     assert choice.finish_reason == "stop"
     assert len(choice.token_ids) < 30
+    shown = RAW | {"include_stop_str_in_output": True}
+    (whole,) = complete(
+        url, seed=2, temperature=50.0, max_tokens=30, stop=[stop, "never"], extra_body=shown
+    ).choices
+    assert whole.text == choice.text + stop
+    assert whole.token_ids == choice.token_ids
 
 
 async def collect(stream: Any) -> list[Any]:

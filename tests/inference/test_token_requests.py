@@ -11,7 +11,7 @@ from tests.inference.chat_templates import tokenizer
 from tests.inference.local_server import completion, in_turn, serve
 from tests.inference.token_talk import Turn, talk
 from vf.inference.completions import TokenClient
-from vf.inference.model import ContextFull, Conversation, Sampling
+from vf.inference.model import ContextFull, Conversation, Reply, Sampling
 from vf.inference.models.token_model import PromptTooLong, TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.wire import JsonClient
@@ -59,6 +59,48 @@ def test_every_sampling_parameter_is_sent() -> None:
     wanted = {"top_p": 0.9, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.2, "seed": 3}
     _, (body,) = ask(Sampling(**wanted))  # type: ignore[arg-type]
     assert {name: body[name] for name in wanted} == wanted
+
+
+def test_texts_to_stop_at_are_sent_and_must_be_among_the_ids() -> None:
+    _, (body,) = ask(Sampling(stop=("END", "\n\n")))
+    assert body["stop"] == ["END", "\n\n"]
+    assert body["include_stop_str_in_output"] is True
+
+
+@pytest.mark.parametrize("behind", ["", " and more.", " and more. Observation: again"])
+def test_an_answer_ends_with_the_token_that_completes_the_first_stop_text(behind: str) -> None:
+    ids = RENDERER.tokenizer.encode(f"One. Observation: two{behind}")
+    logprobs = [-1.0 - place for place in range(len(ids))]
+    changes = {
+        "token_ids": ids,
+        "logprobs": {"token_logprobs": logprobs},
+        "weight_versions": [*range(len(ids))],
+    }
+    conversation, _ = ask(Sampling(stop=("two", "vation:")), changes=changes)
+    (branch,) = conversation.branches
+    count = sum(branch.loss_mask)
+    assert branch.token_ids[-count:] == ids[:count]
+    assert branch.logprobs[-count:] == logprobs[:count]
+    assert branch.weight_version[-count:] == [*range(count)]
+    assert "vation:" in RENDERER.decode(ids[:count])
+    assert "vation:" not in RENDERER.decode(ids[: count - 1])
+
+
+def test_the_message_ends_before_the_stop_text_and_says_which_it_was() -> None:
+    ids = RENDERER.tokenizer.encode("One. Observation: two")
+    script = [completion(ids, "length")]
+
+    async def run() -> Reply:
+        async with serve(in_turn(script)) as server:
+            client = JsonClient(server.base_url, max_retries=0)
+            model = TokenModel(TokenClient(client, "m"), RENDERER, max_seq_len=1000)
+            reply = await model.respond(Conversation(list(FIRST)), Sampling(stop=("Obs", "two")))
+            await client.close()
+        return reply
+
+    reply = asyncio.run(run())
+    assert (reply.message.content, reply.finish_reason, reply.stop) == ("One.", "stop", "Obs")
+    assert reply.completion_tokens < len(ids)
 
 
 def test_max_tokens_never_exceeds_the_room_left() -> None:

@@ -67,6 +67,12 @@ def test_the_request_holds_token_ids_and_what_is_not_neutral() -> None:
     assert {name: body["sampling_params"][name] for name in wanted} == wanted
 
 
+def test_texts_to_stop_at_need_a_server_that_reads_its_tokens() -> None:
+    _, body = ask({"choices": [CHOICE]}, Sampling(stop=("END",)))
+    wanted = {"stop": ["END"], "include_stop_str_in_output": True, "detokenize": True}
+    assert {name: body["sampling_params"][name] for name in wanted} == wanted
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
