@@ -5,12 +5,12 @@ The request and its answer are described at https://docs.anthropic.com/en/api/me
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from vf.inference.endpoint.anthropic_blocks import TEXT, blocks_of, in_deltas, messages_of
 from vf.inference.endpoint.chat import MOST_STOPS
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
 from vf.inference.endpoint.reading import (
@@ -24,12 +24,8 @@ from vf.inference.endpoint.reading import (
     text_of,
 )
 from vf.inference.model import Reply
-from vf.traces.messages import Message, ToolCall
+from vf.traces.messages import Message
 
-# A call's input must be an object. What a model wrote instead is its one field.
-UNREADABLE = "_unreadable_arguments"
-
-_TEXT = {"text": "text"}
 _Stop = Annotated[str, Field(min_length=1)]
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ERRORS = {
@@ -93,9 +89,9 @@ class Anthropic:
         request = parse(_Request, body)
         messages: list[Message] = []
         if request.system:
-            messages.append(Message("system", text_of(request.system, "system", _TEXT)))
+            messages.append(Message("system", text_of(request.system, "system", TEXT)))
         for where, raw in entries(request.messages, "messages"):
-            messages += _messages(raw, where)
+            messages += messages_of(raw, where)
         if messages[-1].role == "assistant":
             raise Refusal(
                 "messages: the last message is the assistant's, and the beginning of an answer "
@@ -124,7 +120,7 @@ class Anthropic:
         (reply,) = answered.replies
         return {
             **_opening(answered),
-            "content": list(_blocks(asked, answered, reply.message)),
+            "content": list(_blocks(asked, answered)),
             **_ending(asked, reply),
             "usage": _usage(reply, reply.completion_tokens),
         }
@@ -135,8 +131,8 @@ class Anthropic:
         message = {**_opening(answered), "usage": _usage(reply, 0)}
         yield event({"type": "message_start", "message": message})
         yield event({"type": "ping"})
-        for index, block in enumerate(_blocks(asked, answered, reply.message)):
-            empty, deltas = _in_deltas(block)
+        for index, block in enumerate(_blocks(asked, answered)):
+            empty, deltas = in_deltas(block)
             yield event({"type": "content_block_start", "index": index, "content_block": empty})
             for delta in deltas:
                 yield event({"type": "content_block_delta", "index": index, "delta": delta})
@@ -168,70 +164,6 @@ def _options(request: _Request) -> dict[str, Any]:
         schema = {"name": "output", "schema": form.get("schema"), "strict": True}
         options["response_format"] = {"type": "json_schema", "json_schema": schema}
     return options
-
-
-def _messages(raw: Mapping[str, Any], where: str) -> list[Message]:
-    role, content = raw.get("role"), raw.get("content")
-    place = f"{where}.content"
-    if role == "system":
-        return [Message("system", text_of(content, place, _TEXT))]
-    if role not in ("user", "assistant"):
-        raise Refusal(f"{where}.role must be user or assistant, got {role!r}", param=where)
-    if isinstance(content, str):
-        return [Message(role, content)]
-    blocks = entries(content, place)
-    return [_assistant(blocks)] if role == "assistant" else _user(blocks)
-
-
-def _user(blocks: list[tuple[str, dict[str, Any]]]) -> list[Message]:
-    results, texts = [], []
-    for where, block in blocks:
-        if block.get("type") == "tool_result":
-            text = text_of(block.get("content") or "", f"{where}.content", _TEXT)
-            if block.get("is_error") and not text.startswith("Error"):
-                text = f"Error: {text}"
-            call = string(block, "tool_use_id", where)
-            results.append(Message("tool", text, tool_call_id=call))
-        else:
-            texts.append(text_of([block], where, _TEXT))
-    said = [Message("user", "\n".join(texts))] if texts or not results else []
-    return results + said
-
-
-def _assistant(blocks: list[tuple[str, dict[str, Any]]]) -> Message:
-    message = Message("assistant")
-    for where, block in blocks:
-        match block.get("type"):
-            case "thinking":
-                message.reasoning = (message.reasoning or "") + string(block, "thinking", where)
-            case "redacted_thinking":
-                pass  # another model's, and unreadable
-            case "tool_use":
-                message.tool_calls.append(_call(block, where))
-            case _:
-                message.content += text_of([block], where, _TEXT)
-    return message
-
-
-def _call(block: Mapping[str, Any], where: str) -> ToolCall:
-    given = block.get("input")
-    if not isinstance(given, dict):
-        raise Refusal(f"{where}.input must be an object", param=f"{where}.input")
-    raw = given.get(UNREADABLE) if len(given) == 1 else None
-    arguments = raw if isinstance(raw, str) else json.dumps(given, ensure_ascii=False)
-    return ToolCall(string(block, "id", where), string(block, "name", where), arguments)
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    """Return a call's arguments as the object that Anthropic's clients need."""
-    try:
-        found = json.loads(arguments or "{}")
-        # What is no JSON (NaN), or none that can be written again (1e999, half a surrogate pair).
-        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        found = None
-    readable = isinstance(found, dict) and list(found) != [UNREADABLE]
-    return found if readable else {UNREADABLE: arguments}
 
 
 def _tool(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -273,31 +205,9 @@ def _opening(answered: Answered) -> dict[str, Any]:
     }
 
 
-def _blocks(asked: Asked, answered: Answered, message: Message) -> Iterator[dict[str, Any]]:
-    thinking = asked.raw.get("thinking") or {}
-    if message.reasoning is not None and thinking.get("type", "disabled") != "disabled":
-        # Clients leave out thinking that nobody has signed.
-        signature = f"sig_{answered.id}"
-        yield {"type": "thinking", "thinking": message.reasoning, "signature": signature}
-    if message.content or not message.tool_calls:
-        yield {"type": "text", "text": message.content}
-    for call in message.tool_calls:
-        given = _input(call.arguments)
-        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
-
-
-def _in_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a block as it begins, and what is then added to it."""
-    match block["type"]:
-        case "thinking":
-            thought = {"type": "thinking_delta", "thinking": block["thinking"]}
-            signed = {"type": "signature_delta", "signature": block["signature"]}
-            return {**block, "thinking": "", "signature": ""}, [thought, signed]
-        case "text":
-            return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
-        case _:
-            text = json.dumps(block["input"])
-            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
+def _blocks(asked: Asked, answered: Answered) -> Iterator[dict[str, Any]]:
+    thinking = (asked.raw.get("thinking") or {}).get("type", "disabled") != "disabled"
+    return blocks_of(answered.replies[0].message, f"sig_{answered.id}" if thinking else None)
 
 
 def _ending(asked: Asked, reply: Reply) -> dict[str, str | None]:

@@ -94,16 +94,21 @@ def text_of(content: Any, where: str, kinds: Mapping[str, str], *, between: str 
         return content
     if content is None:
         raise Refusal(f"{where} must be text or a list of parts, got nothing", param=where)
-    texts = []
-    for place, part in entries(content, where):
-        kind = part.get("type")
-        if not isinstance(kind, str) or kind not in kinds:
-            raise Refusal(
-                f"{place}: a part of type {kind!r} is not supported: content must be text",
-                param=place,
-            )
-        texts.append(string(part, kinds[kind], place))
-    return between.join(texts)
+    return between.join(part_text(part, place, kinds) for place, part in entries(content, where))
+
+
+def part_text(part: Mapping[str, Any], where: str, kinds: Mapping[str, str]) -> str:
+    """Return one part of a content as text.
+
+    Raises:
+        Refusal: It is of another type.
+    """
+    kind = part.get("type")
+    if not isinstance(kind, str) or kind not in kinds:
+        raise Refusal(
+            f"{where}: a part of type {kind!r} is not supported: content must be text", param=where
+        )
+    return string(part, kinds[kind], where)
 
 
 def function_tool(raw: Mapping[str, Any], where: str, schema: str, *, name: str) -> dict[str, Any]:

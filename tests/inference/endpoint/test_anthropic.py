@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.inference.endpoint.spoken import Spoken, answers, same, spoilt, survives
-from vf.inference.endpoint.anthropic import UNREADABLE, Anthropic
+from vf.inference.endpoint.anthropic import Anthropic
+from vf.inference.endpoint.anthropic_blocks import UNREADABLE
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
 from vf.inference.model import Reply
 from vf.traces.messages import Message, ToolCall
@@ -218,7 +219,7 @@ def test_whatever_is_sent_is_answered_or_refused() -> None:
         ({"max_tokens": None}, "max_tokens: "),
         ({"messages": []}, "messages: "),
         ({"temperature": 1.5}, "temperature: "),
-        ({"messages": [user([{"type": "image", "source": {}}])]}, "messages[0].content[0]"),
+        ({"messages": [user([{"type": "image", "source": {}}])]}, "messages[0].content[0]: "),
         ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
         ({"messages": [user("a"), {"role": "assistant", "content": "b"}]}, "last message"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),

@@ -1,0 +1,118 @@
+"""The content blocks of Anthropic's Messages, from and to messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vf.inference.endpoint.dialect import Refusal
+from vf.inference.endpoint.reading import entries, part_text, string, text_of
+from vf.traces.messages import Message, ToolCall
+
+# A call's input must be an object. What a model wrote instead is its one field.
+UNREADABLE = "_unreadable_arguments"
+
+TEXT = {"text": "text"}  # the type of the blocks that are text, and their field
+
+
+def messages_of(raw: Mapping[str, Any], where: str) -> list[Message]:
+    """Return the messages that one of Anthropic's is: a user's may hold results of tools, too.
+
+    Raises:
+        Refusal: It is ill-formed, or holds what is not supported.
+    """
+    role, content = raw.get("role"), raw.get("content")
+    place = f"{where}.content"
+    if role == "system":
+        return [Message("system", text_of(content, place, TEXT))]
+    if role not in ("user", "assistant"):
+        raise Refusal(
+            f"{where}.role must be user or assistant, got {role!r}", param=f"{where}.role"
+        )
+    if isinstance(content, str):
+        return [Message(role, content)]
+    blocks = entries(content, place)
+    return [_assistant(blocks)] if role == "assistant" else _user(blocks)
+
+
+def blocks_of(message: Message, signature: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of an answer.
+
+    Args:
+        message: The answer.
+        signature: Of its thinking, which clients leave out unless it is signed; None for clients
+            that want no thinking.
+    """
+    if message.reasoning is not None and signature is not None:
+        yield {"type": "thinking", "thinking": message.reasoning, "signature": signature}
+    if message.content or not message.tool_calls:
+        yield {"type": "text", "text": message.content}
+    for call in message.tool_calls:
+        given = _input(call.arguments)
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+
+
+def in_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a block as it begins, and what is then added to it."""
+    match block["type"]:
+        case "thinking":
+            thought = {"type": "thinking_delta", "thinking": block["thinking"]}
+            signed = {"type": "signature_delta", "signature": block["signature"]}
+            return {**block, "thinking": "", "signature": ""}, [thought, signed]
+        case "text":
+            return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+        case _:
+            text = json.dumps(block["input"])
+            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": text}]
+
+
+def _user(blocks: list[tuple[str, dict[str, Any]]]) -> list[Message]:
+    results, texts = [], []
+    for where, block in blocks:
+        if block.get("type") == "tool_result":
+            text = text_of(block.get("content") or "", f"{where}.content", TEXT)
+            if block.get("is_error") and not text.startswith("Error"):
+                text = f"Error: {text}"
+            call = string(block, "tool_use_id", where)
+            results.append(Message("tool", text, tool_call_id=call))
+        else:
+            texts.append(part_text(block, where, TEXT))
+    said = [Message("user", "\n".join(texts))] if texts or not results else []
+    return results + said
+
+
+def _assistant(blocks: list[tuple[str, dict[str, Any]]]) -> Message:
+    message = Message("assistant")
+    for where, block in blocks:
+        match block.get("type"):
+            case "thinking":
+                message.reasoning = (message.reasoning or "") + string(block, "thinking", where)
+            case "redacted_thinking":
+                pass  # another model's, and unreadable
+            case "tool_use":
+                message.tool_calls.append(_call(block, where))
+            case _:
+                message.content += part_text(block, where, TEXT)
+    return message
+
+
+def _call(block: Mapping[str, Any], where: str) -> ToolCall:
+    given = block.get("input")
+    if not isinstance(given, dict):
+        raise Refusal(f"{where}.input must be an object", param=f"{where}.input")
+    raw = given.get(UNREADABLE) if len(given) == 1 else None
+    arguments = raw if isinstance(raw, str) else json.dumps(given, ensure_ascii=False)
+    return ToolCall(string(block, "id", where), string(block, "name", where), arguments)
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """Return a call's arguments as the object that Anthropic's clients need."""
+    try:
+        found = json.loads(arguments or "{}")
+        # What is no JSON (NaN), or none that can be written again (1e999, half a surrogate pair).
+        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        found = None
+    readable = isinstance(found, dict) and list(found) != [UNREADABLE]
+    return found if readable else {UNREADABLE: arguments}
