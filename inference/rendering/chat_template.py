@@ -23,7 +23,7 @@ from vf.inference.model import ToolStyle
 from vf.inference.rendering.shipped import SHIPPED
 from vf.inference.rendering.text_tools import in_text
 from vf.runtime.errors import ConfigError
-from vf.traces.messages import Message, ToolCall
+from vf.traces.messages import Message, Role, ToolCall
 
 MARKER = "vfmarkervf"  # letters only, so that no template escapes it
 
@@ -92,7 +92,7 @@ class ChatTemplate:
 
         Raises whatever the template's author chose to raise.
         """
-        told: Sequence[Message] = [self._defused(message) for message in messages]
+        told = self._placed([self._defused(message) for message in messages])
         if self._in_text:
             told, tools = in_text(told, tools, system_role=self._system_role), ()
         shaped = [_shaped(message, self.dialect) for message in told]
@@ -138,6 +138,44 @@ class ChatTemplate:
             return message
         name = None if message.name is None else self.defuse(message.name)
         return replace(message, content=self.defuse(message.content), name=name)
+
+    def _placed(self, messages: list[Message]) -> list[Message]:
+        """Return messages with system messages only where the template has a place for them.
+
+        Agents send several, and more as they go. Many templates know one, the first: they refuse
+        others, move them to the front, or leave them out without a word.
+        """
+        first = next((i for i, each in enumerate(messages) if each.role != "system"), len(messages))
+        behind = messages[first:]
+        if first < 2 and all(each.role != "system" for each in behind):
+            return messages
+        if self._systems_anywhere:
+            return messages
+        text = "\n\n".join(each.content for each in messages[:first])
+        return [
+            *([Message("system", text)] if first else []),
+            *(replace(each, role="user") if each.role == "system" else each for each in behind),
+        ]
+
+    @cached_property
+    def _systems_anywhere(self) -> bool:
+        """Whether the template shows every system message where it stands."""
+        roles: tuple[Role, ...] = (
+            "system",
+            "system",
+            "user",
+            "system",
+            "assistant",
+            "system",
+            "user",
+        )
+        said = [Message(role, f"{MARKER}{place}") for place, role in enumerate(roles)]
+        try:
+            text = self._render([_shaped(each, self.dialect) for each in said], (), True)
+        except Exception:  # refusing it is an answer
+            return False
+        places = [text.find(each.content) for each in said]  # some put all of them in front
+        return places[0] >= 0 and places == sorted(places)
 
     @cached_property
     def _system_role(self) -> bool:

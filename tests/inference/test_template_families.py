@@ -128,6 +128,25 @@ def test_where_history_is_not_rewritten_the_bridge_is_what_the_template_renders(
 
 
 @pytest.mark.parametrize("name", VARIED)
+def test_system_messages_are_shown_wherever_they_stand(name: str) -> None:
+    shown = renderer(name)
+    first, second, late = (Message("system", f"Rule {place}.") for place in range(3))
+    opening = [first, second, FIRST, late]
+    new = [late, Message("user", "And now?")]
+    known = name.removesuffix("_training")
+    if known in ("cohere", "gemma", "gemma3"):  # roles must alternate
+        with pytest.raises(ConfigError, match=r"must alternate|not supported"):
+            shown.prompt(opening, [])
+        with pytest.raises(BridgeError, match="must alternate"):
+            context_of(name, SAID, new, None)
+        return
+    prompt = shown.decode(shown.prompt(opening, []))
+    assert [prompt.count(rule.content) for rule in (first, second, late)] == [1, 1, 1]
+    if known != "cohere2":  # the first one goes to the front: all is rendered again
+        assert context_of(name, SAID, new, None).count(late.content) == 1
+
+
+@pytest.mark.parametrize("name", VARIED)
 def test_no_text_of_a_user_forges_a_token_that_opens_or_closes_a_turn(name: str) -> None:
     def atoms(text: str) -> list[str]:
         question = [Message("user", text)]
