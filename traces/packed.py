@@ -4,7 +4,8 @@ The token arrays of a branch. An array is text, ``u4:`` and base64 of little-end
 ``u2`` and ``u4`` are unsigned integers of 2 and 4 bytes, ``i8`` signed ones of 8, ``f4`` and ``f8``
 floats; the narrowest that holds every value exactly. What changes seldom is runs,
 ``[[value, count], ...]``. Log-probabilities are those of the sampled tokens, unless another token
-has one that is not 0.
+has one that is not 0. ``begins`` is ``[place, count]``: so many tokens are as in an earlier branch,
+and ``token_ids`` holds the rest.
 
 The conversations of an agent, of which an agent that rewrites its history has one for each call.
 What is in several is written once: ``[place, count]`` among the messages is a run of those that
@@ -27,6 +28,66 @@ _INTEGERS = {"u2": "H", "u4": "I", "i8": "q"}
 _FLOATS = {"f4": "f", "f8": "d"}
 _CODES = _INTEGERS | _FLOATS
 _RUNS = ("loss_mask", "turn_index", "weight_version")
+_WORTH = 32  # tokens; fewer are not shared
+
+
+def pack_branches(branches: Sequence[Mapping[str, list[Any]]]) -> list[dict[str, Any]]:
+    """Return branches, as the lists of each by name, with the beginnings that they share once."""
+    out: list[dict[str, Any]] = []
+    for columns in branches:
+        ids, place, count = columns["token_ids"], 0, 0
+        for at in range(len(out)):
+            other = branches[at]["token_ids"]
+            further = other[count : count + 1] == ids[count : count + 1]  # else it is no longer
+            if further and (alike := _alike(ids, other)) > count:
+                place, count = at, alike
+        packed = pack(columns)
+        if count >= _WORTH:
+            packed |= {"token_ids": _integers(ids[count:]), "begins": [place, count]}
+        out.append(packed)
+    return out
+
+
+def unpack_branches(branches: Any) -> Any:
+    """Return what :func:`pack_branches` returned as lists again. Lists stay lists.
+
+    Raises:
+        ValueError: One is neither, or begins as one that is not there.
+    """
+    if not isinstance(branches, list):
+        return branches
+    out: list[Any] = []
+    for branch in branches:
+        begin: list[int] = []
+        if isinstance(branch, dict) and "begins" in branch:
+            branch = dict(branch)
+            begin = _beginning(out, branch.pop("begins"))
+        out.append(unpack(branch, begin))
+    return out
+
+
+def _beginning(branches: list[Any], begins: Any) -> list[int]:
+    try:
+        place, count = map(int, begins)
+    except (TypeError, ValueError) as error:
+        raise ValueError("begins: not [place, count]") from error
+    earlier = branches[place] if 0 <= place < len(branches) else None
+    ids = earlier.get("token_ids") if isinstance(earlier, dict) else None
+    if not isinstance(ids, list) or not 0 <= count <= len(ids):
+        raise ValueError("begins: there is no such branch before, or it is shorter")
+    return ids[:count]
+
+
+def _alike(one: list[int], other: list[int]) -> int:
+    """Return how many tokens two lists begin with alike."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def pack(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
@@ -46,8 +107,12 @@ def pack(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
     }
 
 
-def unpack(branch: Any) -> Any:
+def unpack(branch: Any, begin: Sequence[int] = ()) -> Any:
     """Return what :func:`pack` returned as lists again. Lists, as of older files, stay lists.
+
+    Args:
+        branch: The branch.
+        begin: The ids of its first tokens, if they are not in it.
 
     Raises:
         ValueError: It is neither.
@@ -55,7 +120,7 @@ def unpack(branch: Any) -> Any:
     if not isinstance(branch, dict) or not isinstance(branch.get("logprobs"), str):
         return branch
     out = dict(branch)
-    ids = out["token_ids"] = _list(branch.get("token_ids"))
+    ids = out["token_ids"] = [*begin, *_list(branch.get("token_ids"))]
     for name in _RUNS:
         value = branch.get(name)
         out[name] = _list(value) if isinstance(value, str) else _expand(name, value, len(ids))

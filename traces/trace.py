@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter, 
 
 from vf.runtime.errors import InfrastructureError
 from vf.traces.messages import Message, writable
-from vf.traces.packed import pack, pack_lineages, unpack, unpack_lineages
+from vf.traces.packed import pack_branches, pack_lineages, unpack_branches, unpack_lineages
 from vf.traces.task import Task
 
 
@@ -119,12 +119,12 @@ class Branch:
         self.weight_version += versions
 
 
-def _packed(branch: Branch) -> dict[str, Any]:
-    return pack({name: getattr(branch, name) for name in branch.__slots__})
+def _packed(branches: list[Branch]) -> list[dict[str, Any]]:
+    return pack_branches([{name: getattr(b, name) for name in b.__slots__} for b in branches])
 
 
-_PackedBranch = Annotated[
-    Branch, PlainSerializer(_packed, when_used="json"), BeforeValidator(unpack)
+_PackedBranches = Annotated[
+    list[Branch], PlainSerializer(_packed, when_used="json"), BeforeValidator(unpack_branches)
 ]
 
 
@@ -287,7 +287,7 @@ class Trace:
     messages: list[Message] = field(default_factory=list)
     prompt_messages: int = 0
     tools: list[dict[str, Any]] = field(default_factory=list)
-    branches: list[_PackedBranch] = field(default_factory=list)
+    branches: _PackedBranches = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
     lineages: _PackedLineages = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)

@@ -126,6 +126,21 @@ def test_a_line_with_lists_of_numbers_is_read() -> None:
     assert vf.Trace.from_json(json.dumps(raw)).branches == [branch]
 
 
+def test_a_beginning_that_branches_share_is_written_once() -> None:
+    """So are a copied context, and the system prompt of sub-agents."""
+    first = growing(8192, turns=8)
+    branches = [first]
+    for turn in range(20):
+        branch = Branch()
+        branch.add_context(first.token_ids[: 300 * turn], turn)
+        branch.add_sampled([7, 8], [-0.5, -0.25], [turn, turn], turn)
+        branches.append(branch)
+    trace = make_trace(branches=branches)
+    line = trace.to_json()
+    assert len(line) < 1.1 * len(make_trace(branches=[first]).to_json())
+    assert vf.Trace.from_json(line) == trace
+
+
 def test_what_conversations_share_is_written_once() -> None:
     """An agent of 50 calls that changes its history before each has 50 conversations."""
     tools = [{"type": "function", "function": {"name": "t", "description": "d" * 4000}}]
@@ -200,6 +215,9 @@ def test_lists_that_differ_in_length_are_kept() -> None:
         {"token_ids": "u4:AAA"},
         {"token_ids": "x9:AAAA"},
         {"logprobs": "f4:"},
+        {"begins": [0, 0]},  # there is none before
+        {"begins": [-1, 1]},
+        {"begins": "x"},
     ],
 )
 def test_arrays_that_are_none_make_a_line_that_is_no_trace(wrong: dict[str, Any]) -> None:
