@@ -1,0 +1,264 @@
+"""Backends that each do one thing wrong, and which check of the self-check has to catch it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from vf.runtime.errors import SandboxError
+from vf.sandbox.contract import Address, ExecResult
+from vf.sandbox.local import UnsafeLocalSandbox
+
+
+def local() -> UnsafeLocalSandbox:
+    return UnsafeLocalSandbox(unsafe_local=True)
+
+
+class Broken:
+    """A backend that does one thing wrong, and everything else as the local one."""
+
+    def __init__(self, inner: UnsafeLocalSandbox) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+Wrong = type[Broken]
+
+
+class LosesLastByte(Broken):
+    async def read_file(self, path: str, **kwargs: Any) -> bytes:
+        data = await self.inner.read_file(path, **kwargs)
+        return data[:-1] if len(data) > 2**20 else data
+
+
+class TranslatesLineEnds(Broken):
+    async def write_file(self, path: str, content: str | bytes) -> None:
+        if isinstance(content, str):
+            content = content.replace("\r\n", "\n")
+        await self.inner.write_file(path, content)
+
+
+class IgnoresReadLimits(Broken):
+    async def read_file(self, path: str, **kwargs: Any) -> bytes:
+        return await self.inner.read_file(path)
+
+
+class RaisesOneErrorForAll(Broken):
+    async def read_file(self, path: str, **kwargs: Any) -> bytes:
+        try:
+            return await self.inner.read_file(path, **kwargs)
+        except OSError as error:
+            raise OSError(f"no: {error}") from None
+
+
+class Execs(Broken):
+    """Changes what goes into exec, or what comes out of it."""
+
+    def before(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return kwargs
+
+    def after(self, result: ExecResult) -> ExecResult:
+        return result
+
+    async def exec(self, cmd: list[str] | str, **kwargs: Any) -> ExecResult:
+        return self.after(await self.inner.exec(cmd, **self.before(kwargs)))
+
+
+class IgnoresTimeouts(Execs):
+    def before(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {**kwargs, "timeout": 300.0}
+
+
+class RaisesOnTimeout(Execs):
+    def after(self, result: ExecResult) -> ExecResult:
+        if result.timed_out:
+            raise TimeoutError
+        return result
+
+
+class TakesAnyKillForATimeout(Execs):
+    def after(self, result: ExecResult) -> ExecResult:
+        return replace(result, timed_out=result.timed_out or result.returncode == 137)
+
+
+class MixesTheStreams(Execs):
+    def after(self, result: ExecResult) -> ExecResult:
+        return replace(result, stdout=result.stdout + result.stderr, stderr="")
+
+
+class HidesReturnCodes(Execs):
+    def after(self, result: ExecResult) -> ExecResult:
+        return replace(result, returncode=min(result.returncode, 1))
+
+
+class DropsInput(Execs):
+    def before(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {**kwargs, "input": None}
+
+
+class CutsInput(Execs):
+    def before(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        given = kwargs.get("input")
+        return {**kwargs, "input": given and given[: 2**22]}
+
+
+class KeepsNoTail(Execs):
+    def after(self, result: ExecResult) -> ExecResult:
+        return replace(result, stdout=result.stdout.partition("\n[...")[0])
+
+
+class IgnoresEnv(Execs):
+    def before(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {**kwargs, "env": None}
+
+
+class LeaksEnv(Execs):
+    def before(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        mine: Mapping[str, str] = {k: v for k, v in os.environ.items() if k.startswith("VF_")}
+        return {**kwargs, "env": {**mine, **(kwargs.get("env") or {})}}
+
+
+class IgnoresCwd(Execs):
+    def before(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {**kwargs, "cwd": None}
+
+
+class AcceptsAnyUser(Execs):
+    def before(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {**kwargs, "user": None}
+
+
+class QuotesNothing(Broken):
+    async def exec(self, cmd: list[str] | str, **kwargs: Any) -> ExecResult:
+        return await self.inner.exec(cmd if isinstance(cmd, str) else " ".join(cmd), **kwargs)
+
+
+class KillsOnlyTheShell(Broken):
+    """Has a timeout of its own, and forgets the children."""
+
+    async def exec(self, cmd: list[str] | str, **kwargs: Any) -> ExecResult:
+        timeout = kwargs.pop("timeout", 30.0)
+        if timeout != 1 or not isinstance(cmd, str):
+            return await self.inner.exec(cmd, timeout=timeout, **kwargs)
+        self.running = asyncio.create_task(self.inner.exec(cmd, timeout=30, **kwargs))
+        await asyncio.sleep(timeout)
+        return ExecResult(137, timed_out=True, duration=timeout)
+
+
+class ForgetsPython(Broken):
+    async def python(self, code: str, **kwargs: Any) -> ExecResult:
+        return await self.inner.exec(["python3", "-c", code], **kwargs)
+
+
+class ForgetsBash(Broken):
+    async def bash(self, command: str, **kwargs: Any) -> ExecResult:
+        return await self.inner.exec(["bash", "-c", command], **kwargs)
+
+
+class LivesOnAfterClose(Broken):
+    async def close(self) -> None:
+        return
+
+
+class RunsOneAtATimeWithSharedOutput(Broken):
+    last: ExecResult | None = None
+
+    async def exec(self, cmd: list[str] | str, **kwargs: Any) -> ExecResult:
+        self.last = await self.inner.exec(cmd, **kwargs)
+        await asyncio.sleep(0.1)
+        return self.last
+
+
+class IsLostByItsCode(Broken):
+    async def python(self, code: str, **options: Any) -> ExecResult:
+        result = await self.inner.python(code, **options)
+        if result.returncode == 137:
+            raise SandboxError("the sandbox is lost")
+        return result
+
+
+class IgnoresFolderLimits(Broken):
+    async def upload(self, folder: str, to: str, **kwargs: Any) -> None:
+        await self.inner.upload(folder, to)
+
+
+class ChoosesThePort(Broken):
+    async def forward(self, address: Address, *, port: int = 0) -> int:
+        return await self.inner.forward(address)
+
+
+class EndsBothWays(Broken):
+    """Passes on the first end as the end of all."""
+
+    async def forward(self, address: Address, *, port: int = 0) -> int:
+        inner = await self.inner.forward(address, port=port)
+        assert self.inner._session is not None
+        tunnel = self.inner._session._tunnel
+        take = tunnel.take
+
+        def wrong(header: dict[str, Any], parts: list[bytes]) -> None:
+            take({"close": True, **header} if "end" in header else header, parts)
+
+        tunnel.take = wrong  # type: ignore[method-assign]
+        return inner
+
+
+BROKEN: list[tuple[Wrong, str, str]] = [
+    (LosesLastByte, "files", "50 MiB come back"),
+    (TranslatesLineEnds, "files", "a text comes back"),
+    (IgnoresReadLimits, "files", "a read takes exactly max_bytes, and not one byte more"),
+    (RaisesOneErrorForAll, "files", "what is missing is FileNotFoundError"),
+    (RaisesOneErrorForAll, "files", "a directory is IsADirectoryError"),
+    (MixesTheStreams, "output", "stdout and stderr come apart"),
+    (HidesReturnCodes, "output", "return codes are the program's"),
+    (
+        KeepsNoTail,
+        "output",
+        "too much is cut in the middle: head and tail stay, and the cut is said",
+    ),
+    (DropsInput, "stdin", "a text arrives"),
+    (CutsInput, "stdin", "50 MiB arrive"),
+    (QuotesNothing, "commands", "nothing in an argument is expanded"),
+    (IgnoresEnv, "env", "variables arrive as they are"),
+    (LeaksEnv, "env", "nothing of the client's own arrives"),
+    (IgnoresCwd, "cwd", "absolute, it is that one"),
+    (AcceptsAnyUser, "users", "one that does not exist is ValueError"),
+    (RaisesOnTimeout, "timeouts", "one that is over is a result, with the output so far"),
+    (TakesAnyKillForATimeout, "timeouts", "a quick death by a signal is none"),
+    (KillsOnlyTheShell, "timeouts", "its children are killed"),
+    (
+        IsLostByItsCode,
+        "faults",
+        "code that kills its own processes gets a result, and so does what follows",
+    ),
+    (ForgetsPython, "python", "its state lives on between calls"),
+    (ForgetsBash, "bash", "directory, variables and functions live on between calls"),
+    (
+        RunsOneAtATimeWithSharedOutput,
+        "calls",
+        "many run at the same time, each with its own output",
+    ),
+    (
+        IgnoresFolderLimits,
+        "files",
+        "a folder is copied with modes and links, and not beyond max_bytes",
+    ),
+    (ChoosesThePort, "tunnel", "a program reaches the address, on a port that is chosen or given"),
+    (EndsBothWays, "tunnel", "either side may end first, and be sent more"),
+    (LivesOnAfterClose, "close", "a second time does nothing, and then every call is SandboxError"),
+]
+
+
+def backend(broken: Wrong) -> Callable[[], AbstractAsyncContextManager[Broken]]:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[Broken]:
+        async with local() as inner:
+            yield broken(inner)
+
+    return make
