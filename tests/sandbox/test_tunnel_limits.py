@@ -106,7 +106,7 @@ s.close()
             call = asyncio.create_task(run(box, port, code, timeout=60))
             while (await box.exec("test -e stuck")).returncode:
                 pass  # each call is answered meanwhile
-            assert memory_of_this_process() - ours < 8 * MIB
+            assert memory_of_this_process() - ours < 16 * MIB
             assert await memory_of(box) - before < 8 * MIB
             go.set()
             result = await call
