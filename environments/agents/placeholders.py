@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 
 from vf.inference.endpoint.address import Endpoint
 from vf.runtime.errors import ConfigError, did_you_mean
@@ -29,7 +30,7 @@ def check(command: Sequence[str], where: str) -> None:
             name = match[2]
             if name is not None and name not in NAMES:
                 raise ConfigError(
-                    f"{where}: there is no placeholder {{{name}}}, in {item!r}."
+                    f"{where}: there is no placeholder {{{name}}}, in {shorten(item, 60)!r}."
                     f"{did_you_mean(name, NAMES)} There are: "
                     f"{', '.join('{' + each + '}' for each in NAMES)}; to pass the text itself, "
                     f"write {{{{{name}}}}}"

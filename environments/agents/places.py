@@ -17,6 +17,7 @@ from vf.environments.agents import left_behind
 from vf.environments.agents.process import MOST_STDOUT, Output, run_process
 from vf.inference.endpoint.address import Endpoint
 from vf.runtime.errors import ConfigError, EnvironmentFailure
+from vf.runtime.own_deadline import own_deadline
 from vf.runtime.workers import in_thread
 from vf.sandbox.container.source import SandboxSource
 from vf.sandbox.contract import LEFT_OUT, ExecResult, Sandbox
@@ -149,7 +150,9 @@ class SandboxPlace:
 
     async def open(self, endpoint: Endpoint) -> Endpoint:
         """Open it, and lead a port of its loopback to the endpoint."""
-        sandbox = self._sandbox = await self._stack.enter_async_context(self._source.open())
+        with own_deadline():  # a sandbox has one, and an agent cannot help how long it takes
+            sandbox = await self._stack.enter_async_context(self._source.open())
+        self._sandbox = sandbox
         try:
             if self._code is not None:
                 await sandbox.upload(self._code)
