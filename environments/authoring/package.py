@@ -48,6 +48,8 @@ class Kind:
         max_prompt_len: Tokens that the first prompt may have with the tiny model.
         max_seq_len: The same for one context.
         validate_tasks: How many tasks its test validates: few where each takes containers.
+        requires: What the package needs.
+        target: What makes the environment; its class by default.
     """
 
     template: str
@@ -55,37 +57,49 @@ class Kind:
     max_prompt_len: int
     max_seq_len: int
     validate_tasks: int
+    requires: tuple[str, ...] = ("vf-rl",)
+    target: str = ""
 
 
+SANDBOXED = ("vf-rl[sandbox]",)
 # By whether there are tools, and whether there is a sandbox.
 KINDS = {
     (False, False): Kind("plain", "Add two numbers.", 128, 256, 8),
     (True, False): Kind("tools", "Say what a basket costs, asking for prices.", 384, 768, 8),
-    (False, True): Kind("sandbox", "Write a small function, tested in a sandbox.", 128, 256, 2),
-    (True, True): Kind("tools_sandbox", "Work out a number of data with Python.", 512, 1024, 2),
+    (False, True): Kind(
+        "sandbox", "Write a small function, tested in a sandbox.", 128, 256, 2, SANDBOXED
+    ),
+    (True, True): Kind(
+        "tools_sandbox", "Work out a number of data with Python.", 512, 1024, 2, SANDBOXED
+    ),
 }
+AGENT = Kind(
+    "agent",
+    "Say what a basket costs, with an agent's own loop.",
+    max_prompt_len=384,
+    max_seq_len=768,
+    validate_tasks=4,
+    requires=("vf-rl", "openai"),
+    target="environment",
+)
 
 
-def package_files(
-    names: Names, *, tools: bool, sandbox: bool, prime_rl: bool
-) -> Iterator[tuple[str, str]]:
+def package_files(names: Names, kind: Kind, *, prime_rl: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the path within the package's folder, and the text, of every file.
 
     Args:
         names: What it is called.
-        tools: Whether the model has tools.
-        sandbox: Whether code runs in a sandbox: the model's answer, or with ``tools``, what it
-            tries on its way.
+        kind: What is written.
         prime_rl: Whether verifiers and prime-rl load it by its id.
     """
-    kind = KINDS[tools, sandbox]
     values = {
         "id": names.id,
         "package": names.package,
         "cls": names.cls,
         "about": kind.about,
-        "requires": "vf-rl[sandbox]" if sandbox else "vf-rl",
-        "needs": _CONTAINERS if sandbox else "",
+        "target": kind.target or names.cls,
+        "requires": ", ".join(f'"{each}"' for each in kind.requires),
+        "needs": _CONTAINERS if kind.requires == SANDBOXED else "",
         "prime_rl": Template(_PRIME_RL).substitute(id=names.id) if prime_rl else "",
         "test_requires": ', "vf-rl[verifiers]"' if prime_rl else "",
         "max_prompt_len": str(kind.max_prompt_len),
@@ -116,6 +130,7 @@ def write_package(
     *,
     tools: bool = False,
     sandbox: bool = False,
+    agent: bool = False,
     prime_rl: bool = False,
 ) -> Iterator[Path]:
     """Write the package, and yield each file when it is there.
@@ -124,18 +139,27 @@ def write_package(
         folder: Where; it must not exist.
         names: What it is called.
         tools: Whether the model has tools.
-        sandbox: Whether code runs in a sandbox.
+        sandbox: Whether code runs in a sandbox: the model's answer, or with ``tools``, what it
+            tries on its way.
+        agent: Whether it is an agent, with a loop and tools of its own.
         prime_rl: Whether verifiers and prime-rl load it by its id.
 
     Raises:
-        ConfigError: The folder exists, or the one that it would lie in does not.
+        ConfigError: Options exclude one another, the folder exists, or the one that it would lie
+            in does not.
         OSError: A file cannot be written.
     """
+    if agent and (tools or sandbox or prime_rl):
+        raise ConfigError(
+            "--agent writes an agent with tools of its own, for vf-rl; leave out --tools, "
+            "--sandbox and --prime-rl"
+        )
+    kind = AGENT if agent else KINDS[tools, sandbox]
     if folder.exists() or folder.is_symlink():
         raise ConfigError(f"{folder} exists, and nothing is overwritten; take another name")
     if not folder.parent.is_dir():
         raise ConfigError(f"there is no folder {folder.parent} to write {folder.name} into")
-    for name, text in package_files(names, tools=tools, sandbox=sandbox, prime_rl=prime_rl):
+    for name, text in package_files(names, kind, prime_rl=prime_rl):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

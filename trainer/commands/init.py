@@ -14,6 +14,7 @@ examples:
   vf-rl init word-count --tools            several turns, with a typed Python function as a tool
   vf-rl init word-count --sandbox          the answer is code, tested in a container
   vf-rl init word-count --tools --sandbox  a tool, and Python in a container
+  vf-rl init word-count --agent            an agent with a loop of its own, on the openai client
   vf-rl init word-count --prime-rl         verifiers and prime-rl can load it as well
   vf-rl init word-count --into ~/environments
 
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("name", metavar="NAME", help="the environment's name, such as word-count")
     parser.add_argument("--tools", action="store_true", help="give the model tools to call")
     parser.add_argument("--sandbox", action="store_true", help="run code in a sandbox")
+    parser.add_argument("--agent", action="store_true", help="bring an agent with its own loop")
     parser.add_argument(
         "--prime-rl", action="store_true", help="let verifiers and prime-rl load it by its name"
     )
@@ -50,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.into.expanduser(),
             tools=args.tools,
             sandbox=args.sandbox,
+            agent=args.agent,
             prime_rl=args.prime_rl,
         )
         return DONE
@@ -57,14 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command("vf-rl init", run)
 
 
-def _write(name: str, into: Path, *, tools: bool, sandbox: bool, prime_rl: bool) -> None:
+def _write(name: str, into: Path, *, sandbox: bool, **options: bool) -> None:
     from vf.environments.authoring.names import names_of
     from vf.environments.authoring.package import write_package
 
     names = names_of(name)
     folder = into / names.id
-    options = {"tools": tools, "sandbox": sandbox, "prime_rl": prime_rl}
-    for path in write_package(folder, names, **options):
+    for path in write_package(folder, names, sandbox=sandbox, **options):
         print(f"  wrote {path}")
     here, extra = shlex.quote(str(folder)), shlex.quote(f"{folder}[test]")
     environment = folder / names.package / "environment.py"

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 COMBINATIONS = {
     "just-asks": [],
     "with-tools": ["--tools", "--prime-rl"],
+    "own-agent": ["--agent"],
     "in-sandbox": ["--sandbox"],
     "tools-in-sandbox": ["--tools", "--sandbox"],
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import re
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ Capsys = pytest.CaptureFixture[str]
 FLAGS = {
     (tools, sandbox): ["--tools"] * tools + ["--sandbox"] * sandbox for tools, sandbox in KINDS
 }
+EVERY = [*FLAGS.values(), ["--agent"], *([*flags, "--prime-rl"] for flags in FLAGS.values())]
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +69,11 @@ def test_every_combination_is_complete(kind: tuple[bool, bool], capsys: Capsys) 
     assert (config.env.id, config.model, notes) == ("word-count", "tiny", [])
 
 
-@pytest.mark.parametrize("more", [[], ["--prime-rl"]], ids=["", "prime-rl"])
-@pytest.mark.parametrize("kind", FLAGS)
-def test_what_is_written_is_formatted_and_clean(kind: tuple[bool, bool], more: list[str]) -> None:
+@pytest.mark.parametrize("flags", EVERY, ids=" ".join)
+def test_what_is_written_is_formatted_and_clean(flags: list[str]) -> None:
     if shutil.which("ruff", path=str(Path(sys.executable).parent)) is None:
         pytest.skip("ruff is not installed")
-    main(["counting-words", *FLAGS[kind], *more])
+    main(["counting-words", *flags])
     settings = ["--isolated", "--line-length", "100"]
     rules = ["--select", "E,F,W,I,B,UP,SIM,C4,RET,PIE,PT,ASYNC"]
     for command in (["check", *rules], ["format", "--check"]):
@@ -83,6 +84,27 @@ def test_what_is_written_is_formatted_and_clean(kind: tuple[bool, bool], more: l
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_agent_is_a_function_with_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["own-agent", "--agent"]) == 0
+    project = tomllib.loads(Path("own-agent/pyproject.toml").read_text())["project"]
+    [target] = project["entry-points"]["vf.environments"].values()
+    assert target == "own_agent.environment:environment"
+    assert project["dependencies"] == ["vf-rl", "openai"]
+    monkeypatch.syspath_prepend(Path("own-agent").absolute())
+    made = vf.make(target)
+    assert isinstance(made, vf.AgentEnvironment)
+    task = next(iter(made.tasks("eval")))
+    trace = asyncio.run(vf.rollout(made, task, vf.ScriptedModel(made.oracle(task) or [])))
+    assert (trace.error, trace.reward) == (None, 1.0)
+
+
+@pytest.mark.parametrize("flag", ["--tools", "--sandbox", "--prime-rl"])
+def test_an_agent_brings_its_own_tools(flag: str, capsys: Capsys) -> None:
+    assert main(["word-count", "--agent", flag]) == 2
+    assert "leave out --tools, --sandbox and --prime-rl" in capsys.readouterr().err
+    assert not Path("word-count").exists()
 
 
 def test_with_prime_rl_verifiers_loads_it_by_its_name(
