@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +24,11 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 
 
-def run(*code: str) -> None:
-    scope: dict[str, object] = {}
+def run(*code: str) -> dict[str, Any]:
+    scope: dict[str, Any] = {}
     for block in code:
         exec(block, scope)
+    return scope
 
 
 @pytest.fixture(autouse=True)
@@ -35,12 +37,16 @@ def _own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_python_blocks_run() -> None:
-    assert len(blocks("python")) == 3
-    run(*blocks("python"))
+    assert len(blocks("python")) == 4
+    agent = run(*blocks("python"))["agent"]
+    (task,) = agent.tasks("train")
+    trace = asyncio.run(vf.rollout(agent, task, vf.ScriptedModel(["Answer: 2"])))
+    assert trace.reward == 1.0
+    assert trace.info["output"] == "Answer: 2"
 
 
 def test_a_complete_environment_is_15_lines_and_one_with_a_tool_25() -> None:
-    plain, tool, _ = blocks("python")
+    plain, tool = blocks("python")[:2]
     assert len(plain.splitlines()) <= 15
     assert len(tool.splitlines()) <= 25
     assert max(map(len, (plain + tool).splitlines())) <= 100
