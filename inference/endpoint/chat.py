@@ -10,6 +10,7 @@ from pydantic_core import to_json
 
 from vf.inference.endpoint.dialect import Answered, Asked, Refusal
 from vf.inference.endpoint.reading import EXACT, openai_error, parse, settled
+from vf.inference.endpoint.stored import ReadBefore, Stored
 from vf.inference.model import Reply
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
@@ -110,8 +111,9 @@ class Chat:
         sampling = {name: getattr(request, name) for name in _SAMPLING}
         sampling |= {"max_tokens": limit, "stop": tuple(stop) or None}
         options = {name: getattr(request, name) for name in _OPTIONS}
+        before = stored.read if isinstance(stored, Stored) else ReadBefore()
         return Asked(
-            messages=settled(read_messages(request.messages)),
+            messages=settled(read_messages(request.messages, before)),
             tools=read_tools(request.tools or []),
             model=request.model,
             count=request.n or 1,
@@ -168,40 +170,35 @@ class Chat:
         yield _event(self.error(refusal))
 
 
-def read_messages(raw: Sequence[Any]) -> list[Message]:
+def read_messages(raw: Sequence[Any], before: ReadBefore) -> list[Message]:
     """Read messages in OpenAI's chat format.
 
     Raises:
         Refusal: One is wrong; names it.
     """
-    messages = []
-    for place, entry in enumerate(raw):
+    messages = before.recall(raw)
+    for place, entry in enumerate(raw[len(messages) :], len(messages)):
         try:
             messages.append(_read_message(entry))
         except (ConfigError, TypeError, AttributeError) as error:
             where = f"messages[{place}]"
             raise Refusal(f"{where}: {error}", param=where) from error
+    before.remember(raw, messages)
     return messages
 
 
 def _read_message(raw: Any) -> Message:
     if not isinstance(raw, dict):
         raise ConfigError(f"a message must be an object, got {type(raw).__name__}")
-    role, content = raw.get("role"), raw.get("content")
-    if isinstance(content, str):  # long conversations come again and again: spare the usual ones
-        answered = raw.get("tool_call_id")
-        if role == "tool" and isinstance(answered, str) and len(raw) == 3:
-            return Message("tool", content, tool_call_id=answered)
-        if role == "user" and len(raw) == 2:
-            return Message("user", content)
     for name, value in raw.items():
         kind = _KINDS.get(name)
         if kind is not None and value is not None and not isinstance(value, kind):
             if kind is _Nothing:
                 raise ConfigError(f"{name} is not supported")
             raise ConfigError(f"{name} must be a {kind.__name__}, got {type(value).__name__}")
-    if role == "tool" and raw.get("tool_call_id") is None:
+    if raw.get("role") == "tool" and raw.get("tool_call_id") is None:
         raise ConfigError("a tool message needs a tool_call_id")
+    content = raw.get("content")
     if isinstance(content, list):
         raw = {**raw, "content": [_part(part) for part in content]}
     elif content is None and isinstance(raw.get("refusal"), str):

@@ -227,7 +227,7 @@ def same(ours: Message, theirs: Message) -> bool:
 
     Arguments of calls may be spaced and ordered in another way, and reasoning may be left out.
     """
-    if ours == theirs:
+    if ours is theirs or ours == theirs:
         return True
     return (
         ours.role == theirs.role == "assistant"
