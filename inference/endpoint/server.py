@@ -238,7 +238,8 @@ async def _stream(
         await response.write_eof()
         return response
     finally:
-        answer.cancel()
+        if not answer.cancel() and not answer.cancelled():
+            answer.exception()  # a client that has gone is not told
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tests.inference.endpoint.rollout_talk import (
     token_model,
 )
 from tests.waiting import until
-from vf.inference.endpoint import under_way
+from vf.inference.endpoint import server, under_way
 from vf.inference.endpoint.session import open_session
 from vf.inference.model import Conversation, LimitReached, Reply, Sampling
 from vf.runtime.errors import EngineError
@@ -178,6 +178,39 @@ def test_a_half_read_stream_leaves_a_whole_turn() -> None:
         assert_exact(trace, log)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("ends", ["Yes.", EngineError("the engine died")])
+def test_a_stream_shows_signs_of_life_until_its_answer_or_error(
+    ends: str | Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "PING_SECONDS", 0.01)
+
+    async def run() -> None:
+        go = asyncio.Event()
+        async with opened(token_model(Texts([go, ends]))) as (session, agent, _):
+            asking = agent.chat.completions.with_raw_response.create(
+                model="policy", messages=[{"role": "user", "content": "Tea?"}], stream=True
+            )
+            response = await asking
+            lines = response.http_response.aiter_lines()
+            assert (await anext(lines)).startswith(": ")
+            go.set()
+            rest = [line async for line in lines if line.startswith("data: ")]
+            if isinstance(ends, str):
+                assert rest[-1] == "data: [DONE]"
+                assert any("Yes." in line for line in rest)
+            else:
+                (error,) = rest
+                assert "the engine died" in error
+                with pytest.raises(EngineError):
+                    await session.over()
+
+    if isinstance(ends, str):
+        asyncio.run(run())
+    else:
+        with pytest.raises(EngineError):
+            asyncio.run(run())
 
 
 def test_a_clients_own_retry_gets_the_answer_that_is_under_way_or_was_given() -> None:
