@@ -26,7 +26,9 @@ from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.endpoint import server
 from vf.inference.endpoint.session import Session
 from vf.inference.model import Model, Sampling
+from vf.inference.models.scripted_model import ScriptedModel
 from vf.runtime.errors import EngineError
+from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import Trace
 
 anthropic = pytest.importorskip("anthropic")
@@ -104,6 +106,23 @@ def test_whatever_a_real_model_samples_extends_one_branch(
         assert trace.forks == []
         assert len(trace.turns) >= 8
         assert_exact(trace, log)
+
+    asyncio.run(run())
+
+
+@kinds
+def test_a_model_without_tokens_talks_as_well(kind: str) -> None:
+    async def run() -> None:
+        model = ScriptedModel([{"look": {"what": "tea"}}, "Green."])
+        async with talking(model, kind) as (_, agent, trace):
+            _, (call,) = await agent.say("Tea?")
+            assert (await agent.say("", ((call, "green"),)))[0] == "Green."
+        assert trace.messages[2:] == [
+            Message("assistant", tool_calls=[ToolCall("call_0_0", "look", '{"what": "tea"}')]),
+            Message("tool", "green", tool_call_id="call_0_0", name="look"),
+            Message("assistant", "Green."),
+        ]
+        assert (trace.branches, trace.forks, trace.lineages) == ([], [], [])
 
     asyncio.run(run())
 
