@@ -94,6 +94,10 @@ trace forks unless that extends it. `TokenModel(thinking_history="template")` re
 turn instead: the model then sees what the deployed template would show it, and a template that is
 not *increasing* forks.
 
+Agents send several system messages, or one as they go. Templates that have no place for them refuse
+them (Qwen3.5), leave them out (gpt-oss) or move them to the front (DeepSeek-V3); those at the
+beginning are then joined, and later ones are shown as the user's.
+
 The package `renderers` (0.1.12, Apache-2.0, 24,201 lines of Python) has hand-written bridges for
 some large families: in 120 turns of 12 templates below, its bridge and ours were the same ids in
 110, and in the other 10 (both DeepSeeks) it opens the answer otherwise than the template. It is not
