@@ -206,7 +206,15 @@ class Lineages:
         differs = f"message {shared} differs: "
         differs += f"{_shown(record.messages, shared)} became {_shown(messages, shared)}"
         leading = 1 if messages and messages[0].role == "system" else 0
-        return None, Fork(turn, differs, "rewritten" if shared > leading else "conversation")
+        carries = not self._sampled.isdisjoint(map(_key, messages))
+        rewritten = shared > leading or carries
+        return None, Fork(turn, differs, "rewritten" if rewritten else "conversation")
+
+    @property
+    def _sampled(self) -> set[tuple[str, ...]]:
+        """What tells the answers so far from other messages."""
+        records = [known.record for known in self._known]
+        return {_key(each.messages[place]) for each in records for place in each.answers}
 
     def _note_tools(self, new: Sequence[Message], answer: Message, turn: int) -> None:
         """Record what became of tool calls."""
@@ -220,6 +228,10 @@ class Lineages:
                 self._calls[call.id] = turn, call.name
             else:
                 events.append(ToolEvent(turn, call.id, call.name, "malformed", call.malformed))
+
+
+def _key(message: Message) -> tuple[str, ...]:
+    return message.role, message.content, *(call.id for call in message.tool_calls)
 
 
 def same(ours: Message, theirs: Message) -> bool:

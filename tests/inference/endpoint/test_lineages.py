@@ -93,7 +93,7 @@ def keep_system_alone(messages: Messages) -> None:
     [
         (change_content, "rewritten", "message 2 differs: assistant 'Answer 0.' became"),
         (drop_turn, "rewritten", "message 2 differs: assistant 'Answer 0.' became assistant"),
-        (change_system, "conversation", "message 0 differs: system 'Be brief.' became system"),
+        (change_system, "rewritten", "message 0 differs: system 'Be brief.' became system"),
         (keep_system_alone, "conversation", "message 1 differs: user 'Tea?' became user 'A summ"),
     ],
 )
