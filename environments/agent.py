@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from vf.environments.datasets.tasks import tasks_from
 from vf.environments.environment import Environment
@@ -170,7 +170,7 @@ class AgentEnvironment(Environment):
         max_turns: int = MAX_TURNS,
         max_tokens: int | None = None,
         timeout: float = TIMEOUT,
-        crash: str = "scored",
+        crash: Literal["scored", "failed"] = "scored",
         model: str = "policy",
         oracle: Callable[[Task], Script | None] | None = None,
     ) -> None:

@@ -90,7 +90,8 @@ async def run_process(
         work = [asyncio.create_task(_read(stream, tail)) for stream, tail in streams]
         work.append(asyncio.create_task(process.wait()))
         await asyncio.wait(work)  # the guard's end is the end of all that could write
-        return await process.wait()
+        code = await process.wait()
+        return code if code >= 0 else 128 - code  # below 0, somebody killed the guard
     except OSError as error:
         raise EnvironmentFailure(f"cannot run {command[0]}: {error}") from error
     finally:

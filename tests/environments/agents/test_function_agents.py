@@ -359,6 +359,7 @@ def test_the_model_has_the_name_that_an_agent_wants() -> None:
 
 
 one_argument: Any = lambda task: None  # noqa: E731
+wrong: Any = "ok"
 
 
 @pytest.mark.parametrize(
@@ -366,7 +367,7 @@ one_argument: Any = lambda task: None  # noqa: E731
     [
         (lambda: vf.agent(one_argument), "cannot be called with a task and an endpoint"),
         (lambda: vf.AgentEnvironment(one_argument, tasks=[]), "cannot be called with a task"),
-        (lambda: vf.AgentEnvironment(solve, tasks=[], crash="ok"), 'crash must be "scored" or'),
+        (lambda: vf.AgentEnvironment(solve, tasks=[], crash=wrong), 'crash must be "scored" or'),
         (lambda: vf.AgentEnvironment("solve", tasks=[]), "is no function, but str"),  # type: ignore[arg-type]
     ],
 )

@@ -1,0 +1,129 @@
+"""A program at work on one task: what it is given, and what is recorded of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vf.environments.agents import placeholders
+from vf.environments.agents.places import Place
+from vf.environments.agents.process import Output
+from vf.inference.endpoint.address import Endpoint
+from vf.runtime.errors import RubricError
+from vf.traces.messages import writable
+from vf.traces.task import Task
+
+_LAST_LINES = 3  # of what a program complained, in the message about its crash
+
+
+class ProgramFailed(Exception):
+    """A program ended with an exit code that is not 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an attempt runs.
+
+    Attributes:
+        command: Program and arguments, with placeholders.
+        env: Further variables.
+        collect: Patterns of the files that are recorded.
+        score_command: A second program, or nothing.
+    """
+
+    command: Sequence[str]
+    env: dict[str, str]
+    collect: Sequence[str]
+    score_command: Sequence[str]
+
+
+class Attempt:
+    """A program at work on one task; see :class:`vf.environments.agent.Attempt`."""
+
+    def __init__(
+        self, work: Work, place: Place, task: Task, endpoint: Endpoint, info: dict[str, Any]
+    ) -> None:
+        self.work, self.place, self.task, self.info = work, place, task, info
+        self.endpoint = endpoint
+        self.stdout = ""
+        self.opened = False
+
+    async def run(self) -> str:
+        """Run the program, and return its standard output.
+
+        Raises:
+            ProgramFailed: Its exit code is not 0.
+        """
+        self.endpoint = await self.place.open(self.endpoint)
+        self.opened = True
+        file = await self.place.write("task.json", self._described())
+        values = placeholders.values(self.task, self.endpoint, file)
+        command = placeholders.fill(self.work.command, values)
+        environ = {**self.endpoint.environ(), "VF_TASK": file, **self.work.env}
+        output, code = Output(), None
+        try:
+            code = await self.place.run(command, environ, output)
+        finally:
+            self.stdout = writable(output.stdout.text())
+            self.info["program"] = self._record(output, code)
+            self.info["output"] = self.stdout  # also of one that was stopped
+        if code:
+            raise ProgramFailed(f"exit code {code}{_complaint(output.stderr.text())}")
+        return self.stdout
+
+    async def finish(self) -> None:
+        """Read the files that the program left, and run the command that scores them.
+
+        Raises:
+            RubricError: That command failed.
+        """
+        if not self.opened:
+            return
+        if self.work.collect:
+            self.info["files"] = await self.place.files(self.work.collect)
+        if self.work.score_command:
+            await self._score()
+
+    async def close(self) -> None:
+        """Remove the place."""
+        await self.place.close()
+
+    async def _score(self) -> None:
+        task = await self.place.write("scored_task.json", self._described(answer=True))
+        printed = await self.place.write("output.txt", self.stdout)
+        values = placeholders.values(self.task, self.endpoint, task)
+        output = Output()
+        code = await self.place.run(
+            placeholders.fill(self.work.score_command, values),
+            {
+                "VF_TASK": task,
+                "VF_OUTPUT": printed,
+                "VF_REWARD_URL": self.endpoint.reward_url,
+                "VF_REWARD_KEY": self.endpoint.reward_key,
+                **self.work.env,
+            },
+            output,
+        )
+        if code:
+            raise RubricError(
+                f"env.args.score_command ended with exit code {code}"
+                f"{_complaint(output.stderr.text())}"
+            )
+
+    def _described(self, *, answer: bool = False) -> str:
+        task = self.task
+        described = {"id": task.id, "prompt": task.prompt, "info": task.info}
+        return json.dumps(described | {"answer": task.answer} if answer else described)
+
+    def _record(self, output: Output, code: int | None) -> dict[str, Any]:
+        found: dict[str, Any] = {"exit_code": code, "stderr": writable(output.stderr.text())}
+        if output.stdout.size > output.stdout.most:
+            found["stdout_bytes"] = output.stdout.size
+        return found
+
+
+def _complaint(stderr: str) -> str:
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    return f", after: {' | '.join(lines[-_LAST_LINES:])}" if lines else ""
