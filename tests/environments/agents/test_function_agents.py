@@ -134,7 +134,7 @@ def test_an_agent_that_takes_too_long_after_an_answer_is_truncated_and_scored(ha
         solve_in_a_thread(task, endpoint)
         blocked.wait()
 
-    trace = run(awaits if hang == "awaits" else blocks, timeout=0.5)
+    trace = run(awaits if hang == "awaits" else blocks, timeout=1.5)
     blocked.set()
     assert trace.error is None
     assert trace.stop_reason is vf.StopReason.TRUNCATED
@@ -165,7 +165,7 @@ def test_an_agent_that_does_not_stop_is_left_behind(monkeypatch: pytest.MonkeyPa
             later.append(error.status_code)
 
     async def play() -> vf.Trace:
-        environment = vf.AgentEnvironment(stubborn, tasks=[TASK], timeout=0.2)
+        environment = vf.AgentEnvironment(stubborn, tasks=[TASK], timeout=1.5)
         return await vf.rollout(environment, TASK, vf.ScriptedModel(["4"]))
 
     trace = asyncio.run(play())

@@ -41,7 +41,8 @@ print(pid, flush=True)
     ],
 )
 def test_a_daemon_dies_with_the_rollout(ending: str, reason: vf.StopReason) -> None:
-    trace = run(DAEMON + ending, max_turns=3, timeout=2.0, model=vf.ScriptedModel(["4"] * 9))
+    seconds = 3.0 if "pause" in ending else 60.0
+    trace = run(DAEMON + ending, max_turns=3, timeout=seconds)
     assert (trace.error, trace.stop_reason) == (None, reason)
     assert not alive(int(trace.info["output"]))
 
