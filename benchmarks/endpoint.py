@@ -97,7 +97,7 @@ def agents(pipe: Connection) -> None:
     ) -> None:
         url, key, model = address
         messages = opening()
-        body = {"model": model, "messages": messages, "tools": TOOLS}
+        body: dict[str, Any] = {"model": model, "messages": messages, "tools": TOOLS}
         if streaming:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         for turn in range(turns):

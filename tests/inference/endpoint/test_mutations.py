@@ -76,10 +76,10 @@ def test_mutated_requests_are_answered_or_refused(path: str) -> None:
                     assert json.loads(answer)["error"]["message"]
             assert "endpoint_faults" not in trace.info
             assert trace.from_json(trace.to_json()).turns == trace.turns
-            answer = await agent.chat.completions.create(
+            last = await agent.chat.completions.create(
                 model="policy", messages=[{"role": "user", "content": "Tea?"}]
             )
-            assert answer.choices[0].message.content == "Yes."
+            assert last.choices[0].message.content == "Yes."
 
     asyncio.run(run())
     assert {200, 400} <= statuses
