@@ -53,6 +53,7 @@ OPENCODE_CONFIG = """{
 }"""
 # Nothing here changes what an agent asks its model.
 QUIET = {
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DO_NOT_TRACK": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "MSWEA_CONFIGURED": "true",
@@ -119,6 +120,7 @@ SMOLAGENTS = Installation("smolagents", ("smolagents[openai]==1.26.0", "openai==
 # litellm imports mcp without requiring it.
 MINI = Installation("mini-swe-agent", ("mini-swe-agent==2.4.6", "litellm==1.106.2", "mcp==2.3.0"))
 CODEX = Installation("codex", ("@openai/codex@0.169.0",))
+CLAUDE_CODE = Installation("claude-code", ("@anthropic-ai/claude-code@2.1.197",))
 OPENCODE = Installation("opencode", ("opencode-ai@1.18.33",))
 
 
@@ -172,6 +174,10 @@ AGENTS: Mapping[str, Agent] = {
     "smolagents, tool calls": Agent(SMOLAGENTS, ["smolagents_agent.py"], None),
     "smolagents, code": Agent(SMOLAGENTS, ["smolagents_agent.py", "--code"], None),
     "Codex": Agent(CODEX, CODEX_COMMAND),
+    "Claude Code": Agent(
+        CLAUDE_CODE,
+        ["claude", "--print", "{prompt}", "--model", "{model}", "--allowedTools", "Bash"],
+    ),
     # It asks for a title first, beside the task's own conversation.
     "OpenCode": Agent(OPENCODE, ["opencode", "run", "--model", "vf/{model}", "{prompt}"], 2),
 }

@@ -28,6 +28,7 @@ ARGUMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "calculate": lambda k: {"op": "+-*"[k % 3], "a": k, "b": 3},
     "exec_command": lambda k: {"cmd": f"echo {k}"},
     "bash": lambda k: {"command": f"echo {k}", "description": "Prints a number"},
+    "Bash": lambda k: {"command": f"echo {k}", "timeout": 9000.0},
 }
 # How an agent wants to be given its answer, where words alone are none.
 ENDINGS: dict[str, Any] = {
