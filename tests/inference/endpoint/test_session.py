@@ -251,17 +251,26 @@ def test_the_end_of_a_rollout_cancels_what_is_under_way() -> None:
 
 
 def test_the_time_of_the_model_is_not_the_environments() -> None:
-    class Slow:
+    ends: list[float | None] = []
+
+    class Clockwatcher:
+        deadline: asyncio.Timeout
+
         async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
             with own_deadline():
-                await asyncio.sleep(0.3)
+                ends.append(self.deadline.when())
+            ends.append(self.deadline.when())
             return Reply(Message("assistant", "Yes."))
 
     async def run() -> None:
-        async with clocked(0.25), opened(Slow()) as (_, agent, _trace):
+        model = Clockwatcher()
+        async with clocked(60.0) as model.deadline, opened(model) as (_, agent, _trace):
             await say(agent, [USER])
 
     asyncio.run(run())
+    stopped, running = ends
+    assert stopped is None
+    assert running is not None
 
 
 @pytest.mark.parametrize("fixed", [False, True])
