@@ -222,6 +222,16 @@ def test_a_step_of_its_own_needs_our_loop() -> None:
         as_trl(environment, loop="ours")
 
 
+def test_an_agent_has_its_own_loop_and_keeps_it() -> None:
+    async def solve(task: vf.Task, endpoint: vf.Endpoint) -> None:
+        """Ask nothing."""
+
+    environment = vf.AgentEnvironment(solve, tasks={"train": [vf.Task("t", "Go.")]})
+    assert "rollout_func" in as_trl(environment)
+    with pytest.raises(vf.ConfigError, match=r"has its own loop, which TRL's loop"):
+        as_trl(environment, loop="trl")
+
+
 def test_what_trl_cannot_do_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     class Named(Faulty):
         @vf.tool
