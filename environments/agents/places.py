@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sysconfig
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -27,6 +29,7 @@ PASSED_ON = (
     *("PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "SYSTEMROOT"),
 )
+_PREFIX, _LOCK = "vf-agent-", "lock"  # of a temporary folder, and what its owner holds in it
 _FILES = ".vf"  # in a sandbox's working directory, what the program is given
 _LONGEST = 7 * 24 * 3600.0  # seconds: who waits has a clock of its own
 
@@ -68,18 +71,24 @@ class LocalPlace:
     def __init__(self, code: Path | None) -> None:
         self._code = code
         self._root = Path()
+        self._lock = -1
 
     @property
     def _work(self) -> Path:
         return self._root / "work"
 
     async def open(self, endpoint: Endpoint) -> Endpoint:
-        """Make the folder."""
-        self._root = Path(tempfile.mkdtemp(prefix="vf-agent-"))
+        """Make the folder, and remove those that killed processes have left."""
+        await in_thread(_reap_once)
+        self._root = Path(tempfile.mkdtemp(prefix=_PREFIX))
         await in_thread(self._fill)
         return endpoint
 
     def _fill(self) -> None:
+        # Locked before it has its name: nobody ever sees the lock of a living process open.
+        self._lock = os.open(self._root / "new", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        os.rename(self._root / "new", self._root / _LOCK)
         for name in ("home", "tmp", "given"):
             (self._root / name).mkdir()
         if self._code is None:
@@ -120,6 +129,9 @@ class LocalPlace:
         """Remove the folder, whatever the program has done to its permissions."""
         if self._root != Path():
             await in_thread(_remove, self._root)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 class SandboxPlace:
@@ -209,10 +221,32 @@ def _said(result: ExecResult) -> str:
     return "\n".join([result.stderr, *(f"[{text}]" for text in told)])
 
 
+@cache  # it costs a look at the temporary folder
+def _reap_once() -> None:
+    reap()
+
+
+def reap() -> None:
+    """Remove the folders whose owners were killed: their locks are free."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        try:
+            number = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        finally:
+            os.close(number)
+        _remove(lock.parent)
+
+
 def _remove(root: Path) -> None:
     for place, folders, _ in os.walk(root):
         for name in folders:
             path = Path(place, name)
             if not path.is_symlink():
-                path.chmod(0o700)
+                with suppress(OSError):
+                    path.chmod(0o700)
     shutil.rmtree(root, ignore_errors=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import vf
-from tests.environments.agents.programs import ASK, alive, run
+from tests.environments.agents.programs import ASK, alive, leftovers, run
 from tests.waiting import wait_until
+from vf.environments.agents import places
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="adoption is Linux's")
 
@@ -56,7 +58,9 @@ asyncio.run(vf.rollout(environment, task, vf.ScriptedModel(["4"] * 9)))
 """
 
 
-def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
+def test_nothing_outlives_a_killed_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     file = tmp_path / "pids"
     text = f"{ASK}{DAEMON}\nopen(sys.argv[1], 'w').write(pid + ' ' + str(os.getpid()) + ' .')\n"
     text += "signal.pause()"
@@ -64,5 +68,9 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
         wait_until(lambda: file.exists() and file.read_text().endswith("."))
         pids = file.read_text().split()[:-1]
         assert all(alive(int(pid)) for pid in pids)
+        places.reap()
+        assert len(leftovers()) == 1, "its owner lives"
         parent.kill()
     wait_until(lambda: not any(alive(int(pid)) for pid in pids))
+    places.reap()
+    assert leftovers() == set()
