@@ -38,12 +38,14 @@ class Known:
         place: Its place among all of them.
         marks: Behind each of its own answers.
         taken: Whether a request extends it now.
+        stops: By an answer's place in the messages, the stop text that its tokens end with.
     """
 
     record: Lineage
     place: int
     marks: list[Mark] = field(default_factory=list)
     taken: bool = False
+    stops: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -127,6 +129,8 @@ class Lineages:
         new = conversation.messages[begun:]
         known.record.messages += [*new, reply.message]
         known.record.answers.append(len(known.record.messages) - 1)
+        if reply.stop is not None:
+            known.stops[known.record.answers[-1]] = reply.stop
         known.record.turns.append(turn)
         if start.grows is not None and any(message.role == "assistant" for message in new):
             trace.lineages = [each.record for each in self._known]  # which were sampled, and where
@@ -158,7 +162,7 @@ class Lineages:
             record = known.record
             if len(messages) < rank[0] or record.tools != tools:
                 continue
-            shared = _shared(record.messages, messages)
+            shared = _shared(known, messages)
             mark = next((mark for mark in reversed(known.marks) if mark.messages <= shared), None)
             if mark is not None:
                 free = mark is known.marks[-1] and not known.taken
@@ -179,11 +183,13 @@ class Lineages:
             tools=conversation.tools,
             parent=None if start.left is None else start.left.place,
         )
+        known = Known(record, len(self._known))
         if start.mark is not None and start.left is not None:
             record.messages += start.left.record.messages[: start.mark.messages]
+            stops = start.left.stops.items()
+            known.stops = {at: stop for at, stop in stops if at < start.mark.messages}
         if fork is not None:
             trace.forks.append(fork)
-        known = Known(record, len(self._known))
         self._known.append(known)
         if len(self._known) > 1:
             trace.lineages = [known.record for known in self._known]
@@ -194,7 +200,7 @@ class Lineages:
         messages, tools = asked.messages, asked.tools
         nearest, shared = self._known[0], -1
         for known in self._known:
-            alike = _shared(known.record.messages, messages)
+            alike = _shared(known, messages)
             if (alike, known.record.tools == tools) > (shared, nearest.record.tools == tools):
                 nearest, shared = known, alike
         record = nearest.record
@@ -234,16 +240,17 @@ def _key(message: Message) -> tuple[str, ...]:
     return message.role, message.content, *(call.id for call in message.tool_calls)
 
 
-def same(ours: Message, theirs: Message) -> bool:
+def same(ours: Message, theirs: Message, stop: str = "") -> bool:
     """Return whether an agent sends back a message that it got or sent before.
 
-    Arguments of calls may be spaced and ordered in another way, and reasoning may be left out.
+    Arguments of calls may be spaced and ordered in another way, and reasoning may be left out. The
+    stop text that ended an answer may be put back: it was sampled.
     """
     if ours is theirs or ours == theirs:
         return True
     return (
         ours.role == theirs.role == "assistant"
-        and ours.content == theirs.content
+        and theirs.content in (ours.content, ours.content + stop)
         and (not theirs.reasoning or theirs.reasoning == ours.reasoning)
         and len(ours.tool_calls) == len(theirs.tool_calls)
         and all(map(_same_call, ours.tool_calls, theirs.tool_calls))
@@ -266,12 +273,13 @@ def _canonical(arguments: str) -> str:
         return arguments
 
 
-def _shared(known: Sequence[Message], asked: Sequence[Message]) -> int:
-    """Return how many messages two conversations have in common at the beginning."""
-    pairs = enumerate(zip(known, asked, strict=False))
+def _shared(known: Known, asked: Sequence[Message]) -> int:
+    """Return how many messages a conversation and a request have in common at the beginning."""
+    messages, stops = known.record.messages, known.stops
+    pairs = enumerate(zip(messages, asked, strict=False))
     return next(
-        (place for place, (ours, theirs) in pairs if not same(ours, theirs)),
-        min(len(known), len(asked)),
+        (place for place, pair in pairs if not same(*pair, stops.get(place, ""))),
+        min(len(messages), len(asked)),
     )
 
 

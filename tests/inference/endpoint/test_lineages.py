@@ -264,3 +264,18 @@ def test_traces_of_several_lineages_survive_json() -> None:
 
     trace, _ = rolled(work)
     assert Trace.from_json(trace.to_json()) == trace
+
+
+@pytest.mark.parametrize("put_back", ["", "END"])
+def test_an_agent_may_put_back_the_stop_text_that_ended_an_answer(put_back: str) -> None:
+    async def run() -> Trace:
+        async with opened(token_model(Texts(["Green.END"]))) as (_, agent, trace):
+            messages: Messages = [SYSTEM, USER]
+            for _ in range(3):
+                assert (await say(agent, messages, stop=["END"]))["content"] == "Green."
+                messages[-1]["content"] += put_back
+                messages.append(MORE)
+        return trace
+
+    trace = asyncio.run(run())
+    assert (len(trace.turns), len(trace.branches), trace.forks) == (3, 1, [])
