@@ -173,6 +173,7 @@ AGENTS: Mapping[str, Agent] = {
     "mini-swe-agent": Agent(MINI, MINI_COMMAND),
     "smolagents, tool calls": Agent(SMOLAGENTS, ["smolagents_agent.py"], None),
     "smolagents, code": Agent(SMOLAGENTS, ["smolagents_agent.py", "--code"], None),
+    "smolagents, code, roles set": Agent(SMOLAGENTS, ["smolagents_agent.py", "--code", "--append"]),
     "Codex": Agent(CODEX, CODEX_COMMAND),
     "Claude Code": Agent(
         CLAUDE_CODE,

@@ -1,4 +1,8 @@
-"""An agent of smolagents that calls tools; `--code` writes Python in place of tool calls."""
+"""An agent of smolagents that calls tools; `--code` writes Python in place of tool calls.
+
+By default smolagents adds its own account of the calls to the answers that it sends back. With
+`--append` the account becomes a message of the user's, and the answers stay as they were.
+"""
 
 import json
 import os
@@ -6,6 +10,8 @@ import sys
 from pathlib import Path
 
 from smolagents import CodeAgent, OpenAIModel, ToolCallingAgent, tool
+
+APPEND = {"tool-call": "user", "tool-response": "user"}
 
 
 @tool
@@ -25,6 +31,7 @@ model = OpenAIModel(
     os.environ["VF_MODEL"],
     api_base=os.environ["OPENAI_BASE_URL"],
     api_key=os.environ["OPENAI_API_KEY"],
+    custom_role_conversions=APPEND if "--append" in sys.argv else None,
 )
 kind = CodeAgent if "--code" in sys.argv else ToolCallingAgent
 print(kind(tools=[calculate], model=model, max_steps=100, verbosity_level=0).run(task["prompt"]))
