@@ -50,7 +50,11 @@ def run(arguments: Sequence[str], rollouts: int) -> tuple[list[Trace], ScriptedE
 
 @pytest.mark.parametrize(
     "arguments",
-    [["openai_loop.py"], ["openai_agents_sdk.py"], ["openai_agents_sdk.py", "--chat", "--stream"]],
+    [
+        ["openai_loop.py"],
+        pytest.param(["openai_agents_sdk.py"], marks=pytest.mark.slow),
+        pytest.param(["openai_agents_sdk.py", "--chat", "--stream"], marks=pytest.mark.slow),
+    ],
     ids=" ".join,
 )
 def test_every_token_of_an_agent_is_the_engines(arguments: list[str]) -> None:
