@@ -177,6 +177,7 @@ def sampling_fields(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, 
         "stop_token_ids": stop_token_ids,
         **seed,
         **(stop if sampling.stop else {}),
+        **({"structured_outputs": sampling.structure} if sampling.structure else {}),
         **{name: value for name, value in fields.items() if value != NEUTRAL[name]},
     }
 

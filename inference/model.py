@@ -23,6 +23,8 @@ class Sampling:
         repetition_penalty: Divides the logits of tokens already in the context; 1 is off.
         seed: Seed of the turn; None draws one.
         stop: Texts that end an answer. They are not part of the message, but of its tokens.
+        structure: What an answer must be, as vLLM's ``structured_outputs``: ``{"json": SCHEMA}`` or
+            ``{"json_object": True}``. Only vLLM sees to it; log-probabilities are as without it.
         fixed: Whether an agent that asks for another way to sample gets this one all the same.
     """
 
@@ -34,6 +36,7 @@ class Sampling:
     repetition_penalty: float = 1.0
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    structure: dict[str, Any] | None = None
     fixed: bool = False
 
     def with_(self, **changes: Any) -> Sampling:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
 
 from vf.inference.completions import Completion, TokenSampler
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
@@ -63,7 +64,10 @@ class TokenModel:
             raise ContextFull(len(prompt_ids), self.max_seq_len)
         completion = await self.sampler.complete(
             prompt_ids,
-            sampling.with_(max_tokens=min(room, sampling.max_tokens)),
+            sampling.with_(
+                max_tokens=min(room, sampling.max_tokens),
+                structure=_structure(conversation.options.get("response_format")),
+            ),
             self.renderer.stop_token_ids,
         )
         completion, text, stop = self._stopped(completion, sampling.stop)
@@ -144,3 +148,13 @@ class TokenModel:
                 f"the first prompt has {len(context)} tokens, over max_prompt_len = {limit}"
             )
         return branch, context, fork
+
+
+def _structure(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return OpenAI's ``response_format`` as vLLM has it where it takes token ids."""
+    match response_format:
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return {"json": schema}
+        case {"type": "json_object"}:
+            return {"json_object": True}
+    return None

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from tests.inference.local_server import json_answer, serve
-from vf.inference.completions import Completion, generate_wire
-from vf.inference.model import Sampling
+from vf.inference.completions import Completion, TokenClient, generate_wire
+from vf.inference.model import Conversation, Sampling
+from vf.inference.model_files import resolve_model
+from vf.inference.models.token_model import TokenModel
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.serving import Served
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError
+from vf.traces.messages import Message
 
 CHOICE = {
     "index": 0,
@@ -47,6 +51,39 @@ def ask(answer: Any, sampling: Sampling | None = None) -> tuple[Completion, dict
 def test_every_token_has_the_version_of_its_span() -> None:
     completion, _ = ask({"choices": [CHOICE]})
     assert completion == Completion([5, 6, 7], [-1.0, -2, -0.5], [3, 3, 4], "stop")
+
+
+@pytest.mark.parametrize(
+    ("response_format", "structure"),
+    [
+        (
+            {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}},
+            {"json": {"type": "object"}},
+        ),
+        ({"type": "json_object"}, {"json_object": True}),
+        ({"type": "text"}, None),
+        (None, None),
+    ],
+)
+def test_a_response_format_is_passed_on(
+    response_format: dict[str, Any] | None, structure: dict[str, Any] | None
+) -> None:
+    async def run() -> dict[str, Any]:
+        async with serve(lambda body: json_answer({"choices": [CHOICE]})) as server:
+            client = TokenClient(
+                JsonClient(server.base_url.removesuffix("/v1")), "org/model", generate_wire
+            )
+            model = TokenModel(
+                client, Renderer.from_pretrained(resolve_model("tiny")), max_seq_len=100
+            )
+            conversation = Conversation([Message("user", "?")])
+            if response_format is not None:
+                conversation.options = {"response_format": response_format}
+            await model.respond(conversation, Sampling())
+            await client.close()
+        return server.bodies[0]["sampling_params"]
+
+    assert asyncio.run(run()).get("structured_outputs") == structure
 
 
 def test_the_request_holds_token_ids_and_what_is_not_neutral() -> None:
