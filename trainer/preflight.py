@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment
 from vf.environments.offered import offered_tools
 from vf.environments.registry import make
@@ -86,6 +87,9 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     prompts = asyncio.run(measure(environment, renderer, [*tasks, *eval_tasks], say))
     overlong, held_out, left_out = _check_prompts(prompts, tasks, eval_tasks, args)
     fit = fitted(config, model_config)
+    template = summary(verdicts)
+    if isinstance(environment, AgentEnvironment) and not shows_tools(renderer):
+        template += f". If the agent has tools: {HIDES_TOOLS}"  # known when it offers them
     return Plan(
         fit.config,
         environment,
@@ -97,7 +101,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         fit.shape.parameters,
         fit.shape.hidden,
         fit.memory,
-        summary(verdicts),
+        template,
         overlong,
         left_out,
         fit.budget,

@@ -10,7 +10,9 @@ import pytest
 
 import vf
 from tests.environments.agents.programs import ASK, PYTHON
+from vf.trainer.preflight import preflight
 from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.settings.load_config import parse_config
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +59,22 @@ def test_a_function_is_trained_token_by_token(make_trainer: Any, tmp_path: Path)
         assert trace.info["asked"]["temperature"] == [0]
     first = {trace.messages[1].content for trace in traces if trace.task.id == traces[0].task.id}
     assert len(first) > 1, "the agent asked for greedy answers, and the trainer decides"
+
+
+def test_a_template_without_tools_is_named_before_training() -> None:
+    def template(name: str | None) -> str:
+        config, _ = parse_config(
+            {
+                "model": "tiny",
+                "env": {"id": "test-agent"},
+                "inference": {"chat_template": name} if name else {},
+                "trainer": {"args": {"max_prompt_len": 192, "max_seq_len": 384}},
+            }
+        )
+        return preflight(config).template
+
+    assert "does not tell the model of its tools" in template("plain")
+    assert "tools" not in template(None)
 
 
 def test_a_program_is_trained(make_trainer: Any, tmp_path: Path) -> None:
