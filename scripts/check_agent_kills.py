@@ -27,7 +27,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import vf
@@ -198,7 +198,8 @@ def check(seed: int) -> str:
             agents = run.agents()
             if agents:
                 killed = rng.choice(agents)
-                os.kill(killed, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it may have ended by now
+                    os.kill(killed, signal.SIGKILL)
         else:
             process = run.evaluation if part == "evaluation" else run.engine
             killed = process.pid
