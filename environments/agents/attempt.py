@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,26 +92,34 @@ class Attempt:
         await self.place.close()
 
     async def _score(self) -> None:
-        task = await self.place.write("scored_task.json", self._described(answer=True))
-        printed = await self.place.write("output.txt", self.stdout)
-        values = placeholders.values(self.task, self.endpoint, task)
         output = Output()
-        code = await self.place.run(
-            placeholders.fill(self.work.score_command, values),
-            {
-                "VF_TASK": task,
-                "VF_OUTPUT": printed,
-                "VF_REWARD_URL": self.endpoint.reward_url,
-                "VF_REWARD_KEY": self.endpoint.reward_key,
-                **self.work.env,
-            },
-            output,
-        )
-        if code:
+        try:
+            code = await self._scored(output)
+            lost = self.place.lost
+        except OSError as error:
+            code, lost = 0, str(error)
+        if lost:  # what the program has done to its place is its own result, and no reward's
+            self.info.setdefault("program", {})["score_command"] = f"it could not run: {lost}"
+        elif code:
             raise RubricError(
                 f"env.args.score_command ended with exit code {code}"
                 f"{_complaint(output.stderr.text())}"
             )
+
+    async def _scored(self, output: Output) -> int:
+        task = await self.place.write("task.json", self._described(answer=True))
+        printed = await self.place.write("output.txt", self.stdout)
+        values = placeholders.values(self.task, self.endpoint, task)
+        command = await self.place.own_files(self.work.score_command)
+        environ = {
+            "VF_TASK": task,
+            "VF_OUTPUT": printed,
+            "VF_REWARD_URL": self.endpoint.reward_url,
+            "VF_REWARD_KEY": self.endpoint.reward_key,
+            "HOME": os.path.dirname(printed),  # where the program has left nothing
+            **self.work.env,
+        }
+        return await self.place.run(placeholders.fill(command, values), environ, output)
 
     def _described(self, *, answer: bool = False) -> str:
         task = self.task

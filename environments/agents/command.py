@@ -109,6 +109,8 @@ class Program:
         if not items or not items[0].strip():
             raise ConfigError(f'{where} is empty; write {name} = ["python", "my_agent.py"]')
         placeholders.check(items, where)
+        if self.source is not None and items[0] == "python":
+            items[0] = "python3"  # which every image has
         if self.folder is not None:
             return items
         first = items[0] if "/" not in items[0] else self._own(items[0])  # else found by PATH

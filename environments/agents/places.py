@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import sysconfig
 import tempfile
@@ -41,8 +42,25 @@ class Place(Protocol):
         """Make the place, with the agent's code in it; return the endpoint as seen from there."""
         ...
 
+    @property
+    def lost(self) -> str:
+        """What became of it through the programs that ran in it; empty while it is usable."""
+        ...
+
     async def write(self, name: str, text: str) -> str:
-        """Write a file beside the working directory's own, and return its path."""
+        """Write a file into a new folder, and return its path.
+
+        Raises:
+            OSError: The programs that ran here leave no room for it, say.
+        """
+        ...
+
+    async def own_files(self, command: Sequence[str]) -> list[str]:
+        """Return a command that runs its own files as they were, whatever became of them here.
+
+        Raises:
+            OSError: They cannot be written.
+        """
         ...
 
     async def run(self, command: Sequence[str], environ: Mapping[str, str], output: Output) -> int:
@@ -70,27 +88,29 @@ class LocalPlace:
 
     def __init__(self, code: Path | None) -> None:
         self._code = code
-        self._root = Path()
-        self._lock = -1
+        self._folders: dict[Path, int] = {}  # and their locks
+        self._work = Path()
+        self.lost = ""
 
-    @property
-    def _work(self) -> Path:
-        return self._root / "work"
+    def _new(self) -> Path:
+        """Make a folder that no program has seen: what it does to its own hinders nobody."""
+        root = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        # Locked before it has its name: nobody ever sees the lock of a living process open.
+        lock = os.open(root / "new", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.rename(root / "new", root / _LOCK)
+        self._folders[root] = lock
+        (root / "own").mkdir()
+        return root / "own"
 
     async def open(self, endpoint: Endpoint) -> Endpoint:
         """Make the folder, and remove those that killed processes have left."""
         await in_thread(_reap_once)
-        self._root = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._work = self._new() / "work"
         await in_thread(self._fill)
         return endpoint
 
     def _fill(self) -> None:
-        # Locked before it has its name: nobody ever sees the lock of a living process open.
-        self._lock = os.open(self._root / "new", os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        os.rename(self._root / "new", self._root / _LOCK)
-        for name in ("home", "tmp", "given"):
-            (self._root / name).mkdir()
         if self._code is None:
             self._work.mkdir()
         else:
@@ -99,17 +119,33 @@ class LocalPlace:
 
     async def write(self, name: str, text: str) -> str:
         """Write a file into a folder of its own."""
-        path = self._root / "given" / name
+        path = self._new() / name
         path.write_text(text, encoding="utf-8")
         return str(path)
 
+    async def own_files(self, command: Sequence[str]) -> list[str]:
+        """Put those of a copied folder back; others are where they always were."""
+        for item in command:
+            if (original := _original(self._code, item)) is not None:
+                path = self._work / item
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.unlink(missing_ok=True)
+                shutil.copy(original, path)
+        return list(command)
+
     async def run(self, command: Sequence[str], environ: Mapping[str, str], output: Output) -> int:
-        """Run a child process, with a guard."""
+        """Run a child process, with a guard, and a home of its own.
+
+        Raises:
+            OSError: The working directory is none any more.
+        """
+        self._work.mkdir(parents=True, exist_ok=True)
+        home, temporary = self._new(), self._new()
         own = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         own["PATH"] = os.pathsep.join(
             filter(None, [sysconfig.get_path("scripts"), own.get("PATH", os.defpath)])
         )
-        own |= {"HOME": str(self._root / "home"), "TMPDIR": str(self._root / "tmp")}
+        own |= {"HOME": str(home), "TMPDIR": str(temporary)}
         return await run_process(
             command, folder=self._work, environ=own | dict(environ), output=output
         )
@@ -126,12 +162,11 @@ class LocalPlace:
         return files
 
     async def close(self) -> None:
-        """Remove the folder, whatever the program has done to its permissions."""
-        if self._root != Path():
-            await in_thread(_remove, self._root)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        """Remove the folders, whatever programs have done to their permissions."""
+        while self._folders:
+            root, lock = self._folders.popitem()
+            await in_thread(_remove, root)
+            os.close(lock)
 
 
 class SandboxPlace:
@@ -148,6 +183,8 @@ class SandboxPlace:
         self._stack = AsyncExitStack()
         self._sandbox: Sandbox | None = None
         self._folder = ""  # the working directory
+        self._written = 0
+        self.lost = ""
 
     @property
     def sandbox(self) -> Sandbox:
@@ -177,22 +214,34 @@ class SandboxPlace:
             raise ConfigError(f"the agent's code cannot be put into a sandbox: {error}") from error
         return replace(endpoint, url=url._replace(netloc=f"127.0.0.1:{port}").geturl())
 
-    async def write(self, name: str, text: str) -> str:
-        """Write a file into the working directory."""
-        path = f"{self._folder}/{_FILES}/{name}"
-        try:
-            await self.sandbox.write_file(path, text)
-        except OSError as error:
-            raise EnvironmentFailure(f"{name} cannot be written in the sandbox: {error}") from error
+    async def write(self, name: str, text: str | bytes) -> str:
+        """Write a file into a new folder below the working directory."""
+        self._written += 1
+        path = f"{self._folder}/{_FILES}/{self._written}-{secrets.token_hex(4)}/{name}"
+        await self.sandbox.write_file(path, text)
         return path
+
+    async def own_files(self, command: Sequence[str]) -> list[str]:
+        """Put those of a copied folder back, and write others where no program has been."""
+        items = []
+        for item in command:
+            script = self._scripts.get(item)
+            original = _original(self._code, item)
+            if script is not None:
+                item = await self.write(item, await in_thread(script.read_bytes))
+            elif original is not None:
+                await self.sandbox.write_file(item, await in_thread(original.read_bytes))
+            items.append(item)
+        return items
 
     async def run(self, command: Sequence[str], environ: Mapping[str, str], output: Output) -> int:
         """Run a program in it."""
         result = await self.sandbox.exec(
             list(command), env=environ, timeout=_LONGEST, max_output=MOST_STDOUT
         )
+        self.lost = _lost(result)
         output.stdout.add(result.stdout.encode())
-        output.stderr.add(_said(result).encode())
+        output.stderr.add("\n".join(filter(None, [result.stderr, self.lost])).encode())
         return result.returncode
 
     async def files(self, patterns: Sequence[str]) -> dict[str, str]:
@@ -215,10 +264,16 @@ class SandboxPlace:
         await self._stack.aclose()
 
 
-def _said(result: ExecResult) -> str:
+def _original(code: Path | None, item: str) -> Path | None:
+    """Return the file of a folder that an argument names, if it does."""
+    if code is None or Path(item).is_absolute() or not (code / item).is_file():
+        return None
+    return code / item
+
+
+def _lost(result: ExecResult) -> str:
     causes = {"oom_killed": "out of memory", "ended": "the sandbox has ended"}
-    told = [text for name, text in causes.items() if getattr(result, name)]
-    return "\n".join([result.stderr, *(f"[{text}]" for text in told)])
+    return "\n".join(f"[{text}]" for name, text in causes.items() if getattr(result, name))
 
 
 @cache  # it costs a look at the temporary folder

@@ -36,8 +36,9 @@ def program(
     Args:
         command: Program and arguments. In these, ``{prompt}``, ``{task}`` (the file in
             ``VF_TASK``), ``{url}``, ``{root}`` (without ``/v1``, for Anthropic's clients),
-            ``{key}`` and ``{model}`` are replaced. ``python`` is the one that runs vf-rl. A
-            relative path of a file begins at the working directory, or at ``folder``.
+            ``{key}`` and ``{model}`` are replaced. ``python`` is the one that runs vf-rl, or
+            the sandbox's ``python3``. A relative path of a file begins at the working directory,
+            or at ``folder``.
         tasks: A file of rows with ``prompt`` and, as far as needed, ``answer``, ``id`` and
             ``info``; from Python, whatever an
             :class:`~vf.environments.agent.AgentEnvironment` takes.
@@ -52,7 +53,9 @@ def program(
             ``trace.info["files"]``, by path.
         score_command: A second program, run when the first one has ended. Its ``VF_TASK`` holds the
             answer, too, ``VF_OUTPUT`` names a file with the first one's standard output, and it
-            reports ``{"reward": 0.5}`` to ``VF_REWARD_URL`` with the key ``VF_REWARD_KEY``.
+            reports ``{"reward": 0.5}`` to ``VF_REWARD_URL`` with the key ``VF_REWARD_KEY``. Files
+            that it names are put back as they were before it runs. Where the first one has left
+            no place to run in, nothing is reported.
         crash: What an exit code other than 0 means after the first answer: ``"scored"`` or
             ``"failed"``.
         timeout: Seconds that the program gets, the model's answers not counted.
