@@ -81,7 +81,8 @@ def test_a_response_format_is_passed_on(
                 conversation.options = {"response_format": response_format}
             await model.respond(conversation, Sampling())
             await client.close()
-        return server.bodies[0]["sampling_params"]
+        asked: dict[str, Any] = server.bodies[0]["sampling_params"]
+        return asked
 
     assert asyncio.run(run()).get("structured_outputs") == structure
 
