@@ -17,13 +17,13 @@ from pydantic_core import from_json, to_json
 
 from vf.inference.endpoint.address import Endpoint
 from vf.inference.endpoint.anthropic import Anthropic
+from vf.inference.endpoint.bodies import MOST_BYTES, Bodies
 from vf.inference.endpoint.chat import Chat
 from vf.inference.endpoint.dialect import Answered, Asked, Dialect, Refusal
 from vf.inference.endpoint.responses import Responses
 from vf.runtime.batching import PerLoop
 from vf.traces.messages import Message
 
-MOST_BYTES = 64 * 2**20  # of a request's body
 PING_SECONDS = 10.0  # between signs of life while an answer is sampled that is wanted as a stream
 _STOP_SECONDS = 1.0  # for responses that are being sent when the last rollout ends
 _LONGEST_SOCKET = 90  # characters; Linux takes 107, macOS 103
@@ -67,6 +67,7 @@ class _Server:
 
     def __init__(self) -> None:
         self.sessions: dict[str, Answering | None] = {}  # None: it has ended
+        self.bodies = Bodies()
         self.open = 0
         self.starting = asyncio.Lock()
         self.runner: web.AppRunner | None = None
@@ -135,12 +136,12 @@ class _Server:
         session: Answering | None = None
         try:
             session = self._session(request, path)
-            return await _respond(request, path, dialect, session)
+            if request.method != "POST":
+                return _listed(request, path, session.endpoint.model)
+            async with self.bodies.read(request, request.match_info["rollout"]) as raw:
+                return await _respond(request, raw, path, dialect, session)
         except Refusal as refusal:
             return _failure(dialect, refusal)
-        except web.HTTPRequestEntityTooLarge:
-            text = f"the body is larger than {MOST_BYTES:,} bytes"
-            return _failure(dialect, Refusal(text, 413))
         except ConnectionError:
             raise
         except Exception as error:
@@ -191,16 +192,11 @@ async def serving(session: Answering, rollout: str) -> AsyncIterator[tuple[str, 
 
 
 async def _respond(
-    request: web.Request, path: str, dialect: Dialect, session: Answering
+    request: web.Request, raw: bytes, path: str, dialect: Dialect, session: Answering
 ) -> web.StreamResponse:
-    if path.startswith("/v1/models") and request.method == "GET":
-        return _models(path, session.endpoint.model)
     counts = path == COUNTS
-    if path != "/reward" and not counts and path not in DIALECTS:
+    if not _is_posted(path):
         raise Refusal(f"there is nothing at {path}", 404)
-    if request.method != "POST":
-        raise Refusal(f"{path} takes POST requests", 405)
-    raw = await request.read()
     body = _parsed(raw)
     if path == "/reward":
         session.report(body.get("reward"))
@@ -260,6 +256,23 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Refusal(f"the body must be a JSON object, got {type(body).__name__}")
     return body
+
+
+def _is_posted(path: str) -> bool:
+    return path in {"/reward", COUNTS, *DIALECTS}
+
+
+def _listed(request: web.Request, path: str, model: str) -> web.Response:
+    """Answer what is no POST request.
+
+    Raises:
+        Refusal: There is nothing of that kind.
+    """
+    if path.startswith("/v1/models") and request.method == "GET":
+        return _models(path, model)
+    if _is_posted(path):
+        raise Refusal(f"{path} takes POST requests", 405)
+    raise Refusal(f"there is nothing at {path}", 404)
 
 
 def _is_retry(count: str) -> bool:

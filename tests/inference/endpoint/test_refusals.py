@@ -10,8 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+import vf
 from tests.inference.endpoint.rollout_talk import Texts, opened, token_model
-from vf.inference.endpoint.server import MOST_BYTES
+from vf.inference.endpoint.bodies import MOST_AT_ONCE, MOST_BYTES
 
 USER = {"role": "user", "content": "Tea?"}
 GOOD = {"model": "policy", "messages": [USER]}
@@ -29,6 +30,28 @@ async def post(
         ) as response,
     ):
         return response.status, await response.json()
+
+
+class Waits:
+    """A model that answers when it may.
+
+    Attributes:
+        go: Whether it may.
+    """
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self._asked = asyncio.Semaphore(0)
+
+    async def reached(self, count: int) -> None:
+        """Wait until it has been asked so often."""
+        for _ in range(count):
+            await self._asked.acquire()
+
+    async def respond(self, conversation: vf.Conversation, sampling: vf.Sampling) -> vf.Reply:
+        self._asked.release()
+        await self.go.wait()
+        return vf.Reply(vf.Message("assistant", "Yes."))
 
 
 def refused(body: Any) -> tuple[int, dict[str, Any]]:
@@ -104,7 +127,28 @@ def test_ten_megabytes_are_refused_at_once_as_too_long_for_the_context() -> None
 def test_more_than_the_bound_is_not_read() -> None:
     status, error = refused(b" " * (MOST_BYTES + 1))
     assert status == 413
-    assert "67,108,864 bytes" in error["message"]
+    assert "33,554,432 bytes" in error["message"]
+
+
+def test_a_rollouts_bodies_are_bounded_together() -> None:
+    async def run() -> list[int]:
+        model = Waits()
+        async with opened(model) as (session, _, _):
+            url = f"{session.endpoint.url}/chat/completions"
+            body = json.dumps(GOOD | {"user": "x" * (MOST_BYTES - 200)}).encode()
+            count = MOST_AT_ONCE // len(body)
+            held = [
+                asyncio.create_task(post(url, body, session.endpoint.key)) for _ in range(count)
+            ]
+            await model.reached(count)
+            refused, error = await post(url, body, session.endpoint.key)
+            assert error["error"]["code"] == "rate_limit_exceeded"
+            model.go.set()
+            statuses = [status for status, _ in await asyncio.gather(*held)]
+            again, _ = await post(url, body, session.endpoint.key)
+            return [refused, again, *statuses]
+
+    assert asyncio.run(run()) == [429, 200, *[200] * 2]
 
 
 def test_half_a_character_becomes_a_question_mark() -> None:
