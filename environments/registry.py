@@ -92,8 +92,9 @@ def make(id: str, **kwargs: Any) -> Environment:
         parameters = inspect.signature(factory).parameters
         unknown = next((name for name in kwargs if name not in parameters), "")
         takes = ", ".join(parameters) or "no arguments"
+        wrong = f"it takes no argument {unknown!r}" if unknown else str(error)
         raise ConfigError(
-            f"environment {id!r}: {error}.{did_you_mean(unknown, parameters)} It takes: {takes}"
+            f"environment {id!r}: {wrong}.{did_you_mean(unknown, parameters)} It takes: {takes}"
         ) from None
     try:
         environment = factory(**kwargs)

@@ -157,15 +157,23 @@ def _folder(folder: str | Path | None) -> Path | None:
 
 
 def _variables(env: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(env, Mapping):
+        raise ConfigError(
+            f'env.args.env must be a table of texts, {{ NAME = "value" }}, got {env!r}'
+        )
     for name, value in env.items():
-        if not isinstance(value, str):
-            raise ConfigError(f"env.args.env.{name} must be a text, got {value!r}")
+        if not isinstance(value, str) or "\0" in value:
+            raise ConfigError(f"env.args.env.{name} must be a text without NUL, got {value!r}")
+        if not name or "=" in name or "\0" in name:
+            raise ConfigError(f"env.args.env: {name!r} cannot be the name of a variable")
     return dict(env)
 
 
 def _texts(name: str, items: Sequence[str]) -> list[str]:
-    if isinstance(items, str) or not all(isinstance(item, str) for item in items):
+    if not isinstance(items, Sequence) or isinstance(items, str):
         raise ConfigError(f"env.args.{name} must be a list of texts, got {items!r}")
+    if not all(isinstance(item, str) and "\0" not in item for item in items):
+        raise ConfigError(f"env.args.{name} must be a list of texts without NUL, got {items!r}")
     return list(items)
 
 
