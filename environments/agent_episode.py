@@ -91,6 +91,8 @@ async def _work(attempt: Attempt, environment: AgentEnvironment, session: Sessio
         await asyncio.wait({running, over}, return_when=asyncio.FIRST_COMPLETED)
         session.check()
         if not running.done():
+            if not session.asked:
+                raise EnvironmentFailure(f"the agent asked too much{_unanswered(session)}")
             return over.result()
         output = running.result()
     except (InfrastructureError, ConfigError):

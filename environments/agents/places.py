@@ -24,6 +24,7 @@ from vf.runtime.own_deadline import own_deadline
 from vf.runtime.workers import in_thread
 from vf.sandbox.container.source import SandboxSource
 from vf.sandbox.contract import LEFT_OUT, ExecResult, Sandbox
+from vf.traces.messages import writable
 
 # Of this process's variables, those that a program gets: what finds programs and reads text.
 PASSED_ON = (
@@ -156,7 +157,11 @@ class LocalPlace:
         def read() -> dict[str, str]:
             paths = left_behind.chosen(left_behind.listed(self._work), patterns)
             found = {path: left_behind.read(self._work, path) for path in paths}
-            return {p: left_behind.as_text(data) for p, data in found.items() if data is not None}
+            return {
+                writable(path): left_behind.as_text(data)
+                for path, data in found.items()
+                if data is not None
+            }
 
         files: dict[str, str] = await in_thread(read)
         return files
@@ -301,7 +306,7 @@ def _remove(root: Path) -> None:
     for place, folders, _ in os.walk(root):
         for name in folders:
             path = Path(place, name)
-            if not path.is_symlink():
-                with suppress(OSError):
+            with suppress(OSError):  # what cannot be removed stays
+                if not path.is_symlink():
                     path.chmod(0o700)
     shutil.rmtree(root, ignore_errors=True)

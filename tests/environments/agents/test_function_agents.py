@@ -104,6 +104,19 @@ def test_a_turn_budget_ends_an_agent_that_asks_beyond_it() -> None:
     assert (trace.stop_reason, trace.reward) == (vf.StopReason.TERMINATED, 1.0)
 
 
+def test_a_budget_that_is_spent_before_an_answer_is_a_failure() -> None:
+    async def greedy(task: vf.Task, endpoint: vf.Endpoint) -> None:
+        async with openai.AsyncOpenAI(base_url=endpoint.url, api_key=endpoint.key) as client:
+            await client.chat.completions.create(
+                model="policy", messages=[{"role": "user", "content": "Tea?"}], n=4
+            )
+
+    trace = run(greedy, max_turns=3)
+    assert trace.error is not None
+    assert (trace.error.boundary, trace.reward) == ("environment", None)
+    assert "max_turns" in trace.error.message
+
+
 class Wordy:
     """A model whose every answer has ten tokens, or as many as it may."""
 

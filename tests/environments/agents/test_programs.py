@@ -269,6 +269,10 @@ def test_a_cancelled_rollout_leaves_nothing() -> None:
         (["true"], {"collect": ["/etc/*"]}, r"env\.args\.collect: '/etc/\*' does not lie in"),
         (["true"], {"collect": ["../*"]}, r"env\.args\.collect: '\.\./\*' does not lie in"),
         (["true"], {"env": {"N": 1}}, r"env\.args\.env\.N must be a text"),
+        (["true"], {"env": ["N"]}, r"env\.args\.env must be a table of texts"),
+        (["true"], {"env": {"N=M": "1"}}, r"env\.args\.env: 'N=M' cannot be the name"),
+        (["true", "a\0"], {}, r"env\.args\.command must be a list of texts without NUL"),
+        (["true"], {"collect": 5}, r"env\.args\.collect must be a list of texts"),
         (["true"], {"sandbox": "dokcer"}, r"env\.args\.sandbox: there is no sandbox 'dokcer'"),
         (["true"], {"crash": "no"}, r"crash must be"),
         (["true"], {"rubric": "nowhere:rubric"}, r"env\.args\.rubric 'nowhere:rubric'"),
@@ -296,3 +300,9 @@ def test_a_rubric_in_a_file_is_a_rubric_or_a_function(
     )
     for reference in ("scoring_for_programs:rubric", f"{tmp_path}/scoring_for_programs.py:half"):
         assert run("ask()", rubric=reference).reward == 0.5
+
+
+def test_a_name_that_is_no_text_is_collected_under_one_that_is() -> None:
+    trace = run("ask()\nopen(b'\\xff.md', 'w').write('!')", collect=["*.md"])
+    assert trace.info["files"] == {"?.md": "!"}
+    assert vf.Trace.from_json(trace.to_json()).info["files"] == {"?.md": "!"}
