@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from vf.inference.model import Reply
 from vf.traces.messages import Message
 
+_MOST_QUOTED = 2000  # characters
+
 
 @dataclass(slots=True)
 class Asked:
@@ -56,6 +58,11 @@ class Answered:
     created: int = field(default_factory=lambda: int(time.time()))
 
 
+def shortened(text: str) -> str:
+    """Return a text that quotes a request, whose fields may be of any length."""
+    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}..."
+
+
 class Refusal(Exception):
     """A request that is answered with an error; the rollout is none the worse for it.
 
@@ -68,7 +75,7 @@ class Refusal(Exception):
     def __init__(
         self, message: str, status: int = 400, *, code: str | None = None, param: str | None = None
     ) -> None:
-        super().__init__(message)
+        super().__init__(shortened(message))
         self.status = status
         self.code = code
         self.param = param

@@ -166,7 +166,7 @@ class _Server:
         given: str = request.headers.get("x-api-key") or request.headers.get("Authorization") or ""
         given = given[7:] if given[:7].lower() == "bearer " else given
         wanted = endpoint.reward_key if path == "/reward" else endpoint.key
-        if not hmac.compare_digest(given.strip().encode(), wanted.encode()):
+        if not hmac.compare_digest(given.strip().encode("utf-8", "replace"), wanted.encode()):
             text = "the API key is missing or not that of this rollout"
             raise Refusal(text, 401, code="invalid_api_key")
         return session

@@ -13,6 +13,7 @@ from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message, ToolCall
 
 MOST_NOTED = 20  # distinct values of one field that a trace holds
+MOST_SHOWN = 20_000  # characters of a value, in JSON; of a longer one, its beginning is held
 
 
 def note(asked: Asked, info: dict[str, Any]) -> None:
@@ -21,6 +22,8 @@ def note(asked: Asked, info: dict[str, Any]) -> None:
     for name, value in (asked.sampling | asked.options).items():
         values = noted.setdefault(name, [])
         value = list(value) if isinstance(value, tuple) else value
+        said = json.dumps(value)
+        value = value if len(said) <= MOST_SHOWN else said[:MOST_SHOWN] + "..."
         if value not in values and len(values) < MOST_NOTED:
             values.append(value)
 

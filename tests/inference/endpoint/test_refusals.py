@@ -246,3 +246,32 @@ def test_a_reward_is_bounded_reported_once_and_with_its_own_key() -> None:
             assert session.reward == 0.5
 
     asyncio.run(run())
+
+
+def test_what_an_agent_asks_for_fills_neither_the_trace_nor_an_error() -> None:
+    async def run() -> None:
+        async with opened(token_model(Texts(["Yes."]))) as (session, _, trace):
+            url = f"{session.endpoint.url}/chat/completions"
+            large = {"response_format": {"type": "x" * 10**6}}
+            assert (await post(url, GOOD | large, session.endpoint.key))[0] == 200
+            assert len(str(trace.info)) < 30_000
+            status, error = await post(url, GOOD | {"model": "x" * 10**6}, session.endpoint.key)
+            assert status == 404
+            assert len(str(error)) + len(session.refused) < 10_000
+
+    asyncio.run(run())
+
+
+def test_a_key_that_is_no_text_is_wrong_like_any_other() -> None:
+    async def run() -> bytes:
+        async with opened(token_model(Texts(["Yes."]))) as (session, _, _):
+            host, _, port = session.endpoint.root.split("/")[2].partition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            path = session.endpoint.url.split("/", 3)[3]
+            writer.write(f"POST /{path}/chat/completions HTTP/1.1\r\nHost: x\r\n".encode())
+            writer.write(b"Authorization: Bearer \xff\r\nContent-Length: 2\r\n\r\n{}")
+            answer = await reader.readline()
+            writer.close()
+            return answer
+
+    assert b" 401 " in asyncio.run(run())
