@@ -107,6 +107,7 @@ class Attempt:
             )
 
     async def _scored(self, output: Output) -> int:
+        await self.place.stop()
         task = await self.place.write("task.json", self._described(answer=True))
         printed = await self.place.write("output.txt", self.stdout)
         values = placeholders.values(self.task, self.endpoint, task)

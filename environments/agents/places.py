@@ -33,6 +33,8 @@ PASSED_ON = (
 )
 _PREFIX, _LOCK = "vf-agent-", "lock"  # of a temporary folder, and what its owner holds in it
 _FILES = ".vf"  # in a sandbox's working directory, what the program is given
+_KILL = ["python3", "-I", "-S", "-c", "import os; os.getuid() and os.kill(-1, 9)"]
+_TRIES = 5
 _LONGEST = 7 * 24 * 3600.0  # seconds: who waits has a clock of its own
 
 
@@ -53,6 +55,14 @@ class Place(Protocol):
 
         Raises:
             OSError: The programs that ran here leave no room for it, say.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """End what programs have left running.
+
+        Raises:
+            OSError: It does not end.
         """
         ...
 
@@ -123,6 +133,9 @@ class LocalPlace:
         path = self._new() / name
         path.write_text(text, encoding="utf-8")
         return str(path)
+
+    async def stop(self) -> None:
+        """Do nothing: with a program's guard, all that it started has ended."""
 
     async def own_files(self, command: Sequence[str]) -> list[str]:
         """Put those of a copied folder back; others are where they always were."""
@@ -225,6 +238,17 @@ class SandboxPlace:
         path = f"{self._folder}/{_FILES}/{self._written}-{secrets.token_hex(4)}/{name}"
         await self.sandbox.write_file(path, text)
         return path
+
+    async def stop(self) -> None:
+        """Kill all of the sandbox's user: a daemon would see the next program's key and files."""
+        from vf.sandbox.container.docker_sandbox import DockerSandbox
+
+        if not isinstance(self.sandbox, DockerSandbox):
+            return  # on this machine it would be all of its user's processes, ours among them
+        for _ in range(_TRIES):  # a daemon can kill the killer
+            if (await self.sandbox.exec(_KILL)).ok:
+                return
+        raise OSError("what the program has started cannot be ended")
 
     async def own_files(self, command: Sequence[str]) -> list[str]:
         """Put those of a copied folder back, and write others where no program has been."""

@@ -93,3 +93,33 @@ def test_who_ends_the_sandbox_before_it_is_scored_gets_no_reward() -> None:
     )
     trace = play(environment)
     assert (trace.error, trace.reward) == (None, 0.0)
+
+
+DAEMON = f"""
+import glob
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        for path in glob.glob("**/score.py", recursive=True, include_hidden=True):
+            try:
+                open(path, "w").write({REPORT.replace("0.25", "1.0")!r})
+            except OSError:
+                pass
+"""
+
+
+@pytest.mark.docker
+def test_a_daemon_does_not_see_how_it_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "score.py").write_text(REPORT)
+    (tmp_path / "agent.py").write_text(BEGIN + DAEMON)
+    environment = agent(
+        ["python", "agent.py"],
+        score_command=["python", "score.py"],
+        sandbox="docker",
+        rubric=None,
+    )
+    trace = play(environment)
+    assert (trace.error, trace.reward) == (None, 0.25)
