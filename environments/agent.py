@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -13,7 +14,8 @@ from vf.inference.endpoint.address import Endpoint
 from vf.inference.models.scripted_model import Script
 from vf.rubrics.group import AnyRubric
 from vf.rubrics.rubric import Rubric, episode_return
-from vf.runtime.calling import call
+from vf.runtime.async_processes import AsyncProcesses
+from vf.runtime.calling import call_for_text
 from vf.runtime.errors import ConfigError
 from vf.runtime.rows import Row, Source
 from vf.tools.episode import Service
@@ -21,6 +23,7 @@ from vf.traces.task import Split, Task
 from vf.traces.trace import Trace
 
 AgentFunction: TypeAlias = Callable[[Task, Endpoint], str | Awaitable[str | None] | None]
+Work: TypeAlias = Callable[[Task, Endpoint], Awaitable[str | None]]
 Rows: TypeAlias = Source | Iterable[Task | Row]
 Tasks: TypeAlias = Rows | Mapping[Any, Rows] | Callable[[Split], Rows]
 F = TypeVar("F", bound=AgentFunction)
@@ -148,6 +151,9 @@ class AgentEnvironment(Environment):
         crash: What it means if the agent fails after it has had an answer: ``"scored"``, for the
             model may have brought it about, or ``"failed"``. Before, it is always a failure.
         model: The name under which the model is served to the agent, ``endpoint.model``.
+        processes: How many processes the function runs in, each with many episodes at a time; 0 for
+            this process, whose interpreter it then shares with the trainer. They import it, so it
+            is defined at the top of a module.
         oracle: What a model that solves a task says; see :meth:`Environment.oracle`.
 
     Attributes:
@@ -172,11 +178,12 @@ class AgentEnvironment(Environment):
         timeout: float = TIMEOUT,
         crash: Literal["scored", "failed"] = "scored",
         model: str = "policy",
+        processes: int = 0,
         oracle: Callable[[Task], Script | None] | None = None,
     ) -> None:
         if crash not in ("scored", "failed"):
             raise ConfigError(f'crash must be "scored" or "failed", got {crash!r}')
-        self.agent: Agent = agent if isinstance(agent, Agent) else _Function(agent)
+        self.agent = _agent(agent, processes)
         self._source = tasks
         self._oracle = oracle
         if rubric is not None:
@@ -220,37 +227,59 @@ class AgentEnvironment(Environment):
         return self.hold("agent", lambda: self.agent.attempt(task, endpoint, self))
 
 
+def _agent(given: AgentFunction | Agent, processes: int) -> Agent:
+    if type(processes) is not int or processes < 0:
+        raise ConfigError(f"processes must be 0 or a number of processes, got {processes!r}")
+    if not isinstance(given, Agent):
+        return _Function(given, processes)
+    if processes:
+        raise ConfigError("processes is for functions; a program has a process for each rollout")
+    return given
+
+
 class _Function:
     """A function as an agent."""
 
-    def __init__(self, fn: AgentFunction) -> None:
+    def __init__(self, fn: AgentFunction, processes: int) -> None:
         self.fn = agent(fn)
         self.home = fn.__module__
+        self.processes: _Processes | None = None
+        if processes:
+            self.processes = _Processes(
+                fn, processes, what="the process of the agents", setting="processes"
+            )
 
     @property
     def services(self) -> list[Service]:
-        return []
+        return [] if self.processes is None else [self.processes]
 
     def check(self) -> None:
         """Need nothing."""
 
     def attempt(self, task: Task, endpoint: Endpoint, episode: Environment) -> Attempt:
-        return _Call(self.fn, task, endpoint)
+        work = partial(call_for_text, self.fn) if self.processes is None else self.processes.call
+        return _Call(work, task, endpoint)
 
     def measured(self) -> dict[str, Any]:
         """Return the function, which its source describes."""
         return {"function": self.fn}
 
 
+class _Processes(AsyncProcesses):
+    """The processes of a function, shared by all episodes."""
+
+    async def check(self) -> None:
+        """Need nothing."""
+
+
 class _Call:
     """One call of a function."""
 
-    def __init__(self, fn: AgentFunction, task: Task, endpoint: Endpoint) -> None:
-        self.fn, self.task, self.endpoint = fn, task, endpoint
+    def __init__(self, work: Work, task: Task, endpoint: Endpoint) -> None:
+        self.work, self.task, self.endpoint = work, task, endpoint
 
     async def run(self) -> str | None:
-        result: str | None = await call(self.fn, self.task, self.endpoint)
-        return result
+        return await self.work(self.task, self.endpoint)
 
     async def finish(self) -> None: ...
 

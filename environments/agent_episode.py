@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vf.environments.agent import AgentEnvironment, Attempt
 from vf.environments.episode import Episode
+from vf.runtime.async_processes import ElsewhereError
 from vf.runtime.errors import (
     ConfigError,
     EnvironmentFailure,
@@ -98,19 +99,26 @@ async def _work(attempt: Attempt, environment: AgentEnvironment, session: Sessio
     except (InfrastructureError, ConfigError):
         raise
     except Exception as error:
+        what, told = _described(error)
         if environment.crash == "failed" or not session.asked:
-            raise EnvironmentFailure(
-                f"the agent failed{_unanswered(session)}: {type(error).__name__}: {error}"
-            ) from error
-        told = writable("".join(traceback.format_exception(error)))
+            raise EnvironmentFailure(f"the agent failed{_unanswered(session)}: {what}") from error
         environment.info.setdefault("program", {"error": told[-_MOST_ERROR:]})
         output = None
     finally:
         await _stop(running, over)
     if not session.asked:
         raise EnvironmentFailure(f"the agent ended{_unanswered(session)}")
-    _record(environment.info, output)
+    if output is not None:
+        environment.info["output"] = writable(output[-MOST_OUTPUT:])
     return StopReason.MAX_SEQ_LEN if session.full else StopReason.TERMINATED
+
+
+def _described(error: Exception) -> tuple[str, str]:
+    """Return an exception in one line, and with its traceback."""
+    if isinstance(error, ElsewhereError):
+        return str(error), writable(error.traceback)
+    lines = traceback.format_exception(error)
+    return f"{type(error).__name__}: {error}", writable("".join(lines))
 
 
 def _unanswered(session: Session) -> str:
@@ -122,16 +130,6 @@ def _unanswered(session: Session) -> str:
         " before it had an answer of the model's (it is asked at OPENAI_BASE_URL, or at "
         f"endpoint.url){refused}"
     )
-
-
-def _record(info: dict[str, Any], output: object) -> None:
-    if output is None:
-        return
-    if not isinstance(output, str):
-        raise EnvironmentFailure(
-            f"the agent returned {type(output).__name__}, not text; return a str or None"
-        )
-    info["output"] = writable(output[-MOST_OUTPUT:])
 
 
 async def _stop(*tasks: asyncio.Task[Any]) -> None:

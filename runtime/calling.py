@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from vf.runtime.errors import EnvironmentFailure
 from vf.runtime.workers import in_thread
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -50,3 +51,18 @@ async def call(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if task is None or task.cancelling():
             raise
         raise RuntimeError("was cancelled from the inside") from error
+
+
+async def call_for_text(fn: Callable[..., Any], /, *args: Any) -> str | None:
+    """Call an agent's function, which returns a text or None.
+
+    Raises:
+        EnvironmentFailure: It returned something else.
+        RuntimeError: As :func:`call`. Whatever else the function raises passes.
+    """
+    result = await call(fn, *args)
+    if not isinstance(result, str | None):
+        raise EnvironmentFailure(
+            f"the agent returned {type(result).__name__}, not text; return a str or None"
+        )
+    return result

@@ -187,7 +187,7 @@ class _Worker:
         self.died_idle = False
         self._answered = False
         self.pipe, theirs = Pipe()
-        arguments = [str(theirs.fileno()), str(os.getpid()), json.dumps(_import_path())]
+        arguments = [str(theirs.fileno()), str(os.getpid()), json.dumps(import_path())]
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _COMMAND, *arguments],
@@ -200,7 +200,7 @@ class _Worker:
 
     def call(self, job: _Job) -> Any:
         try:
-            request = pickle.dumps((_import_path(), pickle.dumps((job.fn, job.args))))
+            request = pickle.dumps((import_path(), pickle.dumps((job.fn, job.args))))
         except Exception as error:
             raise RubricError(f"{job.name!r}: cannot be sent to a process: {error}") from error
         started = False
@@ -249,7 +249,7 @@ class _Remote(Exception):
         return f"\n{self.args[0]}"
 
 
-def _import_path() -> list[str]:
+def import_path() -> list[str]:
     """Return where modules are imported from now; an environment's file may have added to it."""
     return [entry for entry in sys.path if isinstance(entry, str)]  # imports heed no other
 
