@@ -19,6 +19,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,9 +37,25 @@ TARGET = 1 / 1.5
 PACKAGES = ("openai-agents", "openai", "torch", "transformers")
 
 
-def train(pipe: Connection, config: Config, folder: Path, slices: Sequence[int]) -> None:
-    """Train; for each slice, wait until told to go, and send seconds, CPU seconds and rewards.
+def descendants_cpu() -> float:
+    """Return the CPU seconds of all that this process has started and that still runs."""
+    parents, ticks = {}, {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            # The name, in brackets, may hold anything; behind it stand the state and the parent.
+            fields = file.read_text(errors="replace").rpartition(")")[2].split()
+            pid = int(file.parent.name)
+            parents[pid], ticks[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
+    found, new = set[int](), {os.getpid()}
+    while new := {pid for pid, parent in parents.items() if parent in new}:
+        found |= new
+    return sum(ticks[pid] for pid in found) / os.sysconf("SC_CLK_TCK")
 
+
+def train(pipe: Connection, config: Config, folder: Path, slices: Sequence[int]) -> None:
+    """Train; for each slice, wait until told to go, and send what it took and brought.
+
+    That is seconds, CPU seconds of this process and of those that the agents run in, and rewards.
     On the clock is what `RLTrainer.train` does in every step. At the end, send the adapter's place.
     """
     with open_trainer(config, folder) as trainer:
@@ -47,9 +64,10 @@ def train(pipe: Connection, config: Config, folder: Path, slices: Sequence[int])
             pipe.recv()
             # The next step's rollouts shall not begin at the end of a slice, off the clock.
             trainer.args.max_steps = trainer.step_count + steps
-            wall, cpu = time.perf_counter(), time.process_time()
+            wall, own, others = time.perf_counter(), time.process_time(), descendants_cpu()
             rewards = [trainer.step()["reward/mean"] for _ in range(steps)]
-            pipe.send((time.perf_counter() - wall, time.process_time() - cpu, rewards))
+            cpu = time.process_time() - own, descendants_cpu() - others
+            pipe.send((time.perf_counter() - wall, *cpu, rewards))
         pipe.send(trainer.save() / "model")
 
 
@@ -75,7 +93,7 @@ def main() -> None:
         for name, path in (("native", NATIVE), ("agent", AGENT))
     }
     slices = even_slices(args.steps, args.slices)
-    wall, cpu = dict.fromkeys(configs, 0.0), dict.fromkeys(configs, 0.0)
+    wall, cpu, beside = (dict.fromkeys(configs, 0.0) for _ in range(3))
     with tempfile.TemporaryDirectory(prefix="vf-agent-learning-") as scratch:
         folder = Path(scratch)
         with (
@@ -88,11 +106,13 @@ def main() -> None:
             for number, steps in enumerate(slices):
                 for name in sorted(pipes, reverse=number % 2 == 1):
                     pipes[name].send("go")
-                    seconds, used, rewards = pipes[name].recv()
+                    seconds, used, others, rewards = pipes[name].recv()
                     wall[name], cpu[name] = wall[name] + seconds, cpu[name] + used
+                    beside[name] += others
                     print(
-                        f"{name:>6}  {seconds / steps:6.2f} s and {used / steps:6.2f} s of CPU a "
-                        f"step, training reward {sum(rewards) / steps:.3f}",
+                        f"{name:>6}  {seconds / steps:6.2f} s, {used / steps:6.2f} s of CPU and "
+                        f"{others / steps:5.2f} s beside it a step, training reward "
+                        f"{sum(rewards) / steps:.3f}",
                         flush=True,
                     )
             adapters = [pipe.recv() for pipe in pipes.values()]
@@ -113,6 +133,7 @@ def main() -> None:
         "ratio_of_cpu": round(cpu["native"] / cpu["agent"], 3),
         "seconds": {name: round(seconds, 1) for name, seconds in wall.items()},
         "cpu_seconds": {name: round(seconds, 1) for name, seconds in cpu.items()},
+        "cpu_seconds_beside": {name: round(seconds, 1) for name, seconds in beside.items()},
         "held_out": rewards_by,
         **vars(args),
         "cores": os.cpu_count(),

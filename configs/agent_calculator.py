@@ -58,5 +58,9 @@ async def solve(task: vf.Task, endpoint: vf.Endpoint) -> str | None:
 
 
 environment = vf.AgentEnvironment(
-    solve, tasks=calculator.tasks, rubric=calculator.rubric, max_turns=calculator.max_turns
+    solve,
+    tasks=calculator.tasks,
+    rubric=calculator.rubric,
+    max_turns=calculator.max_turns,
+    processes=1,  # the framework's Python would hold up the trainer's
 )
