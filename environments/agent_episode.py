@@ -15,7 +15,6 @@ from vf.runtime.errors import (
     ConfigError,
     EnvironmentFailure,
     InfrastructureError,
-    RubricError,
 )
 from vf.runtime.own_deadline import clocked
 from vf.traces.messages import writable
@@ -143,12 +142,10 @@ async def _stop(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def _finish(attempt: Attempt, seconds: float) -> None:
+    """Look at what the agent has left, for so many seconds: by then it is scored as it is."""
     try:
         async with asyncio.timeout(seconds) as deadline:
             await attempt.finish()
-    except TimeoutError as error:
+    except TimeoutError:
         if not deadline.expired():
             raise
-        raise RubricError(
-            f"what looks at the agent's work took longer than {seconds:g} s"
-        ) from error

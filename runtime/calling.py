@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from vf.runtime.errors import EnvironmentFailure
 from vf.runtime.workers import in_thread
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,15 +54,18 @@ async def call(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 async def call_for_text(fn: Callable[..., Any], /, *args: Any) -> str | None:
-    """Call an agent's function, which returns a text or None.
+    """Call an agent's function, and return what it returns as text.
+
+    Anything but a text or None becomes JSON, or else what ``str`` makes of it: what an agent
+    returns may be of its model's choosing, so that no kind of value is a failure.
 
     Raises:
-        EnvironmentFailure: It returned something else.
         RuntimeError: As :func:`call`. Whatever else the function raises passes.
     """
     result = await call(fn, *args)
-    if not isinstance(result, str | None):
-        raise EnvironmentFailure(
-            f"the agent returned {type(result).__name__}, not text; return a str or None"
-        )
-    return result
+    if isinstance(result, str | None):
+        return result
+    try:
+        return json.dumps(result, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return str(result)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from vf.environments.agents import placeholders
 from vf.environments.agents.places import Place
 from vf.environments.agents.process import Output
 from vf.inference.endpoint.address import Endpoint
-from vf.runtime.errors import RubricError
 from vf.traces.messages import writable
 from vf.traces.task import Task
+
+log = logging.getLogger(__name__)
 
 _LAST_LINES = 3  # of what a program complained, in the message about its crash
 
@@ -77,8 +80,8 @@ class Attempt:
     async def finish(self) -> None:
         """Read the files that the program left, and run the command that scores them.
 
-        Raises:
-            RubricError: That command failed.
+        If that command fails, no reward is reported, and ``info["program"]["score_command"]`` says
+        why: what the program has left may have brought it about.
         """
         if not self.opened:
             return
@@ -92,19 +95,18 @@ class Attempt:
         await self.place.close()
 
     async def _score(self) -> None:
-        output = Output()
+        output, problem = Output(), "it took too long"
         try:
             code = await self._scored(output)
-            lost = self.place.lost
+            problem = f"exit code {code}{_complaint(output.stderr.text())}" if code else ""
+            if self.place.lost:
+                problem = f"it could not run: {self.place.lost}"
         except OSError as error:
-            code, lost = 0, str(error)
-        if lost:  # what the program has done to its place is its own result, and no reward's
-            self.info.setdefault("program", {})["score_command"] = f"it could not run: {lost}"
-        elif code:
-            raise RubricError(
-                f"env.args.score_command ended with exit code {code}"
-                f"{_complaint(output.stderr.text())}"
-            )
+            problem = f"it could not run: {error}"
+        finally:
+            if problem:
+                self.info.setdefault("program", {})["score_command"] = problem
+                _warn_once(problem)
 
     async def _scored(self, output: Output) -> int:
         await self.place.stop()
@@ -132,6 +134,11 @@ class Attempt:
         if output.stdout.size > output.stdout.most:
             found["stdout_bytes"] = output.stdout.size
         return found
+
+
+@cache
+def _warn_once(problem: str) -> None:
+    log.warning("env.args.score_command: %s; such a rollout has no reported reward", problem)
 
 
 def _complaint(stderr: str) -> str:

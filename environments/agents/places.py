@@ -99,24 +99,29 @@ class LocalPlace:
 
     def __init__(self, code: Path | None) -> None:
         self._code = code
-        self._folders: dict[Path, int] = {}  # and their locks
+        self._folders: list[Path] = []
+        self._name = f"{_PREFIX}{secrets.token_hex(8)}-"  # that the folders' begin with
+        self._lock = -1
         self._work = Path()
         self.lost = ""
 
     def _new(self) -> Path:
         """Make a folder that no program has seen: what it does to its own hinders nobody."""
-        root = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._folders.append(Path(tempfile.mkdtemp(prefix=self._name)))
+        return self._folders[-1]
+
+    def _hold(self) -> None:
+        """Take the lock that says that the folders have an owner."""
+        root = self._new()
         # Locked before it has its name: nobody ever sees the lock of a living process open.
-        lock = os.open(root / "new", os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        self._lock = os.open(root / "new", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(root / "new", root / _LOCK)
-        self._folders[root] = lock
-        (root / "own").mkdir()
-        return root / "own"
 
     async def open(self, endpoint: Endpoint) -> Endpoint:
         """Make the folder, and remove those that killed processes have left."""
         await in_thread(_reap_once)
+        await in_thread(self._hold)
         self._work = self._new() / "work"
         await in_thread(self._fill)
         return endpoint
@@ -182,9 +187,10 @@ class LocalPlace:
     async def close(self) -> None:
         """Remove the folders, whatever programs have done to their permissions."""
         while self._folders:
-            root, lock = self._folders.popitem()
-            await in_thread(_remove, root)
-            os.close(lock)
+            await in_thread(_remove, self._folders.pop())
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 class SandboxPlace:
@@ -323,7 +329,9 @@ def reap() -> None:
             continue
         finally:
             os.close(number)
-        _remove(lock.parent)
+        owner = lock.parent.name.rpartition("-")[0]
+        for folder in lock.parent.parent.glob(f"{owner}-*"):
+            _remove(folder)
 
 
 def _remove(root: Path) -> None:

@@ -73,6 +73,7 @@ class Session:
         self._lineages = Lineages(trace)
         self._under_way = UnderWay()
         self._end: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
+        self._limit: StopReason | None = None  # that a request was beyond
         self._begun = 0  # answers, those that failed included
         self.in_flight = 0
         self.refused = ""
@@ -85,8 +86,8 @@ class Session:
     ) -> Answered:
         """Answer a request, and record it in the trace.
 
-        If the caller is cancelled and nobody takes the request up with ``retry``, nothing of it
-        remains.
+        If the caller is cancelled, an answer that is ready within a few seconds is recorded for a
+        ``retry`` to have; after that, nothing of the request remains.
 
         Args:
             asked: The request.
@@ -186,10 +187,10 @@ class Session:
         """Raise Refusal if no request, or none for this model, is answered."""
         if self._closed:
             raise ended()
-        if self._end.done():
-            if (error := self._end.exception()) is not None:
-                raise Refusal(f"the model failed: {error}", 503)
-            raise _over(self._end.result())
+        if self._end.done() and (error := self._end.exception()) is not None:
+            raise Refusal(f"the model failed: {error}", 503)
+        if self._limit is not None:
+            raise _over(self._limit)
         if model != self.endpoint.model:
             text = f"The model {model!r} does not exist; this endpoint has {self.endpoint.model!r}"
             raise Refusal(text, 404, code="model_not_found", param="model")
@@ -203,6 +204,7 @@ class Session:
             return await self._sampled(asked, samplings)
         finally:
             self.in_flight -= asked.count
+            self._end_if_idle()
             self._on_change(self)
 
     async def _sampled(self, asked: Asked, samplings: Sequence[Sampling]) -> Answered:
@@ -264,9 +266,14 @@ class Session:
         return self._ended(limit.reason)
 
     def _ended(self, reason: StopReason) -> Refusal:
-        if not self._end.done():
-            self._end.set_result(reason)
-        return _over(reason)
+        self._limit = self._limit or reason
+        self._end_if_idle()
+        return _over(self._limit)
+
+    def _end_if_idle(self) -> None:
+        """End the rollout if a limit is reached, and no answer under way that came before it."""
+        if self._limit is not None and not self.in_flight and not self._end.done():
+            self._end.set_result(self._limit)
 
     def _failed(self, error: InfrastructureError) -> Refusal:
         if not self._end.done():

@@ -236,11 +236,17 @@ def test_a_second_program_scores_what_the_first_has_left(ending: str) -> None:
     assert trace.truncated == bool(ending)
 
 
-def test_a_scoring_program_that_fails_is_a_failure_of_the_rubric() -> None:
-    trace = run("ask()", score_command=[*PYTHON, "-c", "1 / 0"], rubric=None)
-    assert trace.error is not None
-    assert (trace.error.boundary, trace.reward) == ("rubric", None)
-    assert "score_command ended with exit code 1, after: " in trace.error.message
+@pytest.mark.parametrize(
+    ("scores", "why"),
+    [("1 / 0", "exit code 1, after: "), ("open('pipe').read()", "it took too long")],
+)
+def test_no_program_goes_unscored_by_what_it_leaves_to_its_scorer(scores: str, why: str) -> None:
+    text = "ask()\nos.mkfifo('pipe')"
+    trace = run(text, score_command=[*PYTHON, "-c", scores], rubric=None, timeout=3.0)
+    assert (trace.error, trace.reward) == (None, 0.0)
+    assert trace.info["program"]["score_command"].startswith(why)
+    assert trace.score is not None
+    assert trace.score.metrics == {"reported": 0.0}
 
 
 def test_a_cancelled_rollout_leaves_nothing() -> None:

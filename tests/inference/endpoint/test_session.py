@@ -51,6 +51,26 @@ def test_the_turn_budget_ends_the_rollout_when_one_more_is_asked_for() -> None:
     asyncio.run(run())
 
 
+def test_answers_under_way_at_the_end_of_the_turns_are_given() -> None:
+    async def run() -> None:
+        gate = asyncio.Event()
+        model = token_model(Texts([gate, "Yes."]))
+        async with opened(model, max_turns=1) as (session, agent, trace):
+            first = asyncio.ensure_future(say(agent, [USER]))
+            await until(lambda: session.in_flight)
+            over = asyncio.ensure_future(session.over())
+            with pytest.raises(openai.APIStatusError) as refused:
+                await say(agent, [USER, MORE])
+            assert refused.value.status_code == 410
+            assert not over.done()
+            gate.set()
+            assert await over is StopReason.MAX_TURNS
+            await first
+            assert session.asked == len(trace.turns) == 1
+
+    asyncio.run(run())
+
+
 def test_the_token_budget_bounds_the_last_answer_and_ends_the_rollout() -> None:
     async def run() -> None:
         log = Log(Texts(["One two three four five."]))
