@@ -55,6 +55,20 @@ ALL = asyncio.Event()
 
 
 @vf.agent
+async def begin(task: vf.Task, endpoint: vf.Endpoint) -> str:
+    """Say whether another one has begun before this one came to wait for something."""
+    BEGUN.append(task.id)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    alone = BEGUN[-1] == task.id
+    await ask(endpoint)
+    return f"alone: {alone}"
+
+
+BEGUN: list[str] = []
+
+
+@vf.agent
 async def crash(task: vf.Task, endpoint: vf.Endpoint) -> None:
     if task.info.get("answered"):
         await ask(endpoint)

@@ -17,6 +17,7 @@ import vf
 from tests.environments.agents import process_functions as functions
 from tests.waiting import until, wait_until
 from vf.runtime import async_processes
+from vf.runtime.async_processes import AsyncProcesses, ElsewhereError
 from vf.runtime.calling import call
 from vf.runtime.signals import is_alive
 
@@ -56,6 +57,11 @@ def test_a_process_runs_many_rollouts_at_once() -> None:
     assert [trace.info["output"] for trace in traces] == ["4"] * 8
 
 
+def test_rollouts_that_come_together_begin_one_after_the_other() -> None:
+    traces = play(environment(functions.begin), *(task(str(n)) for n in range(8)))
+    assert [trace.info["output"] for trace in traces] == ["alone: True"] * 8
+
+
 def test_an_exception_is_a_crash_with_its_own_traceback() -> None:
     failed, scored = play(environment(functions.crash), task(), task(answered=True))
     assert failed.error is not None
@@ -78,6 +84,22 @@ def test_an_agent_that_takes_too_long_is_cancelled_there(tmp_path: Path) -> None
     (trace,) = play(environment(functions.wait, timeout=1.5), task(folder=str(tmp_path)))
     assert (trace.error, trace.stop_reason) == (None, vf.StopReason.TRUNCATED)
     assert (tmp_path / "stopped").exists()
+
+
+def test_a_call_can_be_cancelled_before_it_begins() -> None:
+    async def cancelled() -> None:
+        endpoint = vf.Endpoint("http://127.0.0.1:9/r/x/v1", "key")
+        processes = AsyncProcesses(functions.crash, 1, what="the process", setting="processes")
+        with pytest.raises(ElsewhereError, match="KeyError: 'missing'"):
+            await processes.call(task(), endpoint)
+        calls = [asyncio.create_task(processes.call(task(), endpoint)) for _ in range(8)]
+        await asyncio.sleep(0)  # they are sent, and what cancels them comes right behind
+        for each in calls:
+            each.cancel()
+        async with asyncio.timeout(async_processes.HEAR_TIMEOUT):
+            await asyncio.wait(calls)
+
+    asyncio.run(cancelled())
 
 
 def test_a_process_that_is_held_up_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
