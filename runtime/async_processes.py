@@ -214,6 +214,8 @@ class _Child:
     def _kill(self) -> None:
         """Let the guard end the process at once, with everything that it started."""
         if self._lifeline >= 0:
+            with suppress(OSError):  # the guard has ended already
+                os.write(self._lifeline, b"x")  # a process that was forked may hold the pipe open
             os.close(self._lifeline)
             self._lifeline = -1
 
