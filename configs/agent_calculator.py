@@ -27,7 +27,7 @@ calculate = calculator.toolbox.tools["calculate"]
 
 
 async def invoke(context: RunContextWrapper[Any], arguments: str) -> str:
-    """Run the tool; the model is told of wrong arguments as natively."""
+    """Run the tool; wrong arguments get the same error as natively."""
     try:
         return str(calculate.fn(**calculate.validate(arguments)))
     except ArgumentError as error:

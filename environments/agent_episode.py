@@ -132,7 +132,7 @@ def _unanswered(session: Session) -> str:
 
 
 async def _stop(*tasks: asyncio.Task[Any]) -> None:
-    """End the tasks; one that does not stop is left behind, and asks in vain."""
+    """End the tasks; one that does not stop is left behind, and its requests are refused."""
     for task in tasks:
         task.cancel()
     _, late = await asyncio.wait(tasks, timeout=STOP_TIMEOUT)

@@ -91,7 +91,7 @@ class Place(Protocol):
 
 
 class LocalPlace:
-    """A temporary folder: no protection, but nobody's home and nobody's keys.
+    """A temporary folder: no protection, but a home of its own, and none of this process's keys.
 
     Args:
         code: A folder that is copied and becomes the working directory; None for an empty one.
@@ -106,14 +106,14 @@ class LocalPlace:
         self.lost = ""
 
     def _new(self) -> Path:
-        """Make a folder that no program has seen: what it does to its own hinders nobody."""
+        """Make a folder that no program has seen: what it does to its own harms no other."""
         self._folders.append(Path(tempfile.mkdtemp(prefix=self._name)))
         return self._folders[-1]
 
     def _hold(self) -> None:
         """Take the lock that says that the folders have an owner."""
         root = self._new()
-        # Locked before it has its name: nobody ever sees the lock of a living process open.
+        # Locked before it has its name: the lock of a living process is never seen open.
         self._lock = os.open(root / "new", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(root / "new", root / _LOCK)

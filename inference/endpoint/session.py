@@ -170,7 +170,7 @@ class Session:
         self._closed = True
         await self._under_way.close()
         if self._end.done():
-            self._end.exception()  # nobody need wait for it
+            self._end.exception()  # no one has to wait for it
         else:
             self._end.cancel()
 
