@@ -68,7 +68,7 @@ def test_importing_the_module_for_verifiers_loads_nothing_of_it() -> None:
         ({"environment": "calculator", "argz": {}}, "argz"),
         (
             {"environment": "calculator", "args": {"max_operation": 1}},
-            "unexpected keyword argument 'max_operation'. Did you mean 'max_operations'",
+            "takes no argument 'max_operation'. Did you mean 'max_operations'",
         ),
         ({"environment": "calculator", "args": {"max_operations": 9}}, "must be 1 to 4, got 9"),
     ],
