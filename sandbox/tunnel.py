@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
 from vf.runtime.open_files import limit
@@ -191,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(early)
             self._acknowledge_taken()
         if not self._taking:
-            transport.write_eof()
+            self._write_eof()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Read no more than a piece, into what :meth:`buffer_updated` empties at once."""
@@ -239,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
             raise FrameError("a connection sent more than it may")
         if self._transport is None:
             self._early += data
-        elif not self._lost:
+        elif not self._transport.is_closing():
             self._transport.write(data)
             self._acknowledge_taken()
 
@@ -258,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         """The program inside will write no more."""
         self._taking = False
         if self._transport is not None and not self._lost:
-            self._transport.write_eof()
+            self._write_eof()
         self._settle()
 
     def abort(self) -> None:
@@ -301,6 +302,12 @@ class Connection(asyncio.BufferedProtocol):
             self._tunnel.forget(self._number)
             if self._transport is not None:
                 self._transport.close()
+
+    def _write_eof(self) -> None:
+        """End the side that is written to, unless the other end was faster and has reset it."""
+        assert self._transport is not None
+        with suppress(OSError):  # asyncio says so next, by `connection_lost`
+            self._transport.write_eof()
 
     def _acknowledge_taken(self) -> None:
         """Reopen the window, not for every few bytes."""

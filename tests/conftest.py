@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections import Counter
@@ -42,6 +43,13 @@ OUR_MODULES = {"vf", "vf_rl", "tests", "benchmarks", "docs", "scripts"}
 
 T = TypeVar("T")
 InSandbox = Callable[[Callable[[Sandbox], Coroutine[Any, Any, T]]], T]
+
+
+@pytest.fixture(autouse=True)
+def logs_propagate() -> None:
+    """Undo what a run does to loggers: `caplog` sees only what propagates."""
+    for name in ("vf", "vf.environments", "transformers", "uvicorn"):
+        logging.getLogger(name).propagate = True
 
 
 @pytest.fixture(scope="session")

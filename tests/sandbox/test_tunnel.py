@@ -180,6 +180,32 @@ def test_the_address_learns_when_a_program_dies_or_the_sandbox_is_closed() -> No
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_an_address_that_resets_takes_only_its_own_connection(late: bool) -> None:
+    """Its reset may be unread here when the program inside ends its side."""
+
+    async def body(box: UnsafeLocalSandbox) -> None:
+        assert box._session is not None
+        server = socket.create_server(("127.0.0.1", 0))
+        port = await box.forward(server.getsockname()[:2])
+        tunnel = box._session._tunnel
+        accepted = asyncio.get_running_loop().run_in_executor(None, server.accept)
+        code = "s = connect()\ntry: rest(s)\nexcept ConnectionError: pass\nprint('ended')"
+        program = asyncio.create_task(run(box, port, code))
+        other, _ = await accepted
+        if not late:
+            await until(lambda: [c._transport for c in tunnel._connections.values()] != [None])
+        (connection,) = tunnel._connections.values()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        other.close()
+        connection.finish()
+        assert (await program).stdout == "ended\n"
+        assert (await box.exec("echo fine")).stdout == "fine\n"
+        server.close()
+
+    inside(body)
+
+
 def test_bad_arguments_and_lost_sandboxes() -> None:
     no_addresses = ("", "a\0b", ("", 80), ("h", 0), ("h", "80"), ("h", 1, 2), 80, None)
     bad: list[tuple[Any, Any]] = [
