@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeAlias
+from typing import Literal, Protocol, Self, TypeAlias
 
 # As the ``socket`` module has them: (host, port) for TCP, or the path of a Unix socket.
 Address: TypeAlias = tuple[str, int] | str
@@ -50,6 +50,59 @@ class ExecResult:
         return self.returncode == 0 and not (self.timed_out or self.oom_killed or self.ended)
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A piece of what a running program has written.
+
+    Attributes:
+        stream: Where.
+        data: What: never empty.
+    """
+
+    stream: Literal["stdout", "stderr"]
+    data: bytes
+
+
+class Process(Protocol):
+    """A program that runs in the background of a sandbox; from :meth:`Sandbox.start`.
+
+    It ends, with everything that it started, when it is killed or the sandbox is closed.
+    """
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        """Yield what it writes, while it runs; only once, by one reader.
+
+        What is not read yet is kept up to a bound; then the program waits, as with a full pipe.
+        """
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes to its standard input.
+
+        Raises:
+            BrokenPipeError: It does not read any more.
+            SandboxError: The sandbox is lost.
+        """
+        ...
+
+    async def end_input(self) -> None:
+        """Close its standard input."""
+        ...
+
+    async def wait(self, *, timeout: float | None = None) -> ExecResult:
+        """Wait until it has ended; what was not read by then is in the result.
+
+        Raises:
+            TimeoutError: It runs on after so many seconds; it is not killed.
+            SandboxError: The sandbox is lost.
+        """
+        ...
+
+    async def kill(self) -> None:
+        """End it with everything that it started. Safe to call twice."""
+        ...
+
+
 class Sandbox(Protocol):
     """A place where untrusted code runs.
 
@@ -76,6 +129,7 @@ class Sandbox(Protocol):
         timeout: float = 30.0,
         user: str | None = None,
         max_output: int = 100_000,
+        on_output: Callable[[Output], None] | None = None,
     ) -> ExecResult:
         """Run a program to its end.
 
@@ -87,8 +141,26 @@ class Sandbox(Protocol):
             timeout: Seconds; then it is killed with everything that it started.
             user: Whom it runs as: by default the sandbox's unprivileged user.
             max_output: Bytes kept of stdout, and of stderr.
+            on_output: Called with each piece of output while the program runs.
 
         Raises:
+            SandboxError: The sandbox is lost.
+            ValueError: An argument is out of range, or there is no such user.
+        """
+        ...
+
+    async def start(
+        self,
+        cmd: list[str] | str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> Process:
+        """Start a program in the background; the arguments are those of :meth:`exec`.
+
+        Raises:
+            OSError: The sandbox has ended.
             SandboxError: The sandbox is lost.
             ValueError: An argument is out of range, or there is no such user.
         """
@@ -168,6 +240,46 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def download(
+        self,
+        path: str,
+        to: str | os.PathLike[str],
+        *,
+        leave_out: Collection[str] = (),
+        max_bytes: int = 64 * 2**20,
+    ) -> None:
+        """Copy a folder of the sandbox's to this machine.
+
+        Only files, folders and symbolic links that stay within it are made here; whatever else is
+        in it, and every link that leads out, is left out. Nothing is written outside ``to``.
+
+        Args:
+            path: The folder inside.
+            to: The folder that gets its content; made if need be.
+            leave_out: Names of files and folders that are not copied, at any depth.
+            max_bytes: What all files together may have.
+
+        Raises:
+            NotADirectoryError: ``path`` is not a directory.
+            FileNotFoundError: It does not exist.
+            PermissionError: The sandbox's user may not read it.
+            ValueError: It has more than ``max_bytes``.
+            SandboxError: The sandbox is lost.
+        """
+        ...
+
+    async def snapshot(self) -> str:
+        """Keep the state of its files, and return the name of an image that starts from it.
+
+        Processes are not part of it, nor are ``/tmp`` and other temporary file systems.
+
+        Raises:
+            NotImplementedError: This kind of sandbox cannot, or its root is not writable.
+            OSError: The sandbox has ended.
+            SandboxError: The sandbox is lost.
+        """
+        ...
+
     async def forward(self, address: Address, *, port: int = 0) -> int:
         """Let what runs inside reach one address of this machine's.
 
@@ -217,6 +329,7 @@ class Limits:
         tmp: Bytes in ``/tmp``; must be less than ``memory``.
         files: Files and directories in each of the two.
         lifetime: Seconds until it ends by itself.
+        disk: Bytes that a writable root may grow by.
 
     Raises:
         ValueError: One is not positive, or the files do not fit into the memory.
@@ -229,6 +342,7 @@ class Limits:
     tmp: int = 64 * 2**20
     files: int = 10_000
     lifetime: float = 3600.0
+    disk: int = 2 * 2**30
 
     def __post_init__(self) -> None:
         """Check the numbers."""

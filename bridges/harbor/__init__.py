@@ -1,0 +1,1 @@
+"""Task folders in the format of Harbor, and the older one of Terminal-Bench."""

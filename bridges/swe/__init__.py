@@ -1,0 +1,1 @@
+"""Rows of SWE-bench and its relatives."""

@@ -1,0 +1,1 @@
+"""Where sandboxes are kept ready: pools of equal ones, on one engine or on several."""

@@ -1,0 +1,1 @@
+"""Images: built from folders, fetched, kept within a bound, and the interpreter brought along."""

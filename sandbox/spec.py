@@ -1,0 +1,95 @@
+"""What one task's sandbox is made from, where tasks bring their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vf.sandbox.contract import Limits
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """An image that is built from a folder, once for the same content.
+
+    Attributes:
+        folder: The build's context.
+        dockerfile: Its Dockerfile, relative to the folder.
+        args: Values of the Dockerfile's ``ARG``s; a mapping is turned into sorted pairs.
+        target: The stage to stop at; None for the last one.
+        timeout: Seconds that the build may take.
+
+    Raises:
+        ValueError: The timeout is not positive.
+    """
+
+    folder: Path
+    dockerfile: str = "Dockerfile"
+    args: Pairs | Mapping[str, str] = ()
+    target: str | None = None
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Make it a key."""
+        object.__setattr__(self, "folder", Path(self.folder).absolute())
+        object.__setattr__(self, "args", _pairs(self.args))
+        if not self.timeout > 0:
+            raise ValueError(f"timeout must be positive, got {self.timeout!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What a task's sandbox is made from. None means: as the source of sandboxes has it.
+
+    Equal specs share a pool of warm sandboxes. At most one of ``image``, ``build`` and ``compose``
+    is given.
+
+    Attributes:
+        image: The name of an image, or what :meth:`~vf.sandbox.contract.Sandbox.snapshot` returned.
+        build: A folder from which the image is built.
+        compose: A Compose file. Its service ``main`` becomes the sandbox; the others run beside
+            it, in a network of the episode's own.
+        writable: Whether the image's own files can be changed: the container's root is then a
+            writable layer of at most ``limits.disk`` bytes. Otherwise only the working directory
+            and ``/tmp`` are.
+        user: Whom code runs as by default, by name or number. None: an unprivileged user of the
+            sandbox's own; with a writable root, the image's user. No user has any capability,
+            ``root`` neither.
+        workdir: The working directory. None: ``/workspace``; with a writable root, the image's.
+        env: Variables of everything that runs inside, on top of the image's; a mapping is turned
+            into sorted pairs.
+        limits: What it may use.
+        allow: Hosts that can be reached through a proxy of ours, each as ``host``, ``*.host``, an
+            IP address or a range of them, all with an optional ``:port``; ``*`` is any host. There
+            is no other way out.
+
+    Raises:
+        ValueError: More than one of image, build and compose is given.
+    """
+
+    image: str | None = None
+    build: Build | None = None
+    compose: Path | None = None
+    writable: bool | None = None
+    user: str | None = None
+    workdir: str | None = None
+    env: Pairs | Mapping[str, str] = ()
+    limits: Limits | None = None
+    allow: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check it, and make it a key."""
+        given = [name for name in ("image", "build", "compose") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"a sandbox is made from one of {' and '.join(given)}, not both")
+        if self.compose is not None:
+            object.__setattr__(self, "compose", Path(self.compose).absolute())
+        object.__setattr__(self, "env", _pairs(self.env))
+        object.__setattr__(self, "allow", tuple(self.allow))
+
+
+def _pairs(values: Iterable[tuple[str, str]] | Mapping[str, str]) -> Pairs:
+    return tuple(sorted(dict(values).items()))
