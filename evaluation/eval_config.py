@@ -245,6 +245,11 @@ def parse_config(
     Raises:
         ConfigError: A key or value is wrong. All problems are listed.
     """
+    if {"env", "trainer"} & raw.keys() and not {"environments", "models"} & raw.keys():
+        raise ConfigError(
+            "it has the settings of a training run, which `vf-rl FILE.toml` starts. To evaluate in "
+            "its environment, name that and a model: `vf-rl eval ENVIRONMENT --model MODEL`"
+        )
     merged = dict(raw)
     for theirs, ours in SYNONYMS.items():
         if theirs in merged:

@@ -21,6 +21,8 @@ from vf.sandbox.contract import LEFT_OUT
 from vf.tools.episode import Service
 from vf.traces.task import Task
 
+_SCRIPTS = (".py", ".sh", ".js", ".mjs", ".ts")
+
 
 class Program:
     """A command as an agent.
@@ -79,6 +81,7 @@ class Program:
         for name, command in (("command", self.command), ("score_command", self.score_command)):
             if command and self.source is None:
                 self._find(name, command[0])
+                self._find_script(name, command[1:])
 
     def attempt(self, task: Task, endpoint: Endpoint, episode: AgentEnvironment) -> Attempt:
         """Return one attempt at a task."""
@@ -138,6 +141,13 @@ class Program:
                 f"env.args.{name}: there is no program {program!r} that can be run; install it, or "
                 "write its path"
             )
+
+    def _find_script(self, name: str, arguments: Sequence[str]) -> None:
+        """Raise ConfigError if an interpreter's first argument is a script that is not there."""
+        first = arguments[0] if arguments else ""
+        script = self._here.joinpath(self.folder or "", first)
+        if first.endswith(_SCRIPTS) and not first.startswith("-") and not script.exists():
+            raise ConfigError(f"env.args.{name}: there is no file {script}")
 
 
 def _source(sandbox: Sandboxes) -> SandboxSource:

@@ -6,9 +6,11 @@ import asyncio
 import hmac
 import json
 import shutil
+import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +28,9 @@ from vf.traces.messages import Message
 
 PING_SECONDS = 10.0  # between signs of life while an answer is sampled that is wanted as a stream
 _STOP_SECONDS = 1.0  # for responses that are being sent when the last rollout ends
-_LONGEST_SOCKET = 90  # characters; Linux takes 107, macOS 103
+_FOLDER, _SOCKET = "vf-endpoint-", "socket"
+_OLD = 60.0  # seconds: a younger folder may be another process's that does not listen yet
+_LONGEST_SOCKET = 80  # characters; Linux takes 107, macOS 103
 _PING = b": the answer is being sampled\n\n"
 _EVENTS = "text/event-stream"
 
@@ -76,7 +80,7 @@ class _Server:
 
     @property
     def socket(self) -> Path:
-        return self.folder / "endpoint"
+        return self.folder / _SOCKET
 
     async def enter(self) -> None:
         async with self.starting:
@@ -111,11 +115,9 @@ class _Server:
         await site.start()
         self.port = runner.addresses[0][1]
         temporary = tempfile.gettempdir()
-        self.folder = Path(
-            tempfile.mkdtemp(
-                prefix="vf-", dir="/tmp" if len(temporary) > _LONGEST_SOCKET else temporary
-            )
-        )
+        where = "/tmp" if len(temporary) > _LONGEST_SOCKET else temporary
+        await asyncio.to_thread(_remove_dead, Path(where))
+        self.folder = Path(tempfile.mkdtemp(prefix=_FOLDER, dir=where))
         await web.UnixSite(runner, str(self.socket), backlog=1024).start()
 
     async def _stop(self) -> None:
@@ -189,6 +191,17 @@ async def serving(session: Answering, rollout: str) -> AsyncIterator[tuple[str, 
     finally:
         server.sessions[rollout] = None
         await server.leave()
+
+
+def _remove_dead(where: Path) -> None:
+    """Remove the folders of killed processes: nothing answers at their sockets any more."""
+    for folder in where.glob(f"{_FOLDER}*"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+            if time.time() - folder.stat().st_mtime > _OLD:
+                try:
+                    client.connect(str(folder / _SOCKET))
+                except (ConnectionRefusedError, FileNotFoundError):
+                    shutil.rmtree(folder)
 
 
 async def _respond(

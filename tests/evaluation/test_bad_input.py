@@ -158,6 +158,7 @@ base_url = "http://127.0.0.1:9/v1"
             "[models.inference]\nlogprob_tolerance = 1",
             "inference.logprob_tolerance is for training",
         ),
+        ("model = 'tiny'\n[env]\nid = 'calculator'", "the settings of a training run"),
     ],
 )
 def test_a_toml_that_cannot_be(capsys: Capsys, text: str, said: str) -> None:

@@ -270,6 +270,7 @@ def test_a_cancelled_rollout_leaves_nothing() -> None:
         (["agent", "{promt}"], {}, r"no placeholder \{promt\}.*Did you mean 'prompt'"),
         (["no-such-agent"], {}, r"env\.args\.command: there is no program 'no-such-agent'"),
         (["./no-such-agent"], {}, r"env\.args\.command: there is no program"),
+        (["python", "no_such_agent.py"], {}, r"env\.args\.command: there is no file .*agent\.py"),
         (["true"], {"tasks": "no.jsonl"}, r"env\.args\.tasks: there is no file .*no\.jsonl"),
         (["true"], {"folder": "no"}, r"env\.args\.folder: there is no folder .*no"),
         (["true"], {"collect": ["/etc/*"]}, r"env\.args\.collect: '/etc/\*' does not lie in"),
