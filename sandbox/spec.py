@@ -35,7 +35,7 @@ class Build:
     def __post_init__(self) -> None:
         """Make it a key."""
         object.__setattr__(self, "folder", Path(self.folder).absolute())
-        object.__setattr__(self, "args", _pairs(self.args))
+        object.__setattr__(self, "args", pairs(self.args))
         if not self.timeout > 0:
             raise ValueError(f"timeout must be positive, got {self.timeout!r}")
 
@@ -87,9 +87,10 @@ class SandboxSpec:
             raise ValueError(f"a sandbox is made from one of {' and '.join(given)}, not both")
         if self.compose is not None:
             object.__setattr__(self, "compose", Path(self.compose).absolute())
-        object.__setattr__(self, "env", _pairs(self.env))
+        object.__setattr__(self, "env", pairs(self.env))
         object.__setattr__(self, "allow", tuple(self.allow))
 
 
-def _pairs(values: Iterable[tuple[str, str]] | Mapping[str, str]) -> Pairs:
+def pairs(values: Iterable[tuple[str, str]] | Mapping[str, str]) -> Pairs:
+    """Return variables as sorted pairs, so that they can be part of a key."""
     return tuple(sorted(dict(values).items()))

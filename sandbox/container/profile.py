@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, Literal
 
 from vf.sandbox.container.features import Features, next_uid
 from vf.sandbox.container.seccomp import seccomp_profile
 from vf.sandbox.contract import Limits
+from vf.sandbox.spec import Pairs, SandboxSpec, pairs
 
 log = logging.getLogger("vf.sandbox")
 
@@ -52,16 +53,26 @@ class Profile:
     """How a container is made.
 
     Attributes:
-        image: Any image with Python 3 as ``python3``.
+        image: Any image.
         limits: What it may use.
         network: "bridge" lets the model's code reach the network; "none" does not.
         runtime: Another runtime than the engine's own: "runsc", say.
         packages: What to add to the image from PyPI, as pip is told, before anything runs; see
             :func:`~vf.sandbox.container.image.with_packages`.
+        writable: Whether the root can be written to, up to ``limits.disk`` bytes. Otherwise only
+            the working directory, ``/tmp`` and ``/dev/shm`` can.
+        user: Whom code runs as by default, as ``USER`` of a Dockerfile has it. None: a uid that
+            only this container has; with a writable root, the image's user.
+        workdir: The working directory. None: ``/workspace``; with a writable root, the image's.
+        env: Variables of everything that runs inside, on top of the image's; a mapping is turned
+            into sorted pairs.
+        kit: The engine's volume with the Python that runs the supervisor. None: the image's own
+            ``python3`` does. :func:`~vf.sandbox.container.doctor.prepare` decides.
 
     Raises:
         ValueError: The network is neither, there are too few processes to run anything, it would
-            never end, or temporary files leave no memory to run in.
+            never end, temporary files leave no memory to run in, or the working directory is not
+            an absolute path.
         TypeError: ``packages`` is a string.
     """
 
@@ -70,9 +81,15 @@ class Profile:
     network: Literal["none", "bridge"] = "none"
     runtime: str | None = None
     packages: Sequence[str] = ()
+    writable: bool = False
+    user: str | None = None
+    workdir: str | None = None
+    env: Pairs | Mapping[str, str] = ()
+    kit: str | None = None
 
     def __post_init__(self) -> None:
         """Check what depends on more than one field, and put a weakening on the record."""
+        object.__setattr__(self, "env", pairs(self.env))
         if self.network not in ("none", "bridge"):
             raise ValueError(f'network must be "none" or "bridge", got {self.network!r}')
         if isinstance(self.packages, str):
@@ -85,17 +102,46 @@ class Profile:
                 f"pids must be at least {FEWEST_PIDS}, got {self.limits.pids}: PID 1, the "
                 "supervisor and what keeps a program count too"
             )
-        files = self.limits.workspace + self.limits.tmp + SHM
+        if self.workdir is not None and not self.workdir.startswith("/"):
+            raise ValueError(f"workdir must be an absolute path, got {self.workdir!r}")
+        files, what = self.limits.tmp + SHM, "tmp"
+        if not self.writable:
+            files, what = files + self.limits.workspace, "workspace + tmp"
         if files + OVERHEAD > self.limits.memory:
             raise ValueError(
-                f"workspace + tmp + {SHM} in /dev/shm = {files} bytes, all of which count as "
-                f"memory, leave less than {OVERHEAD} of memory = {self.limits.memory}"
+                f"{what} + {SHM} in /dev/shm = {files} bytes, all of which count as memory, leave "
+                f"less than {OVERHEAD} of memory = {self.limits.memory}"
             )
         if self.network != "none":
             log.warning(
                 "sandboxes are weakened: code from the model can reach the network (network=%r)",
                 self.network,
             )
+
+
+def profile_for(spec: SandboxSpec, base: Profile) -> Profile:
+    """Return how the container of a task is made.
+
+    Args:
+        spec: What the task says, where that is an image: what is built has to be built first.
+        base: What holds where the task says nothing. Its packages are those of its own image.
+
+    Raises:
+        ValueError: It is made from a build or a Compose file, or the fields do not fit together.
+    """
+    if spec.build is not None or spec.compose is not None:
+        raise ValueError("the spec names no image: build it first")
+    return replace(
+        base,
+        image=spec.image or base.image,
+        packages=() if spec.image else base.packages,
+        limits=spec.limits or base.limits,
+        writable=base.writable if spec.writable is None else spec.writable,
+        user=base.user if spec.user is None else spec.user,
+        workdir=base.workdir if spec.workdir is None else spec.workdir,
+        env={**dict(base.env), **dict(spec.env)},
+        kit=None,
+    )
 
 
 def host_config(profile: Profile, uid: int, features: Features) -> dict[str, Any]:
