@@ -24,8 +24,8 @@ from vf.evaluation.eval_config import (
 )
 from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, EngineSettings, VllmSettings
 from vf.sandbox.container.profile import Profile
-from vf.sandbox.container.source import DockerSource, sandbox_source
 from vf.sandbox.contract import Limits as SandboxLimits
+from vf.sandbox.hosting.source import DockerSource, sandbox_source
 from vf.trainer.settings.config import Config, EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import SYNONYMS, VALUES
 from vf.trainer.sft.settings import SftArgs, SftConfig, SftData

@@ -15,6 +15,7 @@ from vf.rubrics.group import AnyRubric, check_rubric
 from vf.rubrics.rubric import Rubric, episode_return
 from vf.runtime.calling import call, instant
 from vf.runtime.errors import ConfigError
+from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Closing, Held, ListedLater, Service, ToolSet
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.tools.tool_box import ToolBox
@@ -76,6 +77,7 @@ class Environment:
         rng: This episode's random numbers. Use it, never the global ones.
         turn: Zero-based turn of the reply that ``step`` is answering.
         timing: Seconds of this episode by phase; recorded in ``Trace.timing``.
+        task_sandbox: What :meth:`sandbox_spec` returned for this episode's task.
     """
 
     id: str = ""
@@ -90,6 +92,7 @@ class Environment:
     rng: random.Random
     turn: int = 0
     timing: dict[str, float]
+    task_sandbox: SandboxSpec | None = None
     _toolbox: ToolBox | None = None
     _boxed: tuple[Callable[..., Any] | ToolSet | Tool, ...] = ()  # what the tool box was made of
     _held: dict[Hashable, Closing]
@@ -186,6 +189,20 @@ class Environment:
         """
         return None
 
+    def sandbox_spec(self, task: Task) -> SandboxSpec | None:
+        """Return what this task's sandbox is made from, where tasks bring their own.
+
+        None, the default, means: as the settings of the environment's ``sandbox`` have it. It is
+        called before the episode begins, and must return the same every time: images are built or
+        pulled ahead, and equal specs share a pool.
+
+        Example::
+
+            def sandbox_spec(self, task: vf.Task) -> vf.SandboxSpec:
+                return vf.SandboxSpec(build=vf.Build(TASKS / task.id), writable=True)
+        """
+        return None
+
     def first_messages(self, task: Task) -> list[Message]:
         """Return the system prompt (if any) and the task's prompt as messages."""
         messages = as_messages(task.prompt)
@@ -257,8 +274,12 @@ class Environment:
         """What became of the tool calls so far in this episode."""
         return self.toolbox.events
 
-    def episode(self, seed: int) -> Environment:
+    def episode(self, seed: int, task: Task | None = None) -> Environment:
         """Return a fresh copy for one episode, with its own ``rng``.
+
+        Args:
+            seed: Of its ``rng``.
+            task: The problem, where its sandbox is to be the task's own.
 
         Raises:
             ConfigError: A limit is out of range, or the rubric is none.
@@ -271,6 +292,7 @@ class Environment:
         episode._toolbox = None
         episode._held = {}
         episode.timing = {}
+        episode.task_sandbox = None if task is None else self.sandbox_spec(task)
         return episode
 
     async def settle(self) -> None:

@@ -53,7 +53,7 @@ async def rollout(
         ConfigError: The environment or its tools are set up wrongly.
         asyncio.CancelledError: The caller gave up; the environment is closed first.
     """
-    own = environment.episode(derive_seed(seed, "environment"))
+    own = environment.episode(derive_seed(seed, "environment"), task)
     trace = Trace(environment=own.id or type(own).__name__, task=task, seed=seed)
     trace.timing = own.timing
     episode = Episode(

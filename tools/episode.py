@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from vf.sandbox.spec import SandboxSpec
 from vf.traces.tools import Tool
 
 
@@ -27,12 +28,14 @@ class Episode(Protocol):
         timeout: Seconds for the whole rollout.
         tool_timeout: Seconds for one tool call.
         timing: Seconds of this episode by phase.
+        task_sandbox: What the task's sandbox is made from; None for the source's own settings.
     """
 
     turn: int
     timeout: float
     tool_timeout: float
     timing: dict[str, float]
+    task_sandbox: SandboxSpec | None
 
     def hold(self, key: Hashable, make: Callable[[], Held]) -> Held:
         """Return what the episode holds under a key, made at the first call and closed with it."""

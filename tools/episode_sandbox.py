@@ -9,8 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias, TypeVar
 
 from vf.runtime.errors import ConfigError, SandboxError, ToolError
-from vf.sandbox.container.source import SandboxSource
+from vf.runtime.own_deadline import own_deadline
 from vf.sandbox.contract import ExecResult, Sandbox
+from vf.sandbox.hosting.source import SandboxSource
+from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Episode
 from vf.tools.tool_box import off_the_clock
 
@@ -35,6 +37,7 @@ class EpisodeSandbox:
         source: Where it comes from. Tools that were given the same source share the sandbox.
         timing: The episode's ``timing``: its ``"sandbox"`` becomes the seconds spent waiting
             for sandboxes.
+        spec: What it is made from; None for the source's own settings.
 
     Attributes:
         prepare: Called with the new sandbox, once, when its files are written and before
@@ -42,10 +45,13 @@ class EpisodeSandbox:
         timeouts: Calls that were killed for taking too long, or had no time left to run.
     """
 
-    def __init__(self, source: SandboxSource, timing: dict[str, float]) -> None:
+    def __init__(
+        self, source: SandboxSource, timing: dict[str, float], spec: SandboxSpec | None = None
+    ) -> None:
         self.prepare: Callable[[Sandbox], Awaitable[None]] | None = None
         self.timeouts = 0
         self._source = source
+        self._spec = spec
         self._timing = timing
         self._lock = asyncio.Lock()
         self._sandbox: Sandbox | None = None
@@ -59,7 +65,7 @@ class EpisodeSandbox:
     @classmethod
     def of(cls, episode: Episode, source: SandboxSource) -> EpisodeSandbox:
         """Return the episode's sandbox from this source, which the episode will close."""
-        return episode.hold(source, lambda: cls(source, episode.timing))
+        return episode.hold(source, lambda: cls(source, episode.timing, episode.task_sandbox))
 
     @property
     def opened(self) -> bool:
@@ -140,15 +146,19 @@ class EpisodeSandbox:
             return result
 
     @asynccontextmanager
-    async def fresh(self) -> AsyncIterator[Sandbox]:
+    async def fresh(self, spec: SandboxSpec | None = None) -> AsyncIterator[Sandbox]:
         """Close the episode's sandbox, for good, and open one that nobody has used.
 
+        Args:
+            spec: What it is made from; by default, what the episode's was.
+
         Raises:
+            ConfigError: The source cannot make such a sandbox.
             SandboxError: None can be opened.
         """
         await self.close()
         async with AsyncExitStack() as stack:
-            yield await self._enter(stack)
+            yield await self._enter(stack, spec or self._spec)
 
     async def close(self) -> None:
         """Close the sandbox, if it was opened. Safe to call twice."""
@@ -163,7 +173,7 @@ class EpisodeSandbox:
 
     async def _get(self) -> Sandbox:
         if self._sandbox is None and not self._closed:
-            sandbox = await self._enter(self._stack)
+            sandbox = await self._enter(self._stack, self._spec)
             for path, content in self._files.items():
                 try:
                     await sandbox.write_file(path, content)
@@ -179,10 +189,11 @@ class EpisodeSandbox:
             raise SandboxError("the episode has ended, and its sandbox with it")
         return self._sandbox
 
-    async def _enter(self, stack: AsyncExitStack) -> Sandbox:
+    async def _enter(self, stack: AsyncExitStack, spec: SandboxSpec | None) -> Sandbox:
         began = time.monotonic()
         try:
-            return await stack.enter_async_context(self._source.open())
+            with own_deadline():  # an image's build has one, and a sandbox's start
+                return await stack.enter_async_context(self._source.open(spec))
         finally:
             waited = time.monotonic() - began
             self._timing["sandbox"] = self._timing.get("sandbox", 0.0) + waited

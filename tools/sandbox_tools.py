@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vf.runtime.errors import ConfigError, ToolError
-from vf.sandbox.container.source import SandboxSource, given_source
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
+from vf.sandbox.hosting.source import SandboxSource, given_source
 from vf.tools.episode import Episode, Service
 from vf.tools.episode_sandbox import EpisodeSandbox, Run
 

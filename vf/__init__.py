@@ -42,10 +42,12 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.runtime.errors import ToolError as ToolError
     from vf.runtime.errors import VfError as VfError
     from vf.runtime.process_pool import cpu_bound as cpu_bound
-    from vf.sandbox.container.source import open_sandbox as open_sandbox
-    from vf.sandbox.container.source import sandbox_source as sandbox_source
     from vf.sandbox.contract import Sandbox as Sandbox
+    from vf.sandbox.hosting.source import open_sandbox as open_sandbox
+    from vf.sandbox.hosting.source import sandbox_source as sandbox_source
     from vf.sandbox.scripted_sandbox import ScriptedSandbox as ScriptedSandbox
+    from vf.sandbox.spec import Build as Build
+    from vf.sandbox.spec import SandboxSpec as SandboxSpec
     from vf.tools.mcp.mcp_tools import McpTools as McpTools
     from vf.tools.sandbox_tools import BashTool as BashTool
     from vf.tools.sandbox_tools import FileTools as FileTools
@@ -86,9 +88,10 @@ _NAMES = {
     "vf.rubrics.weighted_sum": "WeightedSum",
     "vf.runtime.errors": "ConfigError ToolError VfError",
     "vf.runtime.process_pool": "cpu_bound",
-    "vf.sandbox.container.source": "open_sandbox sandbox_source",
+    "vf.sandbox.hosting.source": "open_sandbox sandbox_source",
     "vf.sandbox.contract": "Sandbox",
     "vf.sandbox.scripted_sandbox": "ScriptedSandbox",
+    "vf.sandbox.spec": "Build SandboxSpec",
     "vf.search": "search",  # the module itself
     "vf.tools.mcp.mcp_tools": "McpTools",
     "vf.tools.sandbox_tools": "BashTool FileTools PythonTool",

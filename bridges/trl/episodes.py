@@ -77,7 +77,8 @@ class Episode:
         self._home = home
         self._task = home.task(key)
         self._seed = home.rollout_seed(key, number)
-        self._environment = home.environment.episode(derive_seed(self._seed, "environment"))
+        seed = derive_seed(self._seed, "environment")
+        self._environment = home.environment.episode(seed, self._task)
         self._environment.turn = -1
         self._running = 0
         self._failure: InfrastructureError | ConfigError | None = None

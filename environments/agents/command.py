@@ -16,8 +16,8 @@ from vf.environments.agents.attempt import Attempt, Work
 from vf.environments.agents.places import LocalPlace, Place, SandboxPlace
 from vf.inference.endpoint.address import Endpoint
 from vf.runtime.errors import ConfigError
-from vf.sandbox.container.source import Sandboxes, SandboxSource, sandbox_source
 from vf.sandbox.contract import LEFT_OUT
+from vf.sandbox.hosting.source import Sandboxes, SandboxSource, sandbox_source
 from vf.tools.episode import Service
 from vf.traces.task import Task
 
@@ -89,7 +89,7 @@ class Program:
         if self.source is None:
             place = LocalPlace(self.folder)
         else:
-            place = SandboxPlace(self.source, self.folder, self.scripts)
+            place = SandboxPlace(self.source, self.folder, self.scripts, episode.task_sandbox)
         work = Work(self.command, self.env, self.collect, self.score_command)
         return Attempt(work, place, task, endpoint, episode.info)
 

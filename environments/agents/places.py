@@ -22,8 +22,9 @@ from vf.inference.endpoint.address import Endpoint
 from vf.runtime.errors import ConfigError, EnvironmentFailure
 from vf.runtime.own_deadline import own_deadline
 from vf.runtime.workers import in_thread
-from vf.sandbox.container.source import SandboxSource
 from vf.sandbox.contract import LEFT_OUT, ExecResult, Sandbox
+from vf.sandbox.hosting.source import SandboxSource
+from vf.sandbox.spec import SandboxSpec
 from vf.traces.messages import writable
 
 # Of this process's variables, those that a program gets: what finds programs and reads text.
@@ -200,10 +201,18 @@ class SandboxPlace:
         source: Where it comes from.
         code: A folder that is copied into its working directory; None for none.
         scripts: Files of this machine that are copied there, by their path inside.
+        spec: What it is made from; None for the source's own settings.
     """
 
-    def __init__(self, source: SandboxSource, code: Path | None, scripts: Mapping[str, Path]):
+    def __init__(
+        self,
+        source: SandboxSource,
+        code: Path | None,
+        scripts: Mapping[str, Path],
+        spec: SandboxSpec | None = None,
+    ) -> None:
         self._source, self._code, self._scripts = source, code, scripts
+        self._spec = spec
         self._stack = AsyncExitStack()
         self._sandbox: Sandbox | None = None
         self._folder = ""  # the working directory
@@ -224,7 +233,7 @@ class SandboxPlace:
     async def open(self, endpoint: Endpoint) -> Endpoint:
         """Open it, and lead a port of its loopback to the endpoint."""
         with own_deadline():  # a sandbox has one, and an agent cannot help how long it takes
-            sandbox = await self._stack.enter_async_context(self._source.open())
+            sandbox = await self._stack.enter_async_context(self._source.open(self._spec))
         self._sandbox = sandbox
         try:
             if self._code is not None:

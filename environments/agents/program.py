@@ -12,7 +12,7 @@ from vf.environments.locate import load_object
 from vf.rubrics.group import AnyRubric
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
-from vf.sandbox.container.source import Sandboxes
+from vf.sandbox.hosting.source import Sandboxes
 
 
 def program(

@@ -22,7 +22,7 @@ from vf.rubrics.outcomes.grading import Case, grade
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
-from vf.sandbox.container.source import Sandboxes, sandbox_source
+from vf.sandbox.hosting.source import Sandboxes, sandbox_source
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.tools.sandbox_tools import PythonTool
 from vf.traces.messages import Message
@@ -58,7 +58,7 @@ class CodeContest(Environment):
     :func:`share_passed`), less a share for many calls, calls gone wrong and code that hangs.
 
     Args:
-        sandbox: Where code runs; see :func:`~vf.sandbox.container.source.sandbox_source`.
+        sandbox: Where code runs; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
         partial: Whether passing some of the hidden tests earns a part; else all or nothing.
         visible: Tests shown in the prompt, 0 to 5.
         hidden: Hidden tests of each problem, 5 to 40.

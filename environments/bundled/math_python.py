@@ -13,7 +13,7 @@ from vf.inference.models.scripted_model import Script
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError, did_you_mean
-from vf.sandbox.container.source import Sandboxes, sandbox_source
+from vf.sandbox.hosting.source import Sandboxes, sandbox_source
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.tools.sandbox_tools import PythonTool
 from vf.traces.messages import Message
@@ -28,7 +28,7 @@ class MathPython(Environment):
     gone wrong and code that hangs.
 
     Args:
-        sandbox: Where code runs; see :func:`~vf.sandbox.container.source.sandbox_source`.
+        sandbox: Where code runs; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
         templates: The kinds of problems to draw from; all by default.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split; no problem is in both.

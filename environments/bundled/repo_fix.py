@@ -16,8 +16,8 @@ from vf.rubrics.outcomes.grading import Case, Grade, grade
 from vf.rubrics.penalties import code_timeouts, extra_tool_calls, tool_errors
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
-from vf.sandbox.container.source import Sandboxes, sandbox_source
 from vf.sandbox.contract import Sandbox
+from vf.sandbox.hosting.source import Sandboxes, sandbox_source
 from vf.tools.sandbox_tools import BashTool, FileTools
 from vf.traces.messages import Message
 from vf.traces.task import Task
@@ -55,7 +55,7 @@ class RepoFix(Environment):
     share for many calls, calls gone wrong and commands that hang.
 
     Args:
-        sandbox: Where code runs; see :func:`~vf.sandbox.container.source.sandbox_source`.
+        sandbox: Where code runs; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
         bugs: Broken modules in each repository, 1 to 3.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split; no module is in both.

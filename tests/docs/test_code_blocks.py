@@ -15,7 +15,7 @@ import pytest
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
 from vf.environments import registry
 from vf.evaluation.eval_config import parse_config as parse_evaluation
-from vf.sandbox.container.source import sandbox_source
+from vf.sandbox.hosting.source import sandbox_source
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.sft.settings import parse_sft_config
 

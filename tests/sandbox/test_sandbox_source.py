@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -12,8 +12,8 @@ import vf
 from vf.environments.bundled.code_contest import CodeContest, problems
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.reaper import find
-from vf.sandbox.container.source import DockerSource, SandboxSource, sandbox_source
 from vf.sandbox.contract import ExecResult
+from vf.sandbox.hosting.source import DockerSource, SandboxSource, sandbox_source
 from vf.sandbox.local import UnsafeLocalSandbox
 from vf.sandbox.scripted_sandbox import ScriptedSandbox
 
@@ -148,7 +148,12 @@ def test_an_environment_asks_what_its_tools_need_once_each() -> None:
     said: list[str] = []
 
     class Source:
-        open = ScriptedSandbox
+        def open(self, spec: vf.SandboxSpec | None = None) -> ScriptedSandbox:
+            return ScriptedSandbox()
+
+        def check_spec(self, spec: vf.SandboxSpec | None) -> None: ...
+
+        async def prefetch(self, specs: Iterable[vf.SandboxSpec | None]) -> None: ...
 
         async def check(self) -> None:
             said.append("check")

@@ -11,8 +11,8 @@ import pytest
 
 import vf
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container.source import sandbox_source
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
+from vf.sandbox.hosting.source import sandbox_source
 from vf.sandbox.scripted_sandbox import ScriptedSandbox
 from vf.tools.sandbox_tools import clip, describe
 

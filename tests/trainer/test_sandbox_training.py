@@ -15,7 +15,7 @@ from vf.environments.environment import Split
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.reaper import find
-from vf.sandbox.container.source import sandbox_source
+from vf.sandbox.hosting.source import sandbox_source
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.traces.trace import Failure
 from vf.trainer.commands.main import main

@@ -9,7 +9,7 @@ import pytest
 import vf
 from tests.environments.agents.programs import ASK, agent, play
 from vf.environments.agents.program import program
-from vf.sandbox.container.source import sandbox_source
+from vf.sandbox.hosting.source import sandbox_source
 
 LOCAL = {"backend": "local", "unsafe_local": True}
 PYTHON = ["python3", "-S"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from vf.inference.settings import EmbeddedSettings, VllmSettings
-from vf.sandbox.container.source import _DOCKER
+from vf.sandbox.hosting.source import _DOCKER
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import Config, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import load_config, parse_config

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from vf.runtime.errors import ConfigError, SandboxError, did_you_mean
 from vf.sandbox.contract import Limits, OpenSandbox, Sandbox
+from vf.sandbox.spec import SandboxSpec
 
 if TYPE_CHECKING:
     from vf.sandbox.container.docker_sandbox import DockerSandbox
@@ -29,11 +30,37 @@ class SandboxSource(Protocol):
 
     def __hash__(self) -> int: ...
 
-    def open(self) -> AbstractAsyncContextManager[Sandbox]:
+    def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
         """Return a context that opens a new sandbox and destroys it at the end.
 
+        Args:
+            spec: What it is made from; None for the source's own settings.
+
         Raises:
+            ConfigError: The source cannot make such a sandbox; see :meth:`check_spec`.
             SandboxError: None can be created (raised on entering).
+        """
+        ...
+
+    def check_spec(self, spec: SandboxSpec | None) -> None:
+        """Check that the source can make sandboxes from a spec.
+
+        Raises:
+            ConfigError: It cannot; names the field.
+        """
+        ...
+
+    async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
+        """Build or pull the images of specs, and return when all are there or have failed.
+
+        What fails here fails again when a sandbox is opened, and is reported there.
+
+        Args:
+            specs: In the order in which sandboxes will be opened. Equal ones may repeat: what
+                comes often is kept ready.
+
+        Raises:
+            ConfigError: The source cannot make such a sandbox; see :meth:`check_spec`.
         """
         ...
 
@@ -148,9 +175,19 @@ class _Given:
 
     function: OpenSandbox
 
-    def open(self) -> AbstractAsyncContextManager[Sandbox]:
+    def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
         """Call it."""
+        self.check_spec(spec)
         return self.function()
+
+    def check_spec(self, spec: SandboxSpec | None) -> None:
+        """Take none: a function opens the sandboxes that it opens."""
+        _refuse(spec, "a function that opens sandboxes takes no spec")
+
+    async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
+        """Check them: there is nothing to fetch."""
+        for spec in specs:
+            self.check_spec(spec)
 
     async def check(self) -> None:
         """Nothing to check: the function belongs to the caller."""
@@ -162,11 +199,21 @@ class _Given:
 class _Local:
     """Processes of this machine: no protection at all."""
 
-    def open(self) -> AbstractAsyncContextManager[Sandbox]:
+    def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
         """Return a context that opens one."""
         from vf.sandbox.local import UnsafeLocalSandbox
 
+        self.check_spec(spec)
         return UnsafeLocalSandbox(unsafe_local=True)
+
+    def check_spec(self, spec: SandboxSpec | None) -> None:
+        """Take none: processes of this machine see this machine."""
+        _refuse(spec, 'backend = "local" runs on this machine as it is')
+
+    async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
+        """Check them: there is nothing to fetch."""
+        for spec in specs:
+            self.check_spec(spec)
 
     async def check(self) -> None:
         """Nothing can be missing."""
@@ -194,16 +241,34 @@ class DockerSource:
         ] = {}
 
     @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[Sandbox]:
+    async def open(self, spec: SandboxSpec | None = None) -> AsyncIterator[Sandbox]:
         """Take a sandbox from the pool; it is destroyed on the way out.
 
         Raises:
             SandboxError: None could be created in time.
             ConfigError: None can be created; says how to fix it.
         """
+        self.check_spec(spec)
         pool = await asyncio.shield(self._pool())
         async with pool.acquire() as sandbox:
             yield sandbox
+
+    def check_spec(self, spec: SandboxSpec | None) -> None:
+        """Check that containers can be made from a spec.
+
+        Raises:
+            ConfigError: They cannot; names the field.
+        """
+        _refuse(spec, "specs are not implemented yet")
+
+    async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
+        """Build or pull images ahead of the rollouts.
+
+        Raises:
+            ConfigError: Containers cannot be made from one; names the field.
+        """
+        for spec in specs:
+            self.check_spec(spec)
 
     async def check(self) -> None:
         """Check the container engine.
@@ -248,6 +313,22 @@ class DockerSource:
         finally:
             self._pools.pop(asyncio.get_running_loop(), None)
             ready.cancel()
+
+
+def _refuse(spec: SandboxSpec | None, why: str) -> None:
+    """Refuse any spec that asks for something.
+
+    Raises:
+        ConfigError: It does; names the first field that is set.
+    """
+    nothing = SandboxSpec()
+    for field in fields(SandboxSpec):
+        value = getattr(spec or nothing, field.name)
+        if value != getattr(nothing, field.name):
+            raise ConfigError(
+                f"the task's sandbox_spec has {field.name} = {value!r}, but {why}; "
+                'write sandbox = "docker"'
+            )
 
 
 def _docker(settings: Mapping[str, Any]) -> DockerSource:
