@@ -6,6 +6,7 @@ import difflib
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
@@ -156,7 +157,7 @@ def _place(
     for part in loc:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             table, field = kind, kind.model_fields.get(str(part))
-            where, kind = f"{where}.{part}", field.annotation if field else None
+            where, kind = f"{where}.{part}", _optional(field.annotation) if field else None
         elif isinstance(part, int):
             where, kind = f"{where}[{part}]", _table(kind)
         elif get_origin(kind) is dict:
@@ -165,6 +166,12 @@ def _place(
             kind = next((each for each in get_args(kind) if Tag(str(part)) in get_args(each)), None)
             kind = _table(kind)
     return where.removeprefix("."), table, field
+
+
+def _optional(kind: Any) -> Any:
+    """Return what may be None in ``Table | None``; anything else as it is."""
+    kinds = [each for each in get_args(kind) if each is not type(None)]
+    return kinds[0] if get_origin(kind) is UnionType and len(kinds) == 1 else kind
 
 
 def _table(kind: Any) -> Any:
