@@ -1,0 +1,97 @@
+"""Finding the task folders below a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from vf.bridges.harbor import task_folder, terminal_bench
+from vf.bridges.harbor.model import TaskFolder
+from vf.runtime.errors import ConfigError
+
+READERS: dict[str, Callable[[Path, str], TaskFolder]] = {
+    task_folder.TOML: task_folder.read_task,
+    terminal_bench.YAML: terminal_bench.read_task,
+}
+_MOST_PROBLEMS = 10  # that one message lists
+_WHOLE = 2**20  # bytes of a file up to which all of it is part of a digest
+
+
+def read_tasks(
+    folder: Path, only: Sequence[str] = (), skip: Sequence[str] = ()
+) -> list[TaskFolder]:
+    """Read all tasks of a folder, which may be one task itself; sorted by id.
+
+    Args:
+        folder: Where to look. Folders whose name begins with a dot are passed over.
+        only: Patterns of ids (``*`` and ``?``); by default all.
+        skip: Patterns of ids that are left out, unread.
+
+    Raises:
+        ConfigError: There is no such folder or no task in it, a pattern matches none, or a task
+            cannot be used; all of those are listed.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}")
+    found = sorted(
+        (path.relative_to(folder).as_posix() if path != folder else folder.resolve().name, path)
+        for path in find(folder)
+    )
+    if not found:
+        raise ConfigError(f"{folder} holds no task: no {' and no '.join(READERS)} anywhere in it")
+    for pattern in (*only, *skip):
+        if not any(fnmatchcase(id, pattern) for id, _ in found):
+            raise ConfigError(f"{folder}: the pattern {pattern!r} matches none of its tasks")
+    tasks, problems = [], []
+    for id, path in found:
+        if any(fnmatchcase(id, pattern) for pattern in skip):
+            continue
+        if only and not any(fnmatchcase(id, pattern) for pattern in only):
+            continue
+        try:
+            name = next(name for name in READERS if (path / name).is_file())
+            tasks.append(READERS[name](path, id))
+        except ConfigError as error:
+            problems.append(str(error))
+    if problems:
+        more = len(problems) - _MOST_PROBLEMS
+        listed = problems[:_MOST_PROBLEMS] + ([f"and {more} more tasks"] if more > 0 else [])
+        raise ConfigError("\n".join(listed))
+    if not tasks:
+        raise ConfigError(f"{folder}: the patterns leave no task")
+    return tasks
+
+
+def find(folder: Path) -> Iterator[Path]:
+    """Yield the folders that are tasks; a task holds no other."""
+    with os.scandir(folder) as entries:
+        listed = list(entries)
+    if any(entry.name in READERS and entry.is_file() for entry in listed):
+        yield folder
+        return
+    for entry in listed:
+        if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+            yield from find(folder / entry.name)
+
+
+def digest(folder: Path) -> str:
+    """Return a digest of all files of a task; of large ones, of their sizes and ends."""
+    whole = hashlib.blake2b(digest_size=16)
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            path = Path(place, name)
+            whole.update(f"{path.relative_to(folder)}\0".encode())
+            if path.is_symlink():
+                whole.update(os.readlink(path).encode())
+                continue
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                whole.update(f"{size}\0".encode() + file.read(_WHOLE))
+                if size > _WHOLE:
+                    file.seek(-_WHOLE // 2, os.SEEK_END)
+                    whole.update(file.read())
+    return whole.hexdigest()
