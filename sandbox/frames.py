@@ -17,6 +17,8 @@ MAX_BODY = 128 * 2**20
 # Of a sandbox's tunnel, for both sides.
 MOST_CONNECTIONS = 256
 WINDOW = 2**17  # bytes of a connection that one side may send before the other acknowledges some
+# Of a program whose output is sent while it runs: bytes on their way, or not read by the client.
+OUTPUT_WINDOW = 2**18
 _LENGTHS = struct.Struct(">II")
 
 Frame = Tuple[Dict[str, Any], List[bytes]]  # noqa: UP006

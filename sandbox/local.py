@@ -32,8 +32,8 @@ class UnsafeLocalSandbox(SessionSandbox):
     working directory and home are new, and removed at the end; of this process's variables code
     gets ``PATH`` only. Everything ends with this process, however that ends. Linux only.
 
-    It is started by ``async with UnsafeLocalSandbox(unsafe_local=True) as sandbox``, or by
-    :meth:`start`. ``exec`` takes no other user than its own.
+    It is made by ``async with UnsafeLocalSandbox(unsafe_local=True) as sandbox``, or by
+    :meth:`open`. ``exec`` takes no other user than its own.
 
     Args:
         unsafe_local: Must be True: you have read the above.
@@ -62,7 +62,7 @@ class UnsafeLocalSandbox(SessionSandbox):
         self._root: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self) -> Self:
+    async def open(self) -> Self:
         """Start it; return itself. ``async with`` does this.
 
         Raises:
@@ -78,7 +78,7 @@ class UnsafeLocalSandbox(SessionSandbox):
             assert process.stdout is not None
             session = Session(process.stdout, process.stdin, name=self.name, cause=self._cause)
             self._session = session
-            await session.start(timeout=START_TIMEOUT)
+            await session.begin(timeout=START_TIMEOUT)
         except BaseException as error:
             await self.close()
             if isinstance(error, OSError):
@@ -134,7 +134,7 @@ class UnsafeLocalSandbox(SessionSandbox):
 
     async def __aenter__(self) -> Self:
         """Start, and return itself."""
-        return await self.start()
+        return await self.open()
 
 
 def _environment(root: Path) -> dict[str, str]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
-import io
 import os
 import posixpath
 import shlex
-import tarfile
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.contract import LEFT_OUT, Address, ExecResult
-from vf.sandbox.folder import pack
+from vf.sandbox.contract import LEFT_OUT, Address, ExecResult, Output
+from vf.sandbox.folder import Unpack, pack
 from vf.sandbox.tunnel import check_address
 
 FIRST_PORT = 40_000  # ports that `forward` makes up come after it
@@ -31,8 +32,8 @@ class SandboxCall:
     """What a scripted sandbox was asked.
 
     Attributes:
-        method: ``exec``, ``python``, ``bash``, ``read_file``, ``write_file``, ``upload`` or
-            ``forward``.
+        method: ``exec``, ``start``, ``python``, ``bash``, ``read_file``, ``write_file``,
+            ``upload``, ``download``, ``snapshot`` or ``forward``.
         text: The command (a list of words as ``shlex.join`` writes it), the code, the path, the
             folder or the address.
         options: The other arguments by name, those left at their defaults included.
@@ -58,6 +59,7 @@ class ScriptedSandbox:
             :class:`~vf.sandbox.contract.ExecResult`, text (the stdout of a program that ended
             well), or an exception to raise: with a ``SandboxError`` the sandbox is lost from then
             on.
+        start: Answers to ``start``: what the program writes, and how it then ends.
         python: Answers to ``python``.
         bash: Answers to ``bash``.
         files: The files that are there at first, by path.
@@ -77,15 +79,17 @@ class ScriptedSandbox:
         self,
         *,
         exec: Script = (),
+        start: Script = (),
         python: Script = (),
         bash: Script = (),
         files: Mapping[str, str | bytes] | None = None,
         workdir: str = "/workspace",
         lost_after: int | None = None,
     ) -> None:
+        scripts = {"exec": exec, "start": start, "python": python, "bash": bash}
         self._scripts = {
             name: script if callable(script) or isinstance(script, Mapping) else iter(list(script))
-            for name, script in (("exec", exec), ("python", python), ("bash", bash))
+            for name, script in scripts.items()
         }
         self._workdir = workdir
         self._lost_after = lost_after
@@ -113,11 +117,26 @@ class ScriptedSandbox:
         timeout: float = 30.0,
         user: str | None = None,
         max_output: int = 100_000,
+        on_output: Callable[[Output], None] | None = None,
     ) -> ExecResult:
-        """Answer from the script."""
-        text = cmd if isinstance(cmd, str) else shlex.join(cmd)
+        """Answer from the script; ``on_output`` is called with all of it at once."""
         options = {"input": input, "cwd": cwd, "env": env, "timeout": timeout, "user": user}
-        return self._answer("exec", text, **options, max_output=max_output)
+        result = self._answer("exec", _line(cmd), **options, max_output=max_output)
+        if on_output is not None:
+            for piece in _output(result):
+                on_output(piece)
+        return result
+
+    async def start(
+        self,
+        cmd: list[str] | str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> ScriptedProcess:
+        """Answer from the script: the program has written everything, and ended."""
+        return ScriptedProcess(self._answer("start", _line(cmd), cwd=cwd, env=env, user=user))
 
     async def python(self, code: str, *, timeout: float = 30.0) -> ExecResult:
         """Answer from the script."""
@@ -166,10 +185,45 @@ class ScriptedSandbox:
         """Copy a folder's files; see :meth:`Sandbox.upload`. Links become what they lead to."""
         options = {"to": to, "leave_out": leave_out, "max_bytes": max_bytes}
         self._record(SandboxCall("upload", os.fspath(folder), options))
-        with tarfile.open(fileobj=io.BytesIO(pack(folder, leave_out, max_bytes))) as archive:
-            for member in archive:
-                if not member.isdir() and (file := archive.extractfile(member)) is not None:
-                    self.files[self._path(posixpath.join(to, member.name))] = file.read()
+        data = await asyncio.to_thread(pack, folder, leave_out, max_bytes)
+        self.files |= {
+            self._path(posixpath.join(to, name)): content
+            for name, content in (await asyncio.to_thread(_unpacked, data)).items()
+        }
+
+    async def download(
+        self,
+        path: str,
+        to: str | os.PathLike[str],
+        *,
+        leave_out: Collection[str] = (),
+        max_bytes: int = 64 * 2**20,
+    ) -> None:
+        """Write a folder's files to this machine; see :meth:`Sandbox.download`."""
+        options = {"to": os.fspath(to), "leave_out": leave_out, "max_bytes": max_bytes}
+        self._record(SandboxCall("download", path, options))
+        where = self._path(path)
+        if where in self.files:
+            raise _error(errno.ENOTDIR, path)
+        if not self._is_directory(where):
+            raise _error(errno.ENOENT, path)
+        root = where.rstrip("/") + "/"
+        found = {
+            name.removeprefix(root): content
+            for name, content in self.files.items()
+            if name.startswith(root)
+        }
+        for name in list(found):
+            if not set(leave_out).isdisjoint(name.split("/")):
+                del found[name]
+        if sum(map(len, found.values())) > max_bytes:
+            raise ValueError(f"{path}: it has more than max_bytes = {max_bytes} bytes")
+        await asyncio.to_thread(_write_files, found, Path(to))
+
+    async def snapshot(self) -> str:
+        """Return a name that is made up."""
+        self._record(SandboxCall("snapshot", ""))
+        return f"snapshot-{sum(call.method == 'snapshot' for call in self.calls)}"
 
     async def forward(self, address: Address, *, port: int = 0) -> int:
         """Return the port, or a number in place of 0. Nothing runs that could connect."""
@@ -239,3 +293,69 @@ def _bytes(content: str | bytes) -> bytes:
 
 def _error(number: int, path: str) -> OSError:
     return OSError(number, os.strerror(number), path)
+
+
+class ScriptedProcess:
+    """A program in the background that has written what its script says.
+
+    Attributes:
+        written: What it was sent.
+        killed: Whether it was killed.
+    """
+
+    def __init__(self, result: ExecResult) -> None:
+        self._result, self._pieces = result, _output(result)
+        self.written = b""
+        self.killed = False
+
+    async def __aiter__(self) -> AsyncGenerator[Output]:
+        """Yield what it wrote."""
+        while self._pieces:
+            yield self._pieces.pop(0)
+
+    async def write(self, data: bytes) -> None:
+        """Take bytes."""
+        self.written += data
+
+    async def end_input(self) -> None:
+        """Take no more."""
+
+    async def wait(self, *, timeout: float | None = None) -> ExecResult:
+        """Return the result, with what was not read."""
+        left = {piece.stream: piece.data.decode() for piece in self._pieces}
+        stdout, stderr = left.get("stdout", ""), left.get("stderr", "")
+        return replace(self._result, stdout=stdout, stderr=stderr)
+
+    async def kill(self) -> None:
+        """End it."""
+        self.killed = True
+
+
+def _line(cmd: list[str] | str) -> str:
+    return cmd if isinstance(cmd, str) else shlex.join(cmd)
+
+
+def _output(result: ExecResult) -> list[Output]:
+    pieces = [Output("stdout", result.stdout.encode()), Output("stderr", result.stderr.encode())]
+    return [piece for piece in pieces if piece.data]
+
+
+def _write_files(files: Mapping[str, bytes], to: Path) -> None:
+    to.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        (to / name).write_bytes(content)
+
+
+def _unpacked(data: bytes) -> dict[str, bytes]:
+    """Return the files of a folder's records, by relative path."""
+    with tempfile.TemporaryDirectory(prefix="vf-scripted-") as place:
+        folder = Unpack(place, foreign=True)
+        folder.feed(data)
+        folder.finish()
+        folder.close()
+        return {
+            str(path.relative_to(place)): path.read_bytes()
+            for path in Path(place).rglob("*")
+            if path.is_file()
+        }

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.boot import boot, source_of
-from vf.sandbox.contract import Address, ExecResult
+from vf.sandbox.call import (
+    GRACE,
+    Call,
+    OutputStream,
+    check_text,
+    command,
+    ends,
+    failure,
+    positive,
+    result,
+    send,
+)
+from vf.sandbox.contract import Address, ExecResult, Output
 from vf.sandbox.frames import Decoder, Frame, FrameError, encode
+from vf.sandbox.process import SessionProcess
 from vf.sandbox.tunnel import Tunnel, Writer
 
 VERSION = 1
-CHUNK = 256 * 1024
-WINDOW = 4 * CHUNK
 MAX_OUTPUT = 64 * 2**20
-GRACE = 15.0  # seconds that a supervisor has on top of a call's own time
-HELD_UP = 0.5  # seconds by which a timer is late where the event loop was held up
-
-
-class Call:
-    """One request that waits for its answer."""
-
-    def __init__(self, op: str) -> None:
-        """Wait for the answer to a request of this kind."""
-        self.op = op
-        self.left = 0  # bytes of data that may still come
-        self.future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self.pieces: list[bytes] = []
-        self.sent = 0
-        self.taken = 0
-        self.room = asyncio.Event()
+FILE_SECONDS = 120.0  # that a supervisor takes for a file or a folder at most
+KILL_SECONDS = 8.0  # likewise, to kill a program in the background
 
 
 class Session:
@@ -61,7 +58,7 @@ class Session:
         silence: float = 600.0,
         cause: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
-        """Make the client; call :meth:`start` next.
+        """Make the client; call :meth:`begin` next.
 
         Args:
             reader: What the supervisor writes to its stdout.
@@ -78,6 +75,8 @@ class Session:
         self._calls: dict[int, Call] = {}
         self._count = 0
         self._tunnel = Tunnel(writer)
+        self._processes: dict[int, SessionProcess] = {}
+        self._started = 0
         self._lost: str | None = None
         self.cut = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -89,7 +88,7 @@ class Session:
         """Why the session can no longer be used; None while it can."""
         return self._lost
 
-    async def start(self, *, timeout: float = 30.0) -> None:
+    async def begin(self, *, timeout: float = 30.0) -> None:
         """Send the supervisor its code and wait until it serves.
 
         Raises:
@@ -99,8 +98,9 @@ class Session:
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._listen())]
         source = source_of("inside/interpreter.py").encode()
-        hello = {"version": VERSION, "silence": self._silence}
-        self.info = (await self._ask("hello", source, wait=timeout, **hello))[0]
+        silence = self._silence
+        asked = self._ask("hello", source, wait=timeout, version=VERSION, silence=silence)
+        self.info = (await asked)[0]
         self._tasks.append(loop.create_task(self._beat()))
 
     async def close(self) -> None:
@@ -136,28 +136,50 @@ class Session:
         timeout: float = 30.0,
         user: str | None = None,
         max_output: int = 100_000,
+        on_output: Callable[[Output], None] | None = None,
     ) -> ExecResult:
         """Run a program to its end; see the contract."""
-        words = [cmd] if isinstance(cmd, str) else cmd
-        if not words or not (isinstance(cmd, str) or cmd[0]):
-            raise ValueError("cmd is empty")
-        texts = [*words, *(env or {}).keys(), *(env or {}).values(), cwd or ""]
-        for text in texts:
-            _check_text(text)
-        if any(not key or "=" in key for key in env or ()):
-            raise ValueError(f"env has a name that no variable can have: {list(env or ())}")
+        header = command(cmd, cwd, env, user)
         if not 0 < max_output <= MAX_OUTPUT:
             raise ValueError(f"max_output must be in 1..{MAX_OUTPUT}, got {max_output}")
         data = input.encode("utf-8", "surrogateescape") if isinstance(input, str) else input
-        header = {
-            "cmd": cmd,
-            "cwd": cwd,
-            "env": dict(env or {}),
-            "timeout": _positive("timeout", timeout),
-            "user": user,
-            "max_output": max_output,
-        }
-        return result(await self._ask("exec", data, wait=timeout + self._grace, **header))
+        header |= {"timeout": positive("timeout", timeout), "max_output": max_output}
+        wait = timeout + self._grace
+        if on_output is None:
+            return result(await self._ask("exec", data, wait=wait, **header))
+        stream = OutputStream(on_output, max_output)
+        answer = await self._ask("exec", data, wait=wait, stream=stream, **header)
+        return result(stream.finish(answer))
+
+    async def start(
+        self,
+        cmd: list[str] | str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> SessionProcess:
+        """Start a program in the background; see the contract."""
+        header = command(cmd, cwd, env, user)
+        self._started += 1
+        number = self._started
+
+        def send(*parts: bytes, **header: Any) -> None:
+            if self._lost is None:
+                self._writer.write(encode({"op": "process", "id": number, **header}, *parts))
+
+        async def kill() -> None:
+            await self._ask("kill", wait=KILL_SECONDS + self._grace, process=number)
+
+        # Its first output may come together with the word that it runs.
+        process = self._processes[number] = SessionProcess(send, kill)
+        try:
+            await self._ask("start", wait=self._grace, process=number, **header)
+        except BaseException:
+            del self._processes[number]
+            send(kill=True)
+            raise
+        return process
 
     async def python(self, code: str, *, timeout: float = 30.0) -> ExecResult:
         """Run code in the persistent interpreter; see the contract."""
@@ -169,18 +191,30 @@ class Session:
 
     async def read_file(self, path: str, *, max_bytes: int = 50 * 2**20) -> bytes:
         """Return a regular file's content; see the contract."""
-        _check_text(path)
-        if max_bytes < 0:
-            raise ValueError(f"max_bytes must not be negative, got {max_bytes}")
-        wait = 120.0 + self._grace
-        answer = await self._ask("read", wait=wait, path=path, max_bytes=max_bytes)
-        return answer[1][0]
+        return await self._fetch("read", path, max_bytes)
 
     async def write_file(self, path: str, content: str | bytes) -> None:
         """Write a file; see the contract."""
-        _check_text(path)
-        data = content.encode() if isinstance(content, str) else content
-        await self._ask("write", data, wait=120.0 + self._grace, path=path, size=len(data))
+        await self._store("write", path, content.encode() if isinstance(content, str) else content)
+
+    async def pack(self, path: str, *, leave_out: Collection[str], max_bytes: int) -> bytes:
+        """Return the records of a folder's content, as :class:`~vf.sandbox.folder.Unpack` has them.
+
+        Raises:
+            OSError: It is no folder, or cannot be read.
+            ValueError: It has more than ``max_bytes``, or is too deep.
+            SandboxError: The session is lost.
+        """
+        return await self._fetch("pack", path, max_bytes, leave_out=list(leave_out))
+
+    async def unpack(self, path: str, data: bytes) -> None:
+        """Make a folder's content of records, as :class:`~vf.sandbox.folder.Pack` has them.
+
+        Raises:
+            OSError: That is not possible.
+            SandboxError: The session is lost.
+        """
+        await self._store("unpack", path, data)
 
     async def forward(self, address: Address, *, port: int = 0) -> int:
         """Carry connections inside to an address; see the contract."""
@@ -190,14 +224,32 @@ class Session:
         answer = (await self._ask("forward", wait=self._grace, route=route, port=port))[0]
         return int(answer["port"])
 
+    async def _fetch(self, op: str, path: str, max_bytes: int, **header: Any) -> bytes:
+        check_text(path)
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes must not be negative, got {max_bytes}")
+        wait = FILE_SECONDS + self._grace
+        answer = await self._ask(op, wait=wait, path=path, max_bytes=max_bytes, **header)
+        return answer[1][0]
+
+    async def _store(self, op: str, path: str, data: bytes) -> None:
+        check_text(path)
+        await self._ask(op, data, wait=FILE_SECONDS + self._grace, path=path, size=len(data))
+
     async def _persistent(self, op: str, code: str, timeout: float) -> ExecResult:
         data = code.encode("utf-8", "surrogatepass")
-        _positive("timeout", timeout)
+        positive("timeout", timeout)
         async with self._turns[op]:
             return result(await self._ask(op, data, wait=timeout + self._grace, timeout=timeout))
 
     async def _ask(
-        self, op: str, data: bytes | None = None, *, wait: float, **header: Any
+        self,
+        op: str,
+        data: bytes | None = None,
+        *,
+        wait: float,
+        stream: OutputStream | None = None,
+        **header: Any,
     ) -> Frame:
         """Send a request, and its data in pieces; return the answer."""
         if self._lost is not None:
@@ -205,11 +257,13 @@ class Session:
         self._count += 1
         number = self._count
         call = self._calls[number] = Call(op)
-        call.left = header.get("max_bytes", 0)
+        call.left, call.stream = header.get("max_bytes", 0), stream
+        if stream is not None:
+            header["stream"] = True
         path = header.get("path", "")
         work = asyncio.ensure_future(self._exchange(number, call, header, data))
         try:
-            if not await _ends(work, wait):
+            if not await ends(work, wait):
                 raise TimeoutError
             answer, parts = work.result()
         except TimeoutError:
@@ -228,37 +282,14 @@ class Session:
             work.cancel()
             self._calls.pop(number, None)
         if "error" in answer:
-            raise self._error(answer, path)
-        return answer, [b"".join(call.pieces)] if op == "read" else parts
+            raise failure(answer, path, self._name)
+        return answer, [b"".join(call.pieces)] if op in ("read", "pack") else parts
 
     async def _exchange(
         self, number: int, call: Call, header: dict[str, Any], data: bytes | None
     ) -> Frame:
-        await self._send(number, call, header, data)
+        await send(self._writer, number, call, header, data)
         return await call.future
-
-    async def _send(
-        self, number: int, call: Call, header: dict[str, Any], data: bytes | None
-    ) -> None:
-        head = {"op": call.op, "id": number, **header}
-        if data is None or len(data) <= CHUNK or call.op in ("python", "bash", "hello"):
-            parts = () if data is None else (data,)
-            self._writer.write(encode({**head, "whole": True}, *parts))
-            await self._writer.drain()
-            return
-        self._writer.write(encode({**head, "whole": False}, data[:CHUNK]))
-        call.sent = CHUNK
-        for start in range(CHUNK, len(data), CHUNK):
-            while call.sent - call.taken >= WINDOW and not call.future.done():
-                call.room.clear()
-                await call.room.wait()
-            if call.future.done():
-                return  # it ended without reading the rest
-            piece = data[start : start + CHUNK]
-            end = start + CHUNK >= len(data)
-            self._writer.write(encode({"op": "data", "id": number, "end": end}, piece))
-            call.sent += len(piece)
-            await self._writer.drain()
 
     def _abandon(self, number: int) -> None:
         """Have the supervisor stop a call whose caller is gone."""
@@ -291,6 +322,9 @@ class Session:
         while self._lost is None:
             await asyncio.sleep(self._silence / 10)
             self._writer.write(encode({"op": "alive", "id": 0}))
+            if self._processes:  # whoever waits for one has no deadline of his own
+                with contextlib.suppress(SandboxError):
+                    await self.ping(timeout=self._grace)
 
     def _take(self, header: dict[str, Any], parts: list[bytes]) -> None:
         if "bye" in header:
@@ -298,6 +332,12 @@ class Session:
             return
         if "tunnel" in header:
             self._tunnel.take(header, parts)
+            return
+        if "process" in header:
+            if (process := self._processes.get(header["process"])) is not None:
+                process.take(header, parts)
+            if "gone" in header:
+                self._processes.pop(header["process"], None)
             return
         call = self._calls.get(header["id"])
         if header.get("error") == "lost":
@@ -307,6 +347,8 @@ class Session:
         if "ack" in header:
             call.taken += int(header["ack"])
             call.room.set()
+        elif "out" in header:
+            self._pass_on(header, parts[0], call)
         elif "data" in header:
             call.pieces.append(parts[0])
             call.left -= len(parts[0])
@@ -316,76 +358,27 @@ class Session:
             call.future.set_result((header, parts))
             call.room.set()
 
+    def _pass_on(self, header: dict[str, Any], data: bytes, call: Call) -> None:
+        """Let who runs a program see its output. Whatever that raises ends the program."""
+        self._writer.write(encode({"op": "took", "id": header["id"], "count": len(data)}))
+        if call.stream is None or call.future.done():
+            return
+        try:
+            call.stream.take(header["out"], data)
+        except FrameError:
+            raise
+        except Exception as error:
+            call.future.set_exception(error)
+            self._abandon(header["id"])
+
     def _fail(self, why: str) -> None:
         if self._lost is None:
             self._lost = why
         self._tunnel.close()
+        for process in self._processes.values():
+            process.fail(SandboxError(f"{self._name}: {self._lost}"))
         for call in self._calls.values():
             if not call.future.done():
                 call.future.set_exception(SandboxError(f"{self._name}: {self._lost}"))
                 call.future.exception()  # its caller may be busy sending
                 call.room.set()
-
-    def _error(self, answer: dict[str, Any], path: str) -> Exception:
-        if answer["error"] == "os":
-            return OSError(answer["errno"], answer["message"], path or None)
-        if answer["error"] == "value":
-            return ValueError(f"{path}: {answer['message']}" if path else answer["message"])
-        return SandboxError(f"{self._name}: {answer['message']}")
-
-
-def result(answer: Frame) -> ExecResult:
-    """Return the result that an answer holds."""
-    header, parts = answer
-    missing = header["missing"]
-    stderr = _text(parts[2], parts[3], missing[1])
-    if "note" in header:
-        stderr += ("\n" if stderr and not stderr.endswith("\n") else "") + f"[{header['note']}]\n"
-    return ExecResult(
-        returncode=header["returncode"],
-        stdout=_text(parts[0], parts[1], missing[0]),
-        stderr=stderr,
-        truncated=any(missing),
-        timed_out=header.get("timed_out", False),
-        oom_killed=header.get("oom_killed", False),
-        duration=header.get("duration", 0.0),
-    )
-
-
-def _text(head: bytes, tail: bytes, missing: int) -> str:
-    """Join the two ends; a character that the cut went through counts as missing."""
-    if not missing:
-        return (head + tail).decode("utf-8", "replace")
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    before = decoder.decode(head)
-    start = 0
-    while start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:
-        start += 1
-    missing += len(decoder.getstate()[0]) + start
-    note = f"\n[... {missing} bytes are missing ...]\n"
-    return before + note + tail[start:].decode("utf-8", "replace")
-
-
-async def _ends(work: asyncio.Future[Any], seconds: float) -> bool:
-    """Wait for it; return whether it has ended in time.
-
-    Where this process was held up itself, an answer may lie unread: then it gets another moment.
-    """
-    loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    await asyncio.wait([work], timeout=seconds)
-    if not work.done() and loop.time() - until > HELD_UP:
-        await asyncio.wait([work], timeout=min(seconds, GRACE))
-    return work.done()
-
-
-def _positive(name: str, value: float) -> float:
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be positive and finite, got {value!r}")
-    return value
-
-
-def _check_text(text: str) -> None:
-    if "\0" in text:
-        raise ValueError(f"a NUL character cannot be part of it: {text[:80]!r}")
-    text.encode("utf-8", "surrogateescape")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from typing import Self, TypeVar
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.contract import LEFT_OUT, Address, ExecResult
-from vf.sandbox.folder import UNPACK, UNPACK_FAILED, pack
+from vf.sandbox.contract import LEFT_OUT, Address, ExecResult, Output, Process
+from vf.sandbox.folder import Unpack, pack
+from vf.sandbox.process import SessionProcess
 from vf.sandbox.session import Session
 
 T = TypeVar("T")
 
-UPLOAD_TIMEOUT = 120.0  # seconds
+# Names of the sandbox's may hit others here: no failure of this machine.
+IN_THE_WAY = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 KILLED = 137  # what a shell says of a program that SIGKILL ended
 
 
@@ -48,6 +51,11 @@ class SessionSandbox(ABC):
         """Whether it can be used, for all that is known."""
         return self._closing is None and self._session is not None and self._session.lost is None
 
+    @property
+    def closed(self) -> bool:
+        """Whether its owner has closed it."""
+        return self._closed
+
     async def exec(
         self,
         cmd: list[str] | str,
@@ -58,6 +66,7 @@ class SessionSandbox(ABC):
         timeout: float = 30.0,
         user: str | None = None,
         max_output: int = 100_000,
+        on_output: Callable[[Output], None] | None = None,
     ) -> ExecResult:
         """Run a program to its end; see :meth:`Sandbox.exec`."""
         return await self._run(
@@ -69,8 +78,27 @@ class SessionSandbox(ABC):
                 timeout=timeout,
                 user=user,
                 max_output=max_output,
+                on_output=on_output,
             )
         )
+
+    async def start(
+        self,
+        cmd: list[str] | str,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> Process:
+        """Start a program in the background; see :meth:`Sandbox.start`."""
+        self._used |= self.alive
+        try:
+            process = await self._ask(
+                lambda session: session.start(cmd, cwd=cwd, env=env, user=user)
+            )
+        except Ended as end:
+            raise OSError(errno.EIO, str(end)) from None
+        return SandboxProcess(self, process)
 
     async def python(self, code: str, *, timeout: float = 30.0) -> ExecResult:
         """Run code in a lasting interpreter; see :meth:`Sandbox.python`."""
@@ -104,19 +132,31 @@ class SessionSandbox(ABC):
     ) -> None:
         """Copy a folder of this machine's into the sandbox; see :meth:`Sandbox.upload`."""
         data = await asyncio.to_thread(pack, folder, leave_out, max_bytes)
-        unpack = ["python3", "-I", "-S", "-c", UNPACK, to]
         try:
-            done = await self._ask(
-                lambda session: session.exec(unpack, input=data, timeout=UPLOAD_TIMEOUT)
-            )
+            await self._ask(lambda session: session.unpack(to, data))
         except Ended as end:
             raise OSError(errno.EIO, str(end), to) from None
-        if done.returncode == UNPACK_FAILED:
-            number = int(done.stdout)
-            raise OSError(number, os.strerror(number), to)
-        if not done.ok:
-            why = f"the folder could not be unpacked (exit code {done.returncode}): {done.stderr}"
-            raise OSError(errno.EIO, why[-2000:], to)
+
+    async def download(
+        self,
+        path: str,
+        to: str | os.PathLike[str],
+        *,
+        leave_out: Collection[str] = (),
+        max_bytes: int = 64 * 2**20,
+    ) -> None:
+        """Copy a folder of the sandbox's to this machine; see :meth:`Sandbox.download`."""
+        try:
+            data = await self._ask(
+                lambda session: session.pack(path, leave_out=leave_out, max_bytes=max_bytes)
+            )
+        except Ended as end:
+            raise FileNotFoundError(errno.ENOENT, str(end), path) from None
+        await asyncio.to_thread(_unpack, data, path, to)
+
+    async def snapshot(self) -> str:
+        """Keep the state of its files, where that is possible; see :meth:`Sandbox.snapshot`."""
+        raise NotImplementedError(f"{type(self).__name__} cannot keep the state of its files")
 
     async def forward(self, address: Address, *, port: int = 0) -> int:
         """Let what runs inside reach one address; see :meth:`Sandbox.forward`."""
@@ -167,8 +207,7 @@ class SessionSandbox(ABC):
         try:
             return await self._ask(call)
         except Ended as end:
-            took = time.monotonic() - began
-            return ExecResult(KILLED, stderr=f"[{end}]\n", ended=True, duration=took)
+            return _ended(end, began)
 
     async def _ask(self, call: Callable[[Session], Awaitable[T]]) -> T:
         """Call the session.
@@ -184,12 +223,17 @@ class SessionSandbox(ABC):
             try:
                 return await call(self._session)
             except SandboxError as error:
-                if self._closed:
-                    raise
-                if self._verdict is None:
-                    self._verdict = asyncio.ensure_future(self._judge(error))
+                raise await self.judged(error) from None
+        raise await self.judged(SandboxError("it was lost before"))
+
+    async def judged(self, error: SandboxError) -> Ended | SandboxError:
+        """Return what it comes to that the session is lost."""
+        if self._closed:
+            return error
+        if self._verdict is None:
+            self._verdict = asyncio.ensure_future(self._judge(error))
         verdict = await asyncio.shield(self._verdict)
-        raise type(verdict)(*verdict.args)  # a new one each time: tracebacks add up
+        return type(verdict)(*verdict.args)  # a new one each time: tracebacks add up
 
     async def _judge(self, error: SandboxError) -> Ended | SandboxError:
         """Decide whose doing the loss is, then have the sandbox closed.
@@ -204,3 +248,82 @@ class SessionSandbox(ABC):
             how = "has ended through what ran in it; its files and state are gone"
             return Ended(f"the sandbox {how}: {error}")
         return SandboxError(f"{error} ({outside})" if self._used else str(error))
+
+
+def _unpack(data: bytes, path: str, to: str | os.PathLike[str]) -> None:
+    """Make a folder here of records from a sandbox. Blocks.
+
+    Raises:
+        OSError: What is in the way here, and what the sandbox has, do not fit together.
+        SandboxError: This machine fails to write it.
+    """
+    try:
+        with contextlib.closing(Unpack(os.fspath(to), foreign=True)) as folder:
+            folder.feed(data)
+            folder.finish()
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in IN_THE_WAY:
+            raise
+        raise SandboxError(
+            f"{path!r} could not be written to {os.fspath(to)!r}: {error}"
+        ) from error
+
+
+class SandboxProcess:
+    """Implements :class:`~vf.sandbox.contract.Process` for a sandbox that judges its own loss.
+
+    Args:
+        sandbox: Where it runs.
+        process: The program, for the sandbox's session.
+    """
+
+    def __init__(self, sandbox: SessionSandbox, process: SessionProcess) -> None:
+        self._sandbox, self._process = sandbox, process
+        self._began = time.monotonic()
+
+    async def __aiter__(self) -> AsyncGenerator[Output]:
+        """Yield what it writes; see :meth:`Process.__aiter__`."""
+        async with contextlib.aclosing(aiter(self._process)) as pieces:
+            try:
+                async for piece in pieces:
+                    yield piece
+            except SandboxError as error:
+                if not isinstance(verdict := await self._sandbox.judged(error), Ended):
+                    raise verdict from error
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes to its standard input; see :meth:`Process.write`."""
+        try:
+            await self._process.write(data)
+        except SandboxError as error:
+            verdict = await self._sandbox.judged(error)
+            if isinstance(verdict, Ended):
+                raise BrokenPipeError(errno.EPIPE, str(verdict)) from error
+            raise verdict from error
+
+    async def end_input(self) -> None:
+        """Close its standard input."""
+        await self._process.end_input()
+
+    async def wait(self, *, timeout: float | None = None) -> ExecResult:
+        """Wait until it has ended; see :meth:`Process.wait`."""
+        try:
+            return await self._process.wait(timeout=timeout)
+        except SandboxError as error:
+            verdict = await self._sandbox.judged(error)
+            if isinstance(verdict, Ended):
+                return _ended(verdict, self._began)
+            raise verdict from error
+
+    async def kill(self) -> None:
+        """End it with everything that it started; see :meth:`Process.kill`."""
+        try:
+            await self._process.kill()
+        except SandboxError as error:
+            verdict = await self._sandbox.judged(error)
+            if not (isinstance(verdict, Ended) or self._sandbox.closed):
+                raise verdict from error
+
+
+def _ended(end: Ended, began: float) -> ExecResult:
+    return ExecResult(KILLED, stderr=f"[{end}]\n", ended=True, duration=time.monotonic() - began)

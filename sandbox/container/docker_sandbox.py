@@ -98,7 +98,7 @@ class DockerSandbox(SessionSandbox):
                     name=name,
                     cause=lambda: describe_end(engine, name, opened.stderr),
                 )
-                await session.start(timeout=START_TIMEOUT)
+                await session.begin(timeout=START_TIMEOUT)
             if warm:
                 await session.warm()
         except BaseException:

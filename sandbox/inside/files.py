@@ -1,4 +1,4 @@
-"""Read and write files, with the rights of the model's user.
+"""Read and write files and folders, with the rights of the model's user.
 
 Each time a child of the supervisor does it: it acts as that user (so that permissions, symbolic
 links and /proc are judged as that user's), out of that user's reach (see kernel.Identity.act).
@@ -14,6 +14,7 @@ import signal
 import stat
 from typing import Any, Callable, NoReturn  # noqa: UP035  (Python 3.9 runs this)
 
+from vf.sandbox.folder import Pack, Unpack, write_all
 from vf.sandbox.inside.box import Box
 from vf.sandbox.inside.keeper import close_all_but, lower_limits
 from vf.sandbox.inside.loop import CHUNK, Outlet
@@ -25,7 +26,7 @@ ABSENT = (errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 class FileCall:
-    """One ``read`` or ``write`` request."""
+    """One ``read``, ``write``, ``pack`` or ``unpack`` request."""
 
     def __init__(self, box: Box, number: int, request: dict[str, Any], data: bytes) -> None:
         """Start it.
@@ -43,7 +44,8 @@ class FileCall:
         box.calls[number] = self
         self._report = b""
         self._outlet: Outlet | None = None
-        self._reading = request["op"] == "read"
+        op = request["op"]
+        self._reading = op in ("read", "pack")
         path = os.path.join(box.workdir, request["path"])
         theirs, ours = os.pipe() if not self._reading else (-1, -1)
         if self._reading:
@@ -51,8 +53,12 @@ class FileCall:
         self._status, status = os.pipe()
 
         def work() -> None:
-            if self._reading:
+            if op == "read":
                 read(path, theirs, int(request["max_bytes"]))
+            elif op == "pack":
+                pack(path, theirs, int(request["max_bytes"]), request["leave_out"])
+            elif op == "unpack":
+                unpack(path, theirs, int(request["size"]))
             else:
                 write(path, theirs, int(request["size"]), box.umask)
 
@@ -248,8 +254,33 @@ def write(path: str, source: int, size: int, umask: int) -> None:
         raise
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """Write every byte."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+def pack(path: str, out: int, max_bytes: int, leave_out: list[str]) -> None:
+    """Write the records of a folder to ``out``.
+
+    Raises:
+        OSError: It is none, or cannot be read.
+        ValueError: It is too large or too deep.
+    """
+    try:
+        for data in Pack(path, leave_out, max_bytes, strict=False):
+            write_all(out, data)
+    except OSError as exc:
+        if exc.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+            raise FileNotFoundError(errno.ENOENT, exc.strerror) from exc
+        raise
+
+
+def unpack(path: str, source: int, size: int) -> None:
+    """Make a folder of the records that come from ``source``.
+
+    Raises:
+        OSError: That is not possible.
+        ValueError: Not all of it came.
+    """
+    folder = Unpack(path, foreign=False)
+    while data := os.read(source, PIPE_SIZE):
+        folder.feed(data)
+        size -= len(data)
+    if size:
+        raise ValueError(f"{size} bytes did not come")
+    folder.finish()

@@ -9,6 +9,8 @@ import select
 import time
 from typing import Callable, List, Optional  # noqa: UP035  (Python 3.9 runs this)
 
+from vf.sandbox.ends import Ends
+
 CHUNK = 2**16
 LONGEST_WAIT = 3600.0  # seconds: epoll takes no more than 24 days
 Timer = List[Optional[Callable[[], None]]]  # noqa: UP006, UP045
@@ -149,15 +151,14 @@ class Capture:
 
     def keep(self, limit: int) -> None:
         """Start again with nothing, and keep at most ``limit`` bytes from now on."""
-        self._first, self._last = limit - limit // 2, limit // 2
-        self._head, self._tail, self._missing = bytearray(), bytearray(), 0
+        self._ends = Ends(limit)
 
     def _ready(self) -> None:
-        self._read()
+        self._read(CHUNK)
 
-    def _read(self) -> int:
+    def _read(self, most: int) -> int:
         try:
-            data = os.read(self._fd, CHUNK)
+            data = os.read(self._fd, most)
         except BlockingIOError:
             return 0
         if not data:
@@ -166,19 +167,7 @@ class Capture:
         return len(data)
 
     def _add(self, data: bytes) -> None:
-        room = self._first - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        self._tail += data
-        if len(self._tail) > self._last + 4 * CHUNK:
-            self._cut()
-
-    def _cut(self) -> None:
-        more = len(self._tail) - self._last
-        if more > 0:
-            del self._tail[:more]
-            self._missing += more
+        self._ends.add(data)
 
     def take(self) -> tuple[bytes, bytes, int]:
         """Return head, tail and how many bytes between them are missing.
@@ -187,10 +176,9 @@ class Capture:
         """
         left = 2**20
         while self.open and left > 0:
-            count = self._read()
+            count = self._read(CHUNK)
             left = left - count if count else 0
-        self._cut()
-        return bytes(self._head), bytes(self._tail), self._missing
+        return self._ends.kept()
 
     def close(self) -> None:
         """Stop reading."""

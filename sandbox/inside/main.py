@@ -23,7 +23,7 @@ from typing import Any
 from vf.sandbox.frames import Decoder, FrameError
 from vf.sandbox.inside import console, kernel
 from vf.sandbox.inside.box import ENDING, Box
-from vf.sandbox.inside.calls import Execution, Spare
+from vf.sandbox.inside.calls import Backgrounds, Execution, Spare
 from vf.sandbox.inside.files import FileCall
 from vf.sandbox.inside.loop import CHUNK
 from vf.sandbox.inside.tunnel import Tunnel
@@ -41,6 +41,7 @@ class Supervisor(Box):
         self.bash = console.bash(self)
         self.spare = Spare(self)
         self.tunnel = Tunnel(self)
+        self.backgrounds = Backgrounds(self)
         self._decoder = Decoder()
         self._heard = time.monotonic()
         self.loop.watch(self.requests, self._receive)
@@ -92,7 +93,13 @@ class Supervisor(Box):
                 raise RuntimeError("no hello came first")
             self.calls[number] = program
             program.submit(console.Call(number, parts[0], float(request["timeout"])))
-        elif op in ("read", "write"):
+        elif op == "start":
+            try:
+                self.backgrounds.start(self.spare, number, request)
+                self.answer(number, {"done": True})
+            except OSError as exc:
+                self.refuse(number, exc)
+        elif op in ("read", "write", "pack", "unpack"):
             try:
                 FileCall(self, number, request, parts[0] if parts else b"")
             except OSError as exc:  # no further process, say: the code's doing, and no loss
@@ -103,6 +110,14 @@ class Supervisor(Box):
                 call.feed(parts[0], end=bool(request["end"]))
             else:
                 self.answer(number, {"ack": len(parts[0])})
+        elif op == "took":
+            call = self.calls.get(number)
+            if isinstance(call, Execution):
+                call.took(int(request["count"]))
+        elif op == "kill":
+            self.backgrounds.kill(number, request)
+        elif op == "process":
+            self.backgrounds.take(number, request, parts)
         elif op == "tunnel":
             self.tunnel.take(number, request, parts)
         elif op == "forward":

@@ -87,10 +87,10 @@ def test_it_is_started_once_and_of_no_use_before_and_after() -> None:
         box = UnsafeLocalSandbox(unsafe_local=True)
         with pytest.raises(SandboxError, match="not started"):
             await box.exec("true")
-        assert await box.start() is box
+        assert await box.open() is box
         assert box.alive
         with pytest.raises(ValueError, match="started before"):
-            await box.start()
+            await box.open()
         waiting = asyncio.create_task(box.exec(f"sleep {MARK}"))
         await until(lambda: running(f"sleep\0{MARK}"))
         await asyncio.gather(box.close(), box.close())
@@ -112,7 +112,7 @@ def test_a_cancelled_start_leaves_nothing(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     async def run() -> None:
-        start = asyncio.create_task(UnsafeLocalSandbox(unsafe_local=True).start())
+        start = asyncio.create_task(UnsafeLocalSandbox(unsafe_local=True).open())
         await asyncio.sleep(pause)
         start.cancel()
         try:
@@ -133,10 +133,10 @@ def test_one_that_cannot_start_is_a_sandbox_error_and_leaves_nothing(
     async def run() -> None:
         monkeypatch.setattr(sys, "executable", "/no/such/python")
         with pytest.raises(SandboxError, match="did not start"):
-            await UnsafeLocalSandbox(unsafe_local=True).start()
+            await UnsafeLocalSandbox(unsafe_local=True).open()
         monkeypatch.setattr(sys, "executable", "/bin/false")
         with pytest.raises(SandboxError, match=r"supervisor ended|could not be sent"):
-            await UnsafeLocalSandbox(unsafe_local=True).start()
+            await UnsafeLocalSandbox(unsafe_local=True).open()
 
     asyncio.run(run())
     assert list(tmp_path.iterdir()) == []
@@ -147,7 +147,7 @@ import asyncio, sys
 from vf.sandbox.local import UnsafeLocalSandbox
 
 async def main():
-    box = await UnsafeLocalSandbox(unsafe_local=True).start()
+    box = await UnsafeLocalSandbox(unsafe_local=True).open()
     await box.exec("setsid sleep {MARK} &")
     print((await box.exec("pwd")).stdout.strip(), flush=True)
     await box.python("import subprocess; subprocess.run(['sleep', '{MARK}'])", timeout=60)
@@ -220,7 +220,7 @@ def test_every_module_that_is_sent_is_there() -> None:
     # The interpreter is sent by itself: it runs in a process of its own.
     apart = {"inside/__init__.py", "inside/interpreter.py"}
     there = {f"inside/{path.name}" for path in (folder / "inside").glob("*.py")} - apart
-    assert {file for _, file in MODULES if file} == there | {"frames.py"}
+    assert {file for _, file in MODULES if file} == there | {"frames.py", "ends.py", "folder.py"}
     sent = dict(json.loads(boot()[4:]))
     for name, file in MODULES:
         assert sent[name] == (file and (folder / file).read_text("utf-8"))

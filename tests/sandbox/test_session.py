@@ -222,7 +222,7 @@ def test_a_supervisor_ends_when_its_client_gives_no_sign_of_life() -> None:
         assert process.stdout
         session = Session(process.stdout, process.stdin, silence=0.4)
         try:
-            await session.start()
+            await session.begin()
             await session.exec("sleep 0.8")  # quiet, but its signs of life arrive
             time.sleep(1)  # noqa: ASYNC251  a client that holds the connection, and is not there
             with pytest.raises(SandboxError, match=r"no sign of life for 0\.4 s"):
@@ -275,7 +275,7 @@ def test_what_is_no_supervisor_is_found_out(says: str, why: str) -> None:
         session = Session(process.stdout, process.stdin, name="it")
         try:
             with pytest.raises(SandboxError, match=why):
-                await session.start(timeout=5 if "answer" not in why else 0.5)
+                await session.begin(timeout=5 if "answer" not in why else 0.5)
             assert session.lost
         finally:
             await session.close()

@@ -61,7 +61,7 @@ def under_root(workdir: Path, body: Callable[[Session], Awaitable[None]], *flags
         assert process.stdout
         session = Session(process.stdout, process.stdin)
         try:
-            await session.start()
+            await session.begin()
             await body(session)
             assert session.lost is None
         finally:

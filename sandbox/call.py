@@ -1,0 +1,197 @@
+"""What a session knows of one request, and how it reads the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from vf.runtime.errors import SandboxError
+from vf.sandbox.contract import ExecResult, Output
+from vf.sandbox.ends import Ends
+from vf.sandbox.frames import Frame, FrameError, encode
+from vf.sandbox.tunnel import Writer
+
+CHUNK = 256 * 1024
+WINDOW = 4 * CHUNK
+GRACE = 15.0  # seconds that a supervisor has on top of a call's own time
+HELD_UP = 0.5  # seconds by which a timer is late where the event loop was held up
+STREAMS: dict[int, Literal["stdout", "stderr"]] = {1: "stdout", 2: "stderr"}
+
+
+class Call:
+    """One request that waits for its answer."""
+
+    def __init__(self, op: str) -> None:
+        """Wait for the answer to a request of this kind."""
+        self.op = op
+        self.left = 0  # bytes of data that may still come
+        self.future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self.pieces: list[bytes] = []
+        self.stream: OutputStream | None = None
+        self.sent = 0
+        self.taken = 0
+        self.room = asyncio.Event()
+
+
+class OutputStream:
+    """What a program writes while it runs: told as it comes, the head and the tail kept."""
+
+    def __init__(self, tell: Callable[[Output], None], max_output: int) -> None:
+        """Keep ``max_output`` bytes of each stream."""
+        self._tell = tell
+        self._ends = {stream: Ends(max_output) for stream in STREAMS}
+
+    def take(self, stream: int, data: bytes) -> None:
+        """Take a piece."""
+        self._ends[stream].add(data)
+        self._tell(output(stream, data))
+
+    def finish(self, answer: Frame) -> Frame:
+        """Take what came with the answer; return it with all that is kept."""
+        header, parts = answer
+        for stream, data in enumerate((parts[0] + parts[1], parts[2] + parts[3]), start=1):
+            if data:
+                self.take(stream, data)
+        return with_output(header, *(ends.kept() for ends in self._ends.values()))
+
+
+async def send(
+    writer: Writer, number: int, call: Call, header: dict[str, Any], data: bytes | None
+) -> None:
+    """Send a request and its data, in pieces where it is much: what is not taken yet is held back.
+
+    Raises:
+        FrameError: It is more than a frame takes; nothing was sent.
+    """
+    head = {"op": call.op, "id": number, **header}
+    if data is None or len(data) <= CHUNK or call.op in ("python", "bash", "hello"):
+        parts = () if data is None else (data,)
+        writer.write(encode({**head, "whole": True}, *parts))
+        await writer.drain()
+        return
+    writer.write(encode({**head, "whole": False}, data[:CHUNK]))
+    call.sent = CHUNK
+    for start in range(CHUNK, len(data), CHUNK):
+        while call.sent - call.taken >= WINDOW and not call.future.done():
+            call.room.clear()
+            await call.room.wait()
+        if call.future.done():
+            return  # it ended without reading the rest
+        piece = data[start : start + CHUNK]
+        last = start + CHUNK >= len(data)
+        writer.write(encode({"op": "data", "id": number, "end": last}, piece))
+        call.sent += len(piece)
+        await writer.drain()
+
+
+def with_output(header: dict[str, Any], *kept: tuple[bytes, bytes, int]) -> Frame:
+    """Return an answer with this output: head, tail and what is missing of each stream."""
+    parts = [data for head, tail, _ in kept for data in (head, tail)]
+    return {**header, "missing": [missing for _, _, missing in kept]}, parts
+
+
+def output(stream: int, data: bytes) -> Output:
+    """Return a piece of output.
+
+    Raises:
+        FrameError: It is none.
+    """
+    if stream not in STREAMS or not data:
+        raise FrameError(f"there is no output of {len(data)} bytes on {stream!r}")
+    return Output(STREAMS[stream], data)
+
+
+def result(answer: Frame) -> ExecResult:
+    """Return the result that an answer holds."""
+    header, parts = answer
+    missing = header["missing"]
+    stderr = _text(parts[2], parts[3], missing[1])
+    if "note" in header:
+        stderr += ("\n" if stderr and not stderr.endswith("\n") else "") + f"[{header['note']}]\n"
+    return ExecResult(
+        returncode=header["returncode"],
+        stdout=_text(parts[0], parts[1], missing[0]),
+        stderr=stderr,
+        truncated=any(missing),
+        timed_out=header.get("timed_out", False),
+        oom_killed=header.get("oom_killed", False),
+        duration=header.get("duration", 0.0),
+    )
+
+
+def _text(head: bytes, tail: bytes, missing: int) -> str:
+    """Join the two ends; a character that the cut went through counts as missing."""
+    if not missing:
+        return (head + tail).decode("utf-8", "replace")
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    before = decoder.decode(head)
+    start = 0
+    while start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:
+        start += 1
+    missing += len(decoder.getstate()[0]) + start
+    note = f"\n[... {missing} bytes are missing ...]\n"
+    return before + note + tail[start:].decode("utf-8", "replace")
+
+
+def command(
+    cmd: list[str] | str, cwd: str | None, env: Mapping[str, str] | None, user: str | None
+) -> dict[str, Any]:
+    """Return what a request says of a command.
+
+    Raises:
+        ValueError: It is none.
+    """
+    words = [cmd] if isinstance(cmd, str) else cmd
+    if not words or not (isinstance(cmd, str) or cmd[0]):
+        raise ValueError("cmd is empty")
+    for text in [*words, *(env or {}).keys(), *(env or {}).values(), cwd or ""]:
+        check_text(text)
+    if any(not key or "=" in key for key in env or ()):
+        raise ValueError(f"env has a name that no variable can have: {list(env or ())}")
+    return {"cmd": cmd, "cwd": cwd, "env": dict(env or {}), "user": user}
+
+
+def check_text(text: str) -> None:
+    """Refuse what no argument and no path can have.
+
+    Raises:
+        ValueError: It has it.
+    """
+    if "\0" in text:
+        raise ValueError(f"a NUL character cannot be part of it: {text[:80]!r}")
+    text.encode("utf-8", "surrogateescape")
+
+
+def positive(name: str, value: float) -> float:
+    """Return a number of seconds.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be positive and finite, got {value!r}")
+    return value
+
+
+def failure(answer: dict[str, Any], path: str, sandbox: str) -> Exception:
+    """Return the exception that an answer stands for."""
+    if answer["error"] == "os":
+        return OSError(answer["errno"], answer["message"], path or None)
+    if answer["error"] == "value":
+        return ValueError(f"{path}: {answer['message']}" if path else answer["message"])
+    return SandboxError(f"{sandbox}: {answer['message']}")
+
+
+async def ends(work: asyncio.Future[Any], seconds: float) -> bool:
+    """Wait for it; return whether it has ended in time.
+
+    Where this process was held up itself, an answer may lie unread: then it gets another moment.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    await asyncio.wait([work], timeout=seconds)
+    if not work.done() and loop.time() - until > HELD_UP:
+        await asyncio.wait([work], timeout=min(seconds, GRACE))
+    return work.done()

@@ -1,0 +1,164 @@
+"""A program in the background, as the session that started it knows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from vf.runtime.errors import SandboxError
+from vf.sandbox.call import STREAMS, output, result, with_output
+from vf.sandbox.contract import ExecResult, Output
+from vf.sandbox.ends import Ends
+from vf.sandbox.frames import OUTPUT_WINDOW, Frame, FrameError
+
+KEPT = 100_000  # bytes of each stream that `wait` keeps, as `exec` does by default
+PIECE = 2**16
+
+
+class SessionProcess:
+    """Implements :class:`~vf.sandbox.contract.Process` over a session.
+
+    Args:
+        send: Sends the supervisor a frame for this program.
+        kill: Has the supervisor kill it, and returns once nothing is left.
+    """
+
+    def __init__(self, send: Callable[..., None], kill: Callable[[], Awaitable[None]]) -> None:
+        self._send, self._kill = send, kill
+        self._pieces: deque[Output] = deque()  # came, and nobody has taken them
+        self._unread = self._unacked = 0  # bytes of those; bytes taken and not acknowledged
+        self._ends = {name: Ends(KEPT) for name in STREAMS.values()}
+        self._begun = self._reading = False
+        self._waiting = 0  # how many wait for the end
+        self._answer: Frame | None = None
+        self._gone = False
+        self._error: SandboxError | None = None
+        self._changed = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._sent = self._taken = 0
+        self._open = True  # its standard input
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, and so has a result whatever becomes of the sandbox."""
+        return self._answer is not None
+
+    def take(self, header: dict[str, Any], parts: list[bytes]) -> None:
+        """Take a frame of the supervisor's.
+
+        Raises:
+            FrameError: It says more than it may.
+        """
+        if "out" in header:
+            piece = output(header["out"], parts[0])
+            self._unread += len(piece.data)
+            self._pieces.append(piece)
+            if self._unread + self._unacked > OUTPUT_WINDOW:
+                raise FrameError("a program's output is more than was asked for")
+        elif "ack" in header:
+            self._taken += int(header["ack"])
+            self._open = self._open and bool(header["open"])
+        elif "done" in header:
+            for stream, data in enumerate((parts[0] + parts[1], parts[2] + parts[3]), start=1):
+                if data:
+                    self._pieces.append(output(stream, data))
+            self._answer = header, []
+        elif "gone" in header:
+            self._gone = True
+        self._change()
+
+    def fail(self, error: SandboxError) -> None:
+        """Know that the sandbox is lost."""
+        self._error = self._error or error
+        self._change()
+
+    async def __aiter__(self) -> AsyncGenerator[Output]:
+        """Yield what it writes; see :meth:`Process.__aiter__`."""
+        if self._begun:
+            raise RuntimeError("its output is read by somebody, or was: that goes only once")
+        self._begun = self._reading = True
+        try:
+            while self._pieces or self._answer is None:
+                if self._pieces:
+                    yield self._pop()
+                else:
+                    await self._next_change()
+        finally:
+            self._reading = False
+            self._change()
+
+    async def write(self, data: bytes) -> None:
+        """Send its standard input bytes, and wait until its pipe has them."""
+        async with self._writing:
+            for start in range(0, len(data), PIECE):
+                piece = data[start : start + PIECE]
+                self._insist_on_input()
+                self._sent += len(piece)
+                self._send(piece)
+                while self._taken < self._sent and self._open and not self._gone:
+                    await self._next_change()
+                self._insist_on_input()
+
+    async def end_input(self) -> None:
+        """Close its standard input."""
+        async with self._writing:
+            if self._open and not self._gone:
+                self._open = False
+                self._send(end=True)
+
+    async def wait(self, *, timeout: float | None = None) -> ExecResult:
+        """Wait until it has ended; see :meth:`Process.wait`."""
+        self._waiting += 1
+        try:
+            self._drain()
+            async with asyncio.timeout(timeout):
+                while self._answer is None:
+                    await self._next_change()
+            self._drain()
+        finally:
+            self._waiting -= 1
+        kept = (ends.kept() for ends in self._ends.values())
+        return result(with_output(self._answer[0], *kept))
+
+    async def kill(self) -> None:
+        """End it with everything that it started."""
+        if not self._gone:
+            await self._kill()
+
+    def _insist_on_input(self) -> None:
+        if not self._open or self._gone:
+            raise BrokenPipeError("the program does not read its standard input any more")
+
+    def _pop(self) -> Output:
+        """Take the next piece, and let the program write as much, not for every few bytes."""
+        piece = self._pieces.popleft()
+        if self._answer is None:
+            self._unread -= len(piece.data)
+            self._unacked += len(piece.data)
+            if self._unacked >= OUTPUT_WINDOW // 2:
+                self._send(took=self._unacked)
+                self._unacked = 0
+        return piece
+
+    def _drain(self) -> None:
+        """Keep the ends of what nobody reads, for those who wait for the result."""
+        while self._pieces and self._waiting and not self._reading:
+            piece = self._pop()
+            self._ends[piece.stream].add(piece.data)
+
+    def _change(self) -> None:
+        self._drain()
+        self._changed.set()
+
+    async def _next_change(self) -> None:
+        """Wait until anything has changed.
+
+        Raises:
+            SandboxError: The sandbox is lost.
+        """
+        if self._error is not None:
+            raise SandboxError(*self._error.args)
+        self._changed.clear()
+        await self._changed.wait()
