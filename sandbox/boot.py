@@ -16,6 +16,7 @@ MODULES = (
     ("vf.sandbox.inside", None),
     ("vf.sandbox.inside.kernel", "inside/kernel.py"),
     ("vf.sandbox.inside.loop", "inside/loop.py"),
+    ("vf.sandbox.inside.users", "inside/users.py"),
     ("vf.sandbox.inside.box", "inside/box.py"),
     ("vf.sandbox.inside.keeper", "inside/keeper.py"),
     ("vf.sandbox.inside.feed", "inside/feed.py"),

@@ -33,7 +33,7 @@ from vf.sandbox.session_sandbox import SessionSandbox
 log = logging.getLogger("vf.sandbox")
 
 START_TIMEOUT = 60.0  # seconds until the supervisor must have answered
-NO_PROGRAM = ("executable file not found", "no such file or directory", "exec python3 failed")
+NO_PROGRAM = ("executable file not found", "no such file or directory")
 _numbers = itertools.count(1)
 _live: dict[str, tuple[int, Engine]] = {}  # what atexit removes: name -> process, engine
 
@@ -58,20 +58,18 @@ class DockerSandbox(SessionSandbox):
 
         Args:
             engine: Where.
-            profile: How it is made; the default one is as hard as it gets. One with packages has
-                to be prepared first, by :func:`~vf.sandbox.container.doctor.prepare`.
+            profile: How it is made; the default one is as hard as it gets. Another one has to be
+                prepared first, by :func:`~vf.sandbox.container.doctor.prepare`.
             warm: Start the lasting interpreter and shell now, so that the first call need not wait.
 
         Raises:
             ConfigError: It never can be: no such image or runtime, no Python in the image.
             SandboxError: The engine did not answer, or the supervisor did not start.
-            ValueError: The profile has packages that are in no image yet.
+            ValueError: The profile has not been prepared.
         """
         profile = profile or Profile()
-        if profile.packages:
-            raise ValueError(
-                "the profile has packages: let vf.sandbox.container.doctor.prepare build them"
-            )
+        if profile.packages or (profile.writable and not profile.kit):
+            raise ValueError("let vf.sandbox.container.doctor.prepare prepare the profile first")
         name = f"vf-{this_process().run}-{next(_numbers)}"
         work = asyncio.ensure_future(cls._start(engine, profile, name, warm))
         try:
@@ -140,7 +138,6 @@ def _explained(profile: Profile) -> Iterator[None]:
                 f"the image {profile.image!r} is not on this machine; `vf-rl sandbox build` builds "
                 "the default one"
             ) from error
-        # The engine's word for it, or, where it finds out too late, that of its PID 1.
         if any(words in said for words in NO_PROGRAM):
             raise ImageUnfit(f"the image {profile.image!r} has no python3: {said}") from error
         if "nknown runtime" in said or "unknown or invalid runtime" in said:

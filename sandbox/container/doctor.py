@@ -20,10 +20,12 @@ from vf.sandbox.container.docker_engine import (
     RuntimeUnknown,
 )
 from vf.sandbox.container.features import Features, features_of
-from vf.sandbox.container.image import with_packages
+from vf.sandbox.container.image import inspected, with_packages
+from vf.sandbox.container.kit import kit_of
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 
 OLDEST_API = (1, 40)
+ROOT = "0:0"
 KERNEL_LIMITS = {
     "MemoryLimit": ("memory", "cgroup_enable=memory"),
     "PidsLimit": ("number of processes", "CONFIG_CGROUP_PIDS"),
@@ -63,10 +65,14 @@ def check_engine(profile: Profile) -> None:
 def prepare(engine: Engine, profile: Profile) -> Profile:
     """Do what has to be done once, before the first container: check everything, add packages.
 
+    Where the image is not the default one, or could be changed from inside, the supervisor gets a
+    Python of its own: see kit.py.
+
     Blocks: some milliseconds, or as long as it takes to build an image with new packages.
 
     Returns:
-        The profile with the image that has the packages.
+        The profile with the image that has the packages, and with what that image says of itself:
+        variables and, for a writable root, user and working directory.
 
     Raises:
         ConfigError: Containers cannot be made; the message says why, and how to fix it.
@@ -75,10 +81,18 @@ def prepare(engine: Engine, profile: Profile) -> Profile:
     for finding in examine(engine, profile):
         if finding.problem:
             raise finding.problem
-    if not profile.packages:
-        return profile
     image = with_packages(engine, profile.image, profile.packages)
-    return replace(profile, image=image, packages=())
+    if profile.image == DEFAULT_IMAGE and not profile.writable:
+        return replace(profile, image=image, packages=())
+    config = (inspected(engine, image) or {}).get("Config") or {}
+    env = dict(pair.split("=", 1) for pair in config.get("Env") or () if "=" in pair)
+    prepared = replace(
+        profile, image=image, packages=(), env={**env, **dict(profile.env)}, kit=kit_of(engine)
+    )
+    if not profile.writable:
+        return prepared
+    user = profile.user or config.get("User") or ROOT
+    return replace(prepared, user=user, workdir=profile.workdir or config.get("WorkingDir") or "/")
 
 
 def diagnose(profile: Profile) -> list[Finding]:

@@ -49,10 +49,12 @@ def features_of(info: Mapping[str, Any], version: Mapping[str, Any]) -> Features
 _count = itertools.count(int.from_bytes(os.urandom(4), "big"))
 
 
-def next_uid(features: Features) -> int:
-    """Return a uid for the model's code in one container: one after the other, from a random start.
+def next_uids(features: Features) -> tuple[int, int]:
+    """Return two uids for one container: the supervisor's, and one for the model's code.
 
-    Linux counts inotify instances, message queues, pending signals and more by uid on the whole
-    machine, so containers with one uid could starve each other of them.
+    They are taken one after the other, from a random start. Linux counts inotify instances, message
+    queues, pending signals and more by uid on the whole machine, so containers with one uid could
+    starve each other of them.
     """
-    return features.uids[next(_count) % len(features.uids)]
+    first = 2 * next(_count) % len(features.uids)
+    return features.uids[first], features.uids[first + 1]

@@ -264,24 +264,46 @@ def _install(image: str, about: list[str], packages: Sequence[str], folder: Path
 
 def _python_of(engine: Engine, image: str) -> list[str]:
     """Run the image's Python, hardened, and return what it says about itself, in lines."""
-    settings = {"NetworkMode": "none", "ReadonlyRootfs": True, "CapDrop": ["ALL"]}
-    command = ["python3", "-c", ABOUT_PYTHON]
+    try:
+        code, said = run_in(engine, image, ["python3", "-c", ABOUT_PYTHON], user=NOBODY)
+    except EngineRefused as error:
+        raise ImageUnfit(f"the image {image!r} has no python3: {error}") from error
+    if code != 0:
+        raise ImageUnfit(f"the image {image!r} has no working python3: {said}")
+    return said.splitlines()
+
+
+def run_in(
+    engine: Engine, image: str, command: list[str], *, user: str, **host_config: Any
+) -> tuple[int, str]:
+    """Run a program of an image in a container of its own, hardened. Blocks.
+
+    Args:
+        engine: Where.
+        image: Its name.
+        command: The program.
+        user: Whom it runs as.
+        host_config: Further settings of the container, as the engine calls them.
+
+    Returns:
+        Its exit code, and what it wrote.
+
+    Raises:
+        SandboxError: The engine failed, or there is no such program.
+    """
+    settings = {"NetworkMode": "none", "ReadonlyRootfs": True, "CapDrop": ["ALL"], **host_config}
     made = engine.call_now(
         "create_container",
         image,
         entrypoint=command,
         command=[],
-        user=NOBODY,
+        user=user,
         host_config=settings,
     )["Id"]
     try:
         engine.call_now("start", made)
         code = engine.call_now("wait", made, timeout=60)["StatusCode"]
         said = engine.call_now("logs", made, stream=False).decode("utf-8", "replace").strip()
-    except EngineRefused as error:
-        raise ImageUnfit(f"the image {image!r} has no python3: {error}") from error
     finally:
         engine.call_now("remove_container", made, force=True, v=True)
-    if code != 0:
-        raise ImageUnfit(f"the image {image!r} has no working python3: {said}")
-    return str(said).splitlines()
+    return int(code), str(said)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, Literal
 
-from vf.sandbox.container.features import Features, next_uid
+from vf.sandbox.container.features import Features, next_uids
 from vf.sandbox.container.seccomp import seccomp_profile
 from vf.sandbox.contract import Limits
 from vf.sandbox.spec import Pairs, SandboxSpec, pairs
@@ -34,17 +34,24 @@ SYSCTLS = {
     "kernel.sem": "250 16000 100 64",  # in a set, in all, in one operation, sets
 }
 
-# With every other capability gone, uid 0 can still become another uid for what it starts, and kill
-# what has another uid. Nothing with the model's uid has or can regain any: no-new-privileges.
+# What uid 0 needs to start the model's code as another user and to kill it. The supervisor gives up
+# uid 0 and keeps them; what it starts has none, nor can regain any: no-new-privileges.
 SUPERVISOR_CAPABILITIES = ["KILL", "SETGID", "SETUID"]
 
 # The supervisor's source is an argument and its modules come over the stream, so nothing has to be
 # put into an image or shared with the engine's file system. It ends itself at the end of its
-# lifetime; should it hang, the kernel's alarm ends it, and the container with it.
+# lifetime; should it hang, the kernel's alarm ends it, and the container with it. As PID 1 it would
+# ignore the alarm without a handler.
 BOOTSTRAP = (
-    "import signal, sys; signal.alarm(int(sys.argv.pop(1))); "
-    "exec(compile(sys.argv.pop(1), 'supervisor', 'exec'))"
+    "import os, signal, sys; signal.signal(signal.SIGALRM, lambda *_: os._exit(1)); "
+    "signal.alarm(int(sys.argv.pop(1))); exec(compile(sys.argv.pop(1), 'supervisor', 'exec'))"
 )
+PYTHON = ["python3", "-I", "-S"]  # the image's own
+# The kit's, through its loader: see kit.py. Its locale is in no image's power.
+KIT = "/.vf"
+KIT_PYTHON = [f"{KIT}/ld.so", "--library-path", f"{KIT}/lib", f"{KIT}/bin/python3", "-I", "-S"]
+KIT_LOCALE = {"LC_ALL": "C"}
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # as Docker has it
 ALARM_GRACE = 30.0  # seconds
 
 
@@ -99,7 +106,7 @@ class Profile:
             raise ValueError("lifetime must be finite: a container has to end by itself")
         if self.limits.pids < FEWEST_PIDS:
             raise ValueError(
-                f"pids must be at least {FEWEST_PIDS}, got {self.limits.pids}: PID 1, the "
+                f"pids must be at least {FEWEST_PIDS}, got {self.limits.pids}: the "
                 "supervisor and what keeps a program count too"
             )
         if self.workdir is not None and not self.workdir.startswith("/"):
@@ -144,30 +151,47 @@ def profile_for(spec: SandboxSpec, base: Profile) -> Profile:
     )
 
 
-def host_config(profile: Profile, uid: int, features: Features) -> dict[str, Any]:
-    """Return the engine's ``HostConfig`` for a profile."""
+def kit_mount(volume: str, *, read_only: bool = True) -> dict[str, Any]:
+    """Return how the volume with the kit is mounted."""
+    return {
+        "Type": "volume",
+        "Source": volume,
+        "Target": KIT,
+        "ReadOnly": read_only,
+        "VolumeOptions": {"NoCopy": True},
+    }
+
+
+def host_config(profile: Profile, uids: tuple[int, int], features: Features) -> dict[str, Any]:
+    """Return the engine's ``HostConfig`` for a profile.
+
+    Args:
+        profile: How the container is made.
+        uids: The supervisor's, and that of code without a user of its own.
+        features: What the engine can do.
+    """
     limits = profile.limits
     security = ["no-new-privileges:true"]
     if features.own_seccomp:
         security.append(f"seccomp={seccomp_profile()}")
 
-    def tmpfs(size: int, *, mode: str, own: bool) -> str:
-        owner = f",uid={uid},gid={uid}" if own else ""
-        most = f"size={int(size)},nr_inodes={int(limits.files)}"
-        return f"rw,exec,nosuid,nodev,{most},mode={mode}{owner}"
+    def tmpfs(size: int, *, owner: int | None = None) -> str:
+        own = f"mode=0700,uid={owner},gid={owner}" if owner is not None else "mode=1777"
+        return f"rw,exec,nosuid,nodev,size={int(size)},nr_inodes={int(limits.files)},{own}"
 
+    folders = {"/tmp": tmpfs(limits.tmp), "/dev/shm": tmpfs(SHM)}
+    if not profile.writable:
+        owner = None if profile.user else uids[1]
+        folders[profile.workdir or WORKSPACE] = tmpfs(limits.workspace, owner=owner)
     return {
         "NetworkMode": profile.network,
         "CapDrop": ["ALL"],
         "CapAdd": SUPERVISOR_CAPABILITIES,
         "SecurityOpt": security,
         "Privileged": False,
-        "ReadonlyRootfs": True,
-        "Tmpfs": {
-            "/tmp": tmpfs(limits.tmp, mode="1777", own=False),
-            WORKSPACE: tmpfs(limits.workspace, mode="0700", own=True),
-            "/dev/shm": tmpfs(SHM, mode="1777", own=False),
-        },
+        "ReadonlyRootfs": not profile.writable,
+        "Tmpfs": folders,
+        **({"Mounts": [kit_mount(profile.kit)]} if profile.kit else {}),
         "IpcMode": "private",
         **({"Sysctls": SYSCTLS} if features.sysctls else {}),
         "Memory": int(limits.memory),
@@ -181,7 +205,7 @@ def host_config(profile: Profile, uid: int, features: Features) -> dict[str, Any
             {"Name": "memlock", "Soft": 65536, "Hard": 65536},
         ],
         "LogConfig": {"Type": "none", "Config": {}},
-        "Init": True,
+        "Init": False,  # the supervisor is PID 1, which nothing inside can kill
         "AutoRemove": True,
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
         **({"Runtime": profile.runtime} if profile.runtime else {}),
@@ -191,34 +215,51 @@ def host_config(profile: Profile, uid: int, features: Features) -> dict[str, Any
 def container_settings(
     profile: Profile, labels: Mapping[str, str], features: Features
 ) -> dict[str, Any]:
-    """Return the arguments of the SDK's ``create_container``."""
-    uid = next_uid(features)
-    lifetime = profile.limits.lifetime
+    """Return the arguments of the SDK's ``create_container``.
+
+    Args:
+        profile: How it is made, as :func:`~vf.sandbox.container.doctor.prepare` returns it.
+        labels: What it is labelled with.
+        features: What the engine can do.
+    """
+    guard, uid = uids = next_uids(features)
+    limits, workdir = profile.limits, profile.workdir or WORKSPACE
     supervisor = (resources.files("vf.sandbox") / "supervisor.py").read_text("utf-8")
-    flags = ["--uid", str(uid), "--gid", str(uid), "--workdir", WORKSPACE, "--home", WORKSPACE]
-    flags += ["--lifetime", str(lifetime)]
-    alarm = str(math.ceil(lifetime + ALARM_GRACE))
+    flags = ["--guard", str(guard), "--user", profile.user or f"{uid}:{uid}"]
+    flags += ["--workdir", workdir, "--lifetime", str(limits.lifetime)]
+    variables = {}
+    if profile.writable:
+        # No file can outgrow the root, which cannot be looked at all the time.
+        flags += ["--rlimit", f"FSIZE={int(limits.disk)}"]
+    else:
+        flags += ["--home", workdir]
+        # No image's list of users has its uid: programs that ask for a name find it here.
+        variables = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+        variables |= {"USER": USER, "LOGNAME": USER} if profile.user is None else {}
+    variables |= dict(profile.env)
+    if profile.kit:
+        # The image's variables are for the code: some would change how the supervisor starts.
+        for name, value in {"PATH": PATH, **variables}.items():
+            flags += ["--env", f"{name}={value}"]
+        flags += ["--python", "python3"]
+        variables = {**dict.fromkeys(variables, ""), **KIT_LOCALE}
+    alarm = str(math.ceil(limits.lifetime + ALARM_GRACE))
+    python = KIT_PYTHON if profile.kit else PYTHON
     return {
         "image": profile.image,
         # All of it as entry point: an image's own would otherwise come before.
-        "entrypoint": ["python3", "-I", "-S", "-c", BOOTSTRAP, alarm, supervisor, *flags],
+        "entrypoint": [*python, "-c", BOOTSTRAP, alarm, supervisor, *flags],
         "command": [],
         "user": "0:0",
         "working_dir": "/",
         "hostname": "sandbox",
         "labels": dict(labels),
-        # No image's list of users has its uid: programs that ask for a name find it here.
-        "environment": {
-            "LANG": "C.UTF-8",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "USER": USER,
-            "LOGNAME": USER,
-        },
+        "environment": variables,
         # The SDK would put this user's proxies in it, often with a password.
         "use_config_proxy": False,
         "stdin_open": True,
         "tty": False,
         "network_disabled": profile.network == "none",
         "healthcheck": {"Test": ["NONE"]},
-        "host_config": host_config(profile, uid, features),
+        "host_config": host_config(profile, uids, features),
     }

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import fcntl
 import os
-import pwd
 import resource
 import signal
 import time
@@ -15,8 +14,10 @@ from typing import Any, Callable  # noqa: UP035  (Python 3.9 runs this)
 from vf.sandbox.frames import FrameError, encode
 from vf.sandbox.inside import kernel
 from vf.sandbox.inside.loop import CHUNK, Loop, Outlet
+from vf.sandbox.inside.users import Account, Users
 
 ENDING = {signal.SIGTERM, signal.SIGHUP}
+PATH = "/usr/local/bin:/usr/bin:/bin"  # where there is none
 ENOUGH = 8 * CHUNK  # bytes that wait to be sent: more would only hold up the next answer
 Output = tuple[bytes, bytes, int]
 
@@ -30,14 +31,21 @@ class Box:
         self.workdir = os.path.abspath(flags.workdir)
         self.umask = 0o022
         self.rlimits = [parse_limit(text) for text in flags.rlimit]
-        uid = os.getuid() if flags.uid is None else flags.uid
-        gid = os.getgid() if flags.gid is None else flags.gid
-        self.switch = os.getuid() == 0 and uid != 0
-        self.who = self.identity_of(uid, gid)
+        self.users = Users()
+        self.switch = flags.guard is not None
+        self.guard: int = flags.guard if self.switch else os.getuid()
+        account = self.users.find(flags.user or str(os.getuid()))
+        self.who = self.identity_of(account)
+        if self.switch:
+            with contextlib.suppress(OSError):
+                os.makedirs(self.workdir, exist_ok=True)
+            os.chdir("/")
+            kernel.give_up_root(self.guard)
         self.walls = kernel.walls() if self.switch else -1
-        self.env = dict(os.environ)
-        self.env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
-        self.env.update(HOME=flags.home or self.workdir, PWD=self.workdir)
+        given = dict(pair.split("=", 1) for pair in flags.env)
+        self._home_given = "HOME" in given
+        home = {"HOME": flags.home or account.home}
+        self.env = {"PATH": PATH, **(given or os.environ), **home, **given, "PWD": self.workdir}
         self.oom = kernel.OomCounter()
         self.calls: dict[int, Any] = {}  # requests under way
         self.helpers: set[int] = set()
@@ -59,10 +67,21 @@ class Box:
         if flags.lifetime:
             self.loop.later(flags.lifetime, lambda: self.end("its lifetime is over"))
 
-    def identity_of(self, uid: int, gid: int) -> kernel.Identity:
-        """Return how to act for a user."""
-        guard = 64_999 if uid != 64_999 else 64_998
-        return kernel.Identity(uid, gid, guard, self.switch)
+    def identity_of(self, account: Account) -> kernel.Identity:
+        """Return how to act for a user.
+
+        Raises:
+            ValueError: It is the supervisor's own.
+        """
+        if self.switch and account.uid == self.guard:
+            raise ValueError(f"the uid {account.uid} is the supervisor's")
+        return kernel.Identity(*account, self.guard, self.switch)
+
+    def variables(self, who: kernel.Identity) -> dict[str, str]:
+        """Return the variables of what a user runs."""
+        if who == self.who or self._home_given:
+            return self.env
+        return {**self.env, "HOME": who.home}
 
     def identity(self, user: str | None) -> kernel.Identity:
         """Return how to act for a user given by name or number.
@@ -72,20 +91,12 @@ class Box:
         """
         if user is None:
             return self.who
-        try:
-            entry = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
-            uid, gid = entry.pw_uid, entry.pw_gid
-        except KeyError:
-            if not user.isdigit():
-                raise ValueError(f"there is no user {user!r} in the sandbox") from None
-            uid = gid = int(user)
-        if uid >= 2**31 - 1:
-            raise ValueError(f"there can be no user {user!r}")  # -1 would mean: stay root
-        if uid == self.who.uid:
+        account = self.users.find(user)
+        if account.uid == self.who.uid and ":" not in user:
             return self.who
         if not self.switch:
             raise ValueError(f"this sandbox can run nothing as another user, such as {user!r}")
-        return self.identity_of(uid, gid)
+        return self.identity_of(account)
 
     def full(self, resume: Callable[[], None]) -> bool:
         """Return whether enough waits to be sent; ``resume`` is then called once there is room.

@@ -103,7 +103,8 @@ class Execution:
         self._code: int | None = None
         self._trouble = ""
         self._timer: Timer = []
-        staged = spare.take(box.identity(request.get("user")))
+        who = box.identity(request.get("user"))
+        staged = spare.take(who)
         box.calls[number] = self
         self._flow: Flow | None = None
         if request.get("stream"):
@@ -116,7 +117,7 @@ class Execution:
         self._stdin = Outlet(box.loop, staged.in_w, self._consumed)
         self._keeper = staged.keeper
         cwd = os.path.join(box.workdir, request["cwd"]) if request.get("cwd") else box.workdir
-        env = {**box.env, "PWD": cwd, **(request.get("env") or {})}
+        env = {**box.variables(who), "PWD": cwd, **(request.get("env") or {})}
         self._keeper.run(self, request["cmd"], env, cwd)
         if request["timeout"] is not None:
             self._timer = box.loop.later(float(request["timeout"]), self._late)

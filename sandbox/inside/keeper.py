@@ -3,7 +3,7 @@
 Between the supervisor and each program stands a keeper: a fork of the supervisor that adopts every
 orphan below it. So whatever a program starts, by ``setsid`` or double forks, stays below its keeper
 until it is dead; when the kernel tells the keeper that it has no child left, nothing is left. The
-keeper runs under the guard uid (see kernel.Identity): the program cannot signal it.
+keeper has the supervisor's uid and no capability but to kill: the program cannot signal it.
 
 The program's process is there before it is known what it shall be: it waits, with everything done
 that does not depend on that, for an order on a pipe. So a spare one can be kept ready.
@@ -203,7 +203,7 @@ class Watch:
             start(channel, order, stage)
         for fd in {order, *stage.fds.values()}:
             os.close(fd)
-        self._who.act()
+        self._who.watch()
 
     def run(self) -> None:
         """Watch until nothing is left."""

@@ -10,7 +10,7 @@ import time
 from typing import Iterator, NamedTuple  # noqa: UP035  (Python 3.9 runs this)
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_DEATHSIG, _DUMPABLE, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 36, 38
+_DEATHSIG, _DUMPABLE, _KEEP_CAPABILITIES, _SUBREAPER, _NO_NEW_PRIVS = 1, 4, 8, 36, 38
 # Landlock: its system calls, which have one number everywhere, and what a ruleset handles.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _WRITE_FILE, _REFER, _TRUNCATE = 1 << 1, 1 << 13, 1 << 14
@@ -19,46 +19,60 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Identity(NamedTuple):
-    """Whom a child runs as.
+    """Whom a child runs as; the first four are those of users.Account.
 
-    ``guard`` is a uid that nobody else has. Our helpers that act for ``uid`` have it as their real
-    and saved uid: what they may do is judged as ``uid``, yet no process of ``uid`` may signal or
-    trace them. ``switch`` says whether the supervisor may change its uid at all.
+    ``guard`` is the supervisor's own uid, which nobody else has: no process of ``uid`` may signal
+    or trace one with it as its real and saved uid, though ``uid`` be 0, since no code has any
+    capability. ``switch`` says whether the supervisor may become others at all.
     """
 
     uid: int
     gid: int
+    groups: tuple[int, ...]
+    home: str
     guard: int
     switch: bool
 
     def become(self) -> None:
-        """Be that user for good."""
+        """Be that user for good, without any capability."""
         if self.switch:
-            os.setgroups([])
-            os.setresgid(self.gid, self.gid, self.gid)
+            self._join()
             os.setresuid(self.uid, self.uid, self.uid)
+            hold(0, 0)
 
     def act(self) -> None:
         """Have that user's rights for good, out of that user's reach."""
-        if self.switch and self.uid:
-            os.setgroups([])
-            os.setresgid(self.gid, self.gid, self.gid)
+        if self.switch:
+            self._join()
             os.setresuid(self.guard, self.uid, self.guard)
+            hold(0, 0)
+
+    def watch(self) -> None:
+        """Be able to kill that user's processes for good, and to do nothing else."""
+        if self.switch:
+            hold(KILL, KILL)
+
+    def _join(self) -> None:
+        os.setgroups(self.groups)
+        os.setresgid(self.gid, self.gid, self.gid)
 
     @contextlib.contextmanager
     def killer(self) -> Iterator[None]:
         """Act as that user for a moment, able to signal that user's processes and our helpers.
 
-        The saved uid stays 0, so the way back is open and nobody may signal us meanwhile.
+        The saved uid stays ours, so the way back is open and nobody may signal us meanwhile.
         """
-        if not self.switch or not self.uid:
+        if not self.switch:
             yield
             return
-        os.setresuid(self.guard, self.uid, 0)
+        os.setresuid(self.guard, self.uid, self.guard)
+        hold(BECOME, KEPT)
         try:
             yield
         finally:
-            os.setresuid(0, 0, 0)
+            os.setresuid(self.guard, self.guard, self.guard)
+            hold(KEPT, KEPT)
+            own_files(True)
 
     @contextlib.contextmanager
     def maker(self) -> Iterator[None]:
@@ -70,21 +84,72 @@ class Identity(NamedTuple):
         try:
             yield
         finally:
-            _libc.setfsuid(0)
+            _libc.setfsuid(self.guard)
+            own_files(True)
 
     def kill(self, pid: int, number: int) -> None:
-        """Send a signal to a process of that user, with the capability to kill or without."""
-        with contextlib.suppress(ProcessLookupError):
-            try:
-                os.kill(pid, number)
-            except PermissionError:
-                with contextlib.suppress(PermissionError), self.killer():
-                    os.kill(pid, number)
+        """Send a signal to a process of that user."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
-def harden() -> None:
-    """Nobody may read or trace this process, and nothing below it gains a right by exec."""
-    _libc.prctl(_DUMPABLE, 0, 0, 0, 0)
+# The capabilities that the supervisor keeps, as bits: to kill, and to become others.
+KILL, BECOME = 1 << 5, 1 << 6 | 1 << 7
+KEPT = KILL | BECOME
+_CAPABILITY_VERSION = 0x20080522
+
+
+class _CapabilityHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
+
+
+class _Capabilities(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint32) for name in ("effective", "permitted", "inheritable")]
+
+
+def hold(effective: int, permitted: int) -> None:
+    """Have these capabilities, and no others.
+
+    Raises:
+        OSError: Some are not there to be had.
+    """
+    header = _CapabilityHeader(_CAPABILITY_VERSION, 0)
+    data = (_Capabilities * 2)(_Capabilities(effective, permitted, 0))
+    if _libc.capset(ctypes.byref(header), data) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"the capabilities cannot be set: {os.strerror(number)}")
+
+
+def give_up_root(guard: int) -> None:
+    """Be a user that nobody else is for good, able to kill and to become others.
+
+    So code with uid 0 is a stranger to the supervisor: it has the uid, but no capability.
+    """
+    _libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0)
+    os.setgroups([])
+    os.setresgid(guard, guard, guard)
+    os.setresuid(guard, guard, guard)
+    hold(KEPT, KEPT)
+    own_files(True)
+
+
+def own_files(ours: bool) -> None:
+    """Have this process's files in /proc belong to its user, or to root.
+
+    Only its user may trace a process whose files are its user's, and nobody one whose files are
+    root's; but root could write to some of those. The kernel makes them root's whenever a process
+    changes what it may do.
+    """
+    _libc.prctl(_DUMPABLE, int(ours), 0, 0, 0)
+
+
+def harden(*, alone: bool) -> None:
+    """Nobody may read or trace this process, and nothing below it gains a right by exec.
+
+    Args:
+        alone: Whether no code has this process's uid.
+    """
+    own_files(alone)
     _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
@@ -110,8 +175,11 @@ def walls() -> int:
 
     A process could otherwise lower its own ``oom_score_adj``, down to its container's, and have the
     kernel kill the supervisor in its place. Kernels before 5.19 are not asked: what Landlock does
-    there would forbid to move a file from one folder to another, too.
+    there would forbid to move a file from one folder to another, too. Nor is any where the root is
+    writable: what is allowed is a list of folders, and code may make further ones there.
     """
+    if not os.statvfs("/").f_flag & os.ST_RDONLY:
+        return -1
     version = _libc.syscall(_CREATE_RULESET, None, 0, _VERSION)
     if version < 2:
         return -1

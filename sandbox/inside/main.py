@@ -37,6 +37,7 @@ class Supervisor(Box):
     def __init__(self, flags: argparse.Namespace) -> None:
         """Take over stdin and stdout."""
         super().__init__(flags)
+        self.interpreter: str = flags.python
         self.python: console.Console | None = None
         self.bash = console.bash(self)
         self.spare = Spare(self)
@@ -147,7 +148,7 @@ class Supervisor(Box):
         if op == "hello":
             if request["version"] != VERSION:
                 raise RuntimeError(f"version {request['version']} is not {VERSION}")
-            self.python = console.python(self, parts[0].decode(), sys.executable)
+            self.python = console.python(self, parts[0].decode(), self.interpreter)
             self.spare.fill()
             self._listen_for(float(request["silence"]))
             return {"pid": os.getpid(), "python": sys.version.split()[0], "uid": self.who.uid}
@@ -172,8 +173,10 @@ def usage() -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Serve until stdin ends, or the lifetime is over."""
     parser = argparse.ArgumentParser("supervisor")
-    parser.add_argument("--uid", type=int)
-    parser.add_argument("--gid", type=int)
+    parser.add_argument("--user")
+    parser.add_argument("--guard", type=int)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--env", action="append", default=[])
     parser.add_argument("--workdir", default=os.getcwd())
     parser.add_argument("--home")
     parser.add_argument("--lifetime", type=float)
@@ -182,7 +185,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--remove")
     flags = parser.parse_args(arguments)
     supervisor = Supervisor(flags)
-    kernel.harden()
+    kernel.harden(alone=supervisor.switch)
     kernel.adopt_orphans()
     for number in ENDING:
         signal.signal(number, lambda *_: None)  # Box._bury sees it, between two events

@@ -196,12 +196,15 @@ def test_a_rootless_engine_is_asked_for_what_it_can_do() -> None:
     assert "Sysctls" not in settings["host_config"]
 
 
-def test_every_container_has_a_uid_of_its_own() -> None:
+def test_every_container_has_two_uids_of_its_own() -> None:
     features = features_of(GOOD, {})
-    settings = [container_settings(Profile(), {}, features) for _ in range(50)]
-    uids = [each["entrypoint"][each["entrypoint"].index("--uid") + 1] for each in settings]
-    assert len(set(uids)) == 50
-    assert all(int(uid) in features.uids for uid in uids)
+    commands = [container_settings(Profile(), {}, features)["entrypoint"] for _ in range(50)]
+    guards = [int(each[each.index("--guard") + 1]) for each in commands]
+    users = [each[each.index("--user") + 1].split(":") for each in commands]
+    assert all(uid == gid for uid, gid in users)
+    uids = {*guards, *(int(uid) for uid, _ in users)}
+    assert len(uids) == 100
+    assert all(uid in features.uids for uid in uids)
 
 
 def test_old_and_windows_engines_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""A supervisor that is root, and code that is not: what a container has, without one.
+"""A supervisor that starts as root, and code that is another user: a container, without one.
 
 It runs in a PID namespace of its own, since it kills every process of its user at the end.
 """
@@ -20,7 +20,7 @@ from tests.waiting import until
 from vf.sandbox.session import Session
 
 # Users that no other test process has: their processes are counted on the whole machine.
-UID, OTHER = 100_000 + os.getpid(), 10_000_000 + os.getpid()
+UID, OTHER, GUARD = (base + os.getpid() for base in (100_000, 10_000_000, 20_000_000))
 PYTHON = "/usr/bin/python3"
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 MIB = 2**20
@@ -52,7 +52,7 @@ def under_root(workdir: Path, body: Callable[[Session], Awaitable[None]], *flags
         # A shell is PID 1, so that the supervisor is a process that signals can reach.
         process = await asyncio.create_subprocess_exec(
             *(*NAMESPACE, "sh", "-c", '"$@"; exit $?', "sh", PYTHON, "-I", "-S", "-c", source),
-            *("--uid", str(UID), "--gid", str(UID), "--workdir", str(workdir), *flags),
+            *("--user", f"{UID}:{UID}", "--guard", str(GUARD), "--workdir", str(workdir), *flags),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "SECRET": "of-root"},
@@ -209,15 +209,15 @@ def test_a_link_that_is_swapped_meanwhile_leads_nowhere_else(workdir: Path) -> N
 
 def test_another_user_can_be_had_and_is_killed_as_well(workdir: Path) -> None:
     async def body(box: Session) -> None:
-        assert (await box.exec("id -u; id -g; id -G", user="0")).stdout == "0\n0\n0\n"
+        assert (await box.exec("id -u; id -g; id -G", user="0", cwd="/")).stdout == "0\n0\n0\n"
         assert (await box.exec("id -u", user=str(OTHER), cwd="/")).stdout == f"{OTHER}\n"
         assert (await box.exec("id -u", user="nobody", cwd="/")).stdout == "65534\n"
         for user in ("0", str(OTHER)):
             cmd = "(setsid sleep 7330.5 &); sleep 7330.5"
             assert (await box.exec(cmd, user=user, cwd="/", timeout=0.5)).timed_out
-        assert "7330.5" not in (await box.exec("ps ax", user="0")).stdout
-        for user in ("4294967295", "no-such-user", "-1"):
-            with pytest.raises(ValueError, match="user"):
+        assert "7330.5" not in (await box.exec("ps ax", user="0", cwd="/")).stdout
+        for user in ("4294967295", "no-such-user", "-1", str(GUARD)):
+            with pytest.raises(ValueError, match=r"user|uid"):
                 await box.exec("id", user=user)
         assert (await box.exec("id -u")).stdout == f"{UID}\n"
 
