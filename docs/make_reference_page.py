@@ -7,7 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from vf.evaluation.eval_config import (
 from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, EngineSettings, VllmSettings
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits as SandboxLimits
-from vf.sandbox.hosting.source import DockerSource, sandbox_source
+from vf.sandbox.hosting.host import Bounds
+from vf.sandbox.hosting.settings import BOUNDS, LIMITS, PROFILE
+from vf.sandbox.spec import SandboxSpec
 from vf.trainer.settings.config import Config, EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import SYNONYMS, VALUES
 from vf.trainer.sft.settings import SftArgs, SftConfig, SftData
@@ -199,15 +201,14 @@ def _environments() -> Iterator[str]:
     yield ""
     yield 'Where code runs ([more](sandbox.md)). `sandbox = "docker"` is all defaults.'
     yield ""
-    source = sandbox_source("docker")
-    assert isinstance(source, DockerSource)
-    profile = [(f.name, f.default) for f in fields(Profile) if f.default is not MISSING]
-    limits = [(f.name, f.default) for f in fields(SandboxLimits)]
-    rows = [
-        *_rows(DockerSource, [("pool", source.size), ("concurrency", source.concurrency)]),
-        *_rows(Profile, profile),
-        *_rows(SandboxLimits, limits),
+    homes: list[tuple[type, Sequence[str]]] = [
+        *((Profile, PROFILE), (SandboxSpec, ["build"])),
+        *((Bounds, BOUNDS), (SandboxLimits, LIMITS)),
     ]
+    rows: list[str] = []
+    for home, names in homes:
+        defaults = {field.name: field.default for field in fields(home)}
+        rows += _rows(home, [(name, defaults[name]) for name in names])
     yield from ["| key | default | |", "|---|---|---|", *rows, ""]
 
 
@@ -219,7 +220,6 @@ def _rows(cls: type, arguments: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """Describe arguments as the class's docstring does."""
     said = docstring_parser.parse(inspect.getdoc(cls) or "")
     described = {entry.arg_name: entry.description for entry in said.params}
-    described["pool"] = described.get("size")
     for name, default in arguments:
         shown = "needed" if default is inspect.Parameter.empty else _value(default)
         if name.startswith("**"):

@@ -58,17 +58,17 @@ class PoolStats:
         longest_wait: The longest of those, seconds.
     """
 
-    size: int
-    ready: int
-    starting: int
-    in_use: int
-    closing: int
-    waiting: int
-    made: int
-    failed: int
-    acquired: int
-    waited: float
-    longest_wait: float
+    size: int = 0
+    ready: int = 0
+    starting: int = 0
+    in_use: int = 0
+    closing: int = 0
+    waiting: int = 0
+    made: int = 0
+    failed: int = 0
+    acquired: int = 0
+    waited: float = 0.0
+    longest_wait: float = 0.0
 
 
 class SandboxPool(Generic[S]):
@@ -76,13 +76,16 @@ class SandboxPool(Generic[S]):
 
     Args:
         make: Makes one sandbox.
-        size: How many to keep ready, on top of those in use.
+        size: How many to keep ready, on top of those in use; 0 makes them when they are asked for.
         concurrency: How many to make at a time.
         max_age: Seconds after which one that nobody took is replaced: a sandbox has a lifetime,
             and the episode that gets it needs most of it.
+        room: How many more may be made now, where bounds hold for several pools together.
+        changed: Called whenever there may be something to make: :meth:`fill` by default. Pools
+            that share their room need a call of each one's.
 
     Raises:
-        ValueError: A number is not positive.
+        ValueError: A number is negative, or 0 where that is not allowed.
     """
 
     def __init__(
@@ -92,16 +95,20 @@ class SandboxPool(Generic[S]):
         *,
         concurrency: int = 4,
         max_age: float = 1800.0,
+        room: Callable[[], int] | None = None,
+        changed: Callable[[], None] | None = None,
     ) -> None:
-        if size < 1 or concurrency < 1 or not max_age > 0:
+        if size < 0 or concurrency < 1 or not max_age > 0:
             raise ValueError(
-                "size, concurrency and max_age must be positive, "
-                f"got {size}, {concurrency} and {max_age}"
+                "concurrency and max_age must be positive and size not negative, "
+                f"got {concurrency}, {max_age} and {size}"
             )
         self.size = size
         self._make = make
         self._concurrency = concurrency
         self._max_age = max_age
+        self._room = room
+        self._fill = changed or self.fill
         self._open = False
         self._ready: deque[tuple[float, S]] = deque()
         self._in_use: dict[int, S] = {}
@@ -119,14 +126,23 @@ class SandboxPool(Generic[S]):
         self._waited = self._longest = 0.0
 
     async def __aenter__(self) -> Self:
-        """Start to fill; nothing is waited for."""
-        self._open = True
+        """Open it, and start to fill; nothing is waited for."""
+        self.open()
         self._fill()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         """Close."""
         await self.close()
+
+    def open(self) -> None:
+        """Open it; nothing is made until somebody waits, or :meth:`fill` is called."""
+        self._open = True
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no sandbox, makes none, and nobody waits for one."""
+        return not (self._waiting or self._ready or self._in_use or self._making or self._closing)
 
     def stats(self) -> PoolStats:
         """Return what the pool is doing now."""
@@ -143,6 +159,20 @@ class SandboxPool(Generic[S]):
             waited=self._waited,
             longest_wait=self._longest,
         )
+
+    def resize(self, size: int) -> None:
+        """Keep another number ready from now on; those too many are destroyed, the oldest first."""
+        self.size = size
+        for _ in range(len(self._ready) - size):
+            self.drop_one()
+
+    def drop_one(self) -> None:
+        """Destroy the oldest one that is ready.
+
+        Raises:
+            IndexError: None is.
+        """
+        self._destroy(self._ready.popleft()[1])
 
     async def filled(self, count: int | None = None, *, timeout: float = 300.0) -> None:
         """Wait until ``count`` are ready; all by default.
@@ -248,15 +278,22 @@ class SandboxPool(Generic[S]):
             self._destroy(sandbox)
         return None
 
-    def _fill(self) -> None:
-        """Start to make what is missing; called whenever anything has changed."""
+    def fill(self, *, spare: bool = True) -> None:
+        """Start to make what is missing.
+
+        Args:
+            spare: Also what nobody waits for yet.
+        """
         if not self._open or self._broken or time.monotonic() < self._rest_until:
             return
         # What is being destroyed still takes room: if that falls behind, making waits for it.
-        wanted = self.size + self._waiting - len(self._ready)
+        wanted = self._waiting - len(self._ready) + (self.size if spare else 0)
         room = self.size + self._concurrency - len(self._closing)
         at_once = min(wanted, room, 1 if self._streak >= PATIENCE else self._concurrency)
-        for _ in range(at_once - len(self._making)):
+        missing = at_once - len(self._making)
+        if missing > 0 and self._room is not None:
+            missing = min(missing, self._room())
+        for _ in range(missing):
             self._making.add(task := asyncio.create_task(self._make_one()))
             task.add_done_callback(self._making.discard)
 

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from vf.runtime.errors import ConfigError, SandboxError, did_you_mean
-from vf.sandbox.contract import Limits, OpenSandbox, Sandbox
+from vf.sandbox.contract import OpenSandbox, Sandbox
+from vf.sandbox.hosting.host import Host, HostStats, check_spec, open_host, whole
+from vf.sandbox.hosting.settings import DOCKER, DockerSettings, docker_settings
 from vf.sandbox.spec import SandboxSpec
 
-if TYPE_CHECKING:
-    from vf.sandbox.container.docker_sandbox import DockerSandbox
-    from vf.sandbox.container.profile import Profile
-    from vf.sandbox.pool import SandboxPool
-
-_LIMITS = [field.name for field in fields(Limits)]
-_PROFILE = ["image", "network", "runtime", "packages"]
-_DOCKER = ["backend", *_PROFILE, "pool", "concurrency", *_LIMITS]
 _LOCAL = ["backend", "unsafe_local"]
 
 
@@ -111,7 +105,7 @@ def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
             f'there is no sandbox {backend!r}.{hint} It must be "docker", or '
             '{backend = "local", unsafe_local = true}'
         )
-    known = _DOCKER if backend == "docker" else _LOCAL
+    known = DOCKER if backend == "docker" else _LOCAL
     for name in settings:
         if name not in known:
             hint = did_you_mean(name, known)
@@ -119,7 +113,7 @@ def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
                 f"the {backend} sandbox has no setting {name!r}.{hint} It takes: {', '.join(known)}"
             )
     if backend == "docker":
-        return _docker(settings)
+        return DockerSource(docker_settings(settings))
     if settings.get("unsafe_local") is not True:
         raise ConfigError(
             "a local sandbox runs the model's code on this machine, unprotected. "
@@ -149,7 +143,7 @@ async def open_sandbox(sandbox: Sandboxes = "docker") -> AsyncIterator[Sandbox]:
     if isinstance(source, DockerSource):
         from vf.sandbox.container.opening import open_container
 
-        opened: AbstractAsyncContextManager[Sandbox] = open_container(source.profile)
+        opened: AbstractAsyncContextManager[Sandbox] = open_container(source.settings.profile)
     else:
         opened = source.open()
     async with opened as box:
@@ -223,34 +217,32 @@ class _Local:
 
 
 class DockerSource:
-    """Containers from a pool, which is opened at the first use in an event loop.
+    """Containers of an engine, which is connected to at the first use in an event loop.
 
-    The loop's end closes it: asyncio then cancels what still runs, and waits for it.
+    The loop's end closes all of it: asyncio then cancels what still runs, and waits for it.
 
     Args:
-        profile: How containers are made.
-        size: How many to keep ready.
-        concurrency: How many to create in parallel.
+        settings: How containers are made, and the bounds that they keep to.
     """
 
-    def __init__(self, profile: Profile, size: int, concurrency: int) -> None:
-        self.profile, self.size, self.concurrency = profile, size, concurrency
-        self._pools: dict[
-            asyncio.AbstractEventLoop,
-            tuple[asyncio.Task[None], asyncio.Future[SandboxPool[DockerSandbox]]],
+    def __init__(self, settings: DockerSettings) -> None:
+        self.settings = settings
+        self._checked: set[SandboxSpec] = set()
+        self._hosts: dict[
+            asyncio.AbstractEventLoop, tuple[asyncio.Task[None], asyncio.Future[Host]]
         ] = {}
 
     @contextlib.asynccontextmanager
     async def open(self, spec: SandboxSpec | None = None) -> AsyncIterator[Sandbox]:
-        """Take a sandbox from the pool; it is destroyed on the way out.
+        """Take a sandbox from the pool of its spec; it is destroyed on the way out.
 
         Raises:
-            SandboxError: None could be created in time.
+            SandboxError: None could be created in time, or its image cannot be built or pulled.
             ConfigError: None can be created; says how to fix it.
         """
         self.check_spec(spec)
-        pool = await asyncio.shield(self._pool())
-        async with pool.acquire() as sandbox:
+        host = await asyncio.shield(self._host())
+        async with host.open(spec) as sandbox:
             yield sandbox
 
     def check_spec(self, spec: SandboxSpec | None) -> None:
@@ -259,16 +251,21 @@ class DockerSource:
         Raises:
             ConfigError: They cannot; names the field.
         """
-        _refuse(spec, "specs are not implemented yet")
+        if spec is not None and spec not in self._checked:
+            check_spec(whole(spec, self.settings.spec), self.settings.profile)
+            self._checked.add(spec)
 
     async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
-        """Build or pull images ahead of the rollouts.
+        """Build or pull images, and return when all are there or have failed.
 
         Raises:
             ConfigError: Containers cannot be made from one; names the field.
         """
-        for spec in specs:
+        wanted = dict.fromkeys(specs)
+        for spec in wanted:
             self.check_spec(spec)
+        host = await asyncio.shield(self._host())
+        await asyncio.gather(*(_tried(host.prefetch(spec)) for spec in wanted))
 
     async def check(self) -> None:
         """Check the container engine.
@@ -279,40 +276,59 @@ class DockerSource:
         from vf.sandbox.container.doctor import check_engine
 
         try:
-            await asyncio.to_thread(check_engine, self.profile)
+            await asyncio.to_thread(check_engine, self.settings.profile)
         except SandboxError as error:
             raise ConfigError(f"the container engine does not work: {error}") from error
 
     async def start(self) -> None:
-        """Open the pool: it fills while the model samples."""
-        self._pool()
+        """Fill the pool of the settings' own spec while the model samples."""
+        self._host().add_done_callback(_start)
 
-    def _pool(self) -> asyncio.Future[SandboxPool[DockerSandbox]]:
+    def stats(self) -> HostStats | None:
+        """Return what the host of this event loop is doing; None before its first use."""
+        opened = self._hosts.get(asyncio.get_running_loop())
+        if opened is None or not opened[1].done() or _failed(opened[1]):
+            return None
+        return opened[1].result().stats()
+
+    def _host(self) -> asyncio.Future[Host]:
         loop = asyncio.get_running_loop()
-        if loop not in self._pools:
-            ready: asyncio.Future[SandboxPool[DockerSandbox]] = loop.create_future()
+        if loop not in self._hosts:
+            ready: asyncio.Future[Host] = loop.create_future()
             # A failure may go unobserved: retrieve it, so that asyncio does not log it.
-            ready.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._pools[loop] = loop.create_task(self._keep(ready)), ready
-        return self._pools[loop][1]
+            ready.add_done_callback(_failed)
+            self._hosts[loop] = loop.create_task(self._keep(ready)), ready
+        return self._hosts[loop][1]
 
-    async def _keep(self, ready: asyncio.Future[SandboxPool[DockerSandbox]]) -> None:
-        """Hold the pool open until this is cancelled."""
-        from vf.sandbox.container.opening import open_pool
-
+    async def _keep(self, ready: asyncio.Future[Host]) -> None:
+        """Hold the host open until this is cancelled."""
+        made = self.settings
         try:
-            async with open_pool(
-                self.profile, size=self.size, concurrency=self.concurrency
-            ) as pool:
-                ready.set_result(pool)
+            async with open_host(made.profile, made.spec, made.bounds) as host:
+                ready.set_result(host)
                 await asyncio.Event().wait()
         except Exception as error:
             if ready.done():
                 raise
             ready.set_exception(error)
         finally:
-            self._pools.pop(asyncio.get_running_loop(), None)
+            self._hosts.pop(asyncio.get_running_loop(), None)
             ready.cancel()
+
+
+def _start(done: asyncio.Future[Host]) -> None:
+    if not _failed(done):
+        done.result().start()
+
+
+def _failed(done: asyncio.Future[Host]) -> bool:
+    return done.cancelled() or done.exception() is not None
+
+
+async def _tried(fetching: Awaitable[None]) -> None:
+    """Wait for it, and leave its failure to who opens the sandbox."""
+    with contextlib.suppress(SandboxError):
+        await fetching
 
 
 def _refuse(spec: SandboxSpec | None, why: str) -> None:
@@ -329,31 +345,3 @@ def _refuse(spec: SandboxSpec | None, why: str) -> None:
                 f"the task's sandbox_spec has {field.name} = {value!r}, but {why}; "
                 'write sandbox = "docker"'
             )
-
-
-def _docker(settings: Mapping[str, Any]) -> DockerSource:
-    from vf.sandbox.container.profile import Profile
-
-    counts = {name: settings.get(name, 4) for name in ("pool", "concurrency")}
-    packages = settings.get("packages", [])
-
-    def require(name: str, ok: bool, what: str) -> None:
-        if not ok:
-            value = counts.get(name, settings.get(name))
-            raise ConfigError(f"sandbox.{name} must be {what}, got {value!r}")
-
-    for name, count in counts.items():
-        require(name, type(count) is int and count >= 1, "a whole number, at least 1")
-    for name in settings.keys() & set(_LIMITS):
-        require(name, type(settings[name]) in (int, float), "a number")
-    for name in settings.keys() & {"image", "network", "runtime"}:
-        require(name, isinstance(settings[name], str) and settings[name] != "", "a name")
-    names = isinstance(packages, list) and all(isinstance(each, str) for each in packages)
-    require("packages", names, "a list of names")
-    try:
-        limits = Limits(**{name: settings[name] for name in _LIMITS if name in settings})
-        options = {name: settings[name] for name in _PROFILE if name in settings}
-        profile = Profile(limits=limits, **options)
-    except ValueError as error:
-        raise ConfigError(f"sandbox: {error}") from error
-    return DockerSource(profile, counts["pool"], counts["concurrency"])

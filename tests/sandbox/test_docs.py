@@ -25,6 +25,6 @@ def test_the_settings_are_taken() -> None:
     settings = tomllib.loads(block("toml"))["env"]["args"]["sandbox"]
     source = sandbox_source(settings)
     assert isinstance(source, DockerSource)
-    assert source.size == settings["pool"]
-    assert source.profile.packages == ("sympy",)
-    assert source.profile.limits.memory == settings["memory"]
+    assert source.settings.bounds.pool == settings["pool"]
+    assert source.settings.profile.packages == ("sympy",)
+    assert source.settings.profile.limits.memory == settings["memory"]

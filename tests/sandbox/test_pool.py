@@ -294,7 +294,7 @@ def test_one_that_cannot_be_destroyed_stops_nobody() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("bad", [{"size": 0}, {"size": 1, "concurrency": 0}])
+@pytest.mark.parametrize("bad", [{"size": -1}, {"size": 1, "concurrency": 0}])
 def test_numbers_are_checked(bad: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         SandboxPool(Factory(), **bad)

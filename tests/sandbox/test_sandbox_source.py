@@ -68,12 +68,13 @@ def test_a_wrong_setting_is_named_at_once(setting: Any, said: str) -> None:
 def test_settings_reach_the_profile() -> None:
     source = sandbox_source({**SMALL, "memory": 2**29, "cpus": 0.5, "pids": 40, "image": "i"})
     assert isinstance(source, DockerSource)
-    assert (source.size, source.concurrency, source.profile.image) == (2, 2, "i")
-    limits = source.profile.limits
+    profile, bounds = source.settings.profile, source.settings.bounds
+    assert (bounds.pool, bounds.concurrency, profile.image) == (2, 2, "i")
+    limits = profile.limits
     assert (limits.memory, limits.cpus, limits.pids, limits.lifetime) == (2**29, 0.5, 40, 300)
     default = sandbox_source("docker")
     assert isinstance(default, DockerSource)
-    assert default.profile.network == "none"
+    assert default.settings.profile.network == "none"
 
 
 def test_a_function_or_a_source_is_taken_as_it_is() -> None:
@@ -178,8 +179,8 @@ def test_the_pool_fills_ahead_and_is_gone_with_its_loop(engine: Engine) -> None:
 
     async def run() -> set[str]:
         await source.start()
-        pool = await source._pool()
-        await pool.filled(timeout=60)
+        host = await source._host()
+        await host.filled(timeout=60)
         names = {item.name for item in await find(engine) if item.mine}
         async with source.open() as sandbox:
             assert (await sandbox.exec("id -u")).stdout != "0\n"
@@ -188,7 +189,7 @@ def test_the_pool_fills_ahead_and_is_gone_with_its_loop(engine: Engine) -> None:
     for _ in range(2):  # each loop gets a pool of its own
         assert len(asyncio.run(run())) >= 2
         assert ours(engine) == set()
-    assert source._pools == {}
+    assert source._hosts == {}
 
 
 def test_a_container_that_is_killed_ends_the_rollout_without_a_reward(engine: Engine) -> None:

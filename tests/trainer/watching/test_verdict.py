@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from vf.inference.settings import EmbeddedSettings, VllmSettings
-from vf.sandbox.hosting.source import _DOCKER
+from vf.sandbox.hosting.settings import DOCKER
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.settings.config import Config, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import load_config, parse_config
@@ -157,7 +157,7 @@ def known(name: str) -> bool:
     if name.startswith("trainer."):
         return name.removeprefix("trainer.") in TrainerConfig.model_fields
     if name.startswith("env.args.sandbox."):
-        return name.removeprefix("env.args.sandbox.") in _DOCKER
+        return name.removeprefix("env.args.sandbox.") in DOCKER
     inference, _, argument = name.removeprefix("inference.").partition(".")
     fields = {**VllmSettings.model_fields, **EmbeddedSettings.model_fields}
     flags = {"max_requests", "gpu_memory_utilization", "tensor_parallel_size"}  # the last two: vLLM

@@ -1,0 +1,330 @@
+"""One engine's containers: a pool for each spec, and bounds that hold for all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from vf.runtime.errors import ConfigError, SandboxError
+from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
+from vf.sandbox.container.docker_sandbox import DockerSandbox
+from vf.sandbox.container.doctor import prepare
+from vf.sandbox.container.opening import open_engine
+from vf.sandbox.container.profile import Profile, profile_for
+from vf.sandbox.contract import Sandbox
+from vf.sandbox.images.builds import DISK, Images, ImageStats, Pull
+from vf.sandbox.images.context import check_build
+from vf.sandbox.pool import PoolStats, SandboxPool
+from vf.sandbox.spec import SandboxSpec
+
+RECENT = 4  # times the containers kept ready: so many requests say which specs come often
+PATIENCE = 300.0  # seconds until a container must have been made
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What all containers and images of one engine keep to.
+
+    Attributes:
+        pool: Containers kept ready, for all specs together.
+        concurrency: Containers made at a time.
+        max_containers: Containers at once, ready ones and those in use; None for no bound.
+        build_concurrency: Images built or pulled at a time.
+        pull: Whether a registry's image that is not there is pulled: "missing" or "never".
+        image_disk: Bytes that the images built or pulled may have together.
+    """
+
+    pool: int = 4
+    concurrency: int = 4
+    max_containers: int | None = None
+    build_concurrency: int = 2
+    pull: Pull = "missing"
+    image_disk: float = DISK
+
+
+@dataclass(frozen=True, slots=True)
+class HostStats:
+    """What a host is doing.
+
+    Attributes:
+        containers: All of its pools together.
+        specs: Those of the pools that hold or make containers now.
+        images: What has become of the images that specs name.
+    """
+
+    containers: PoolStats
+    specs: dict[SandboxSpec, PoolStats]
+    images: ImageStats
+
+
+def whole(spec: SandboxSpec | None, own: SandboxSpec) -> SandboxSpec:
+    """Return what a task says on top of what the settings say.
+
+    Args:
+        spec: The task's.
+        own: That of the settings.
+    """
+    if spec is None:
+        return own
+    said: dict[str, Any] = {
+        field.name: value
+        for field in fields(SandboxSpec)
+        if (value := getattr(spec, field.name)) not in (None, ())
+    }
+    if said.keys() & {"image", "build", "compose"}:
+        said = {"image": None, "build": None, "compose": None} | said
+    return replace(own, **said | {"env": {**dict(own.env), **dict(spec.env)}})
+
+
+def check_spec(spec: SandboxSpec, base: Profile) -> None:
+    """Check that containers can be made from a spec, as far as it shows without an engine.
+
+    Args:
+        spec: As :func:`whole` returned it.
+        base: What holds where it says nothing.
+
+    Raises:
+        ConfigError: They cannot; names the field.
+    """
+    if spec.build is not None:
+        check_build(spec.build)
+    if spec.compose is not None and not spec.compose.is_file():
+        raise ConfigError(f"sandbox_spec.compose: there is no file {spec.compose}")
+    try:
+        profile_for(replace(spec, build=None, compose=None), base)
+    except ValueError as error:
+        raise ConfigError(f"sandbox_spec: {error}") from error
+
+
+class Host:
+    """Makes containers on one engine, and keeps those ready that come often.
+
+    Of the containers kept ready each spec gets the share that it has among the last requests, so
+    those that do not come any more give way. What an episode waits for is made before what nobody
+    waits for, and at the bound on all containers one that is ready gives way to it.
+
+    Args:
+        engine: Where.
+        base: What holds where a spec says nothing; prepared.
+        own: The spec of the settings.
+        bounds: What all of it keeps to.
+        images: Builds and pulls.
+    """
+
+    def __init__(
+        self, engine: Engine, base: Profile, own: SandboxSpec, bounds: Bounds, images: Images
+    ) -> None:
+        self.engine = engine
+        self.images = images
+        self._base, self._own, self._bounds = base, own, bounds
+        self._pools: OrderedDict[SandboxSpec, SandboxPool[DockerSandbox]] = OrderedDict()
+        self._profiles: dict[SandboxSpec, Profile] = {}
+        self._recent: deque[SandboxSpec] = deque()
+        self._counts: Counter[SandboxSpec] = Counter()
+        self._past = PoolStats()  # of pools that are no more
+
+    @property
+    def load(self) -> int:
+        """How many episodes have one of its containers, or wait for one."""
+        pools = [pool.stats() for pool in self._pools.values()]
+        return sum(pool.in_use + pool.waiting for pool in pools)
+
+    def stats(self) -> HostStats:
+        """Return what it is doing now."""
+        specs = {spec: pool.stats() for spec, pool in self._pools.items()}
+        return HostStats(_sum([self._past, *specs.values()]), specs, self.images.stats())
+
+    def start(self) -> None:
+        """Begin to fill the pool of the settings' own spec."""
+        self._request(self._own, self._bounds.pool * RECENT)
+        if self._own not in self._pools and _is_plain(self._own):
+            self._add(self._own, self._base)
+        self._fill()
+
+    @contextlib.asynccontextmanager
+    async def open(self, spec: SandboxSpec | None = None) -> AsyncIterator[Sandbox]:
+        """Take a container that nobody has used; it is destroyed on the way out.
+
+        Raises:
+            ConfigError: None can be made; says how to fix it.
+            SandboxError: None could be made, or none in time.
+        """
+        wanted = whole(spec, self._own)
+        async with AsyncExitStack() as stack:
+            yield await self._enter(stack, wanted)
+
+    async def prefetch(self, spec: SandboxSpec | None) -> None:
+        """Build or pull the image of a spec.
+
+        Raises:
+            ConfigError: Containers cannot be made from it; says how to fix it.
+            SandboxError: It cannot be built or pulled.
+        """
+        await self._profile(whole(spec, self._own))
+
+    async def filled(self, spec: SandboxSpec | None = None, *, timeout: float = PATIENCE) -> None:
+        """Wait until what a spec's pool keeps ready is ready.
+
+        Raises:
+            ConfigError: None can be made; says how to fix it.
+            SandboxError: They are not after ``timeout`` seconds, or cannot be made.
+        """
+        pool = self._pools.get(whole(spec, self._own))
+        if pool is not None:
+            await pool.filled(timeout=timeout)
+
+    async def close(self) -> None:
+        """Destroy every container, and cancel what is being built."""
+        await self.images.close()
+        pools = list(self._pools.values())
+        await asyncio.gather(*(pool.close() for pool in pools))
+
+    async def _enter(self, stack: AsyncExitStack, spec: SandboxSpec) -> DockerSandbox:
+        try:
+            return await self._acquire(stack, spec)
+        except ImageMissing:
+            if _is_plain(spec):
+                raise
+        # It was there, and was removed since: another process needed the disk, say.
+        self.images.forget(spec.build or spec.image or "")
+        self._profiles.pop(spec, None)
+        if (pool := self._pools.pop(spec, None)) is not None:
+            self._past = _sum([self._past, pool.stats()])
+            await pool.close()
+        try:
+            return await self._acquire(stack, spec)
+        except ImageMissing as error:
+            raise SandboxError(str(error)) from error
+
+    async def _acquire(self, stack: AsyncExitStack, spec: SandboxSpec) -> DockerSandbox:
+        pool = self._pools.get(spec)
+        if pool is None:
+            profile = await self._profile(spec)
+            pool = self._pools.get(spec) or self._add(spec, profile)
+        self._pools.move_to_end(spec)
+        self._request(spec)
+        wait = PATIENCE
+        if self._bounds.max_containers is not None:  # until one of those in use has ended
+            wait += (spec.limits or self._base.limits).lifetime
+        return await stack.enter_async_context(pool.acquire(timeout=wait))
+
+    async def _profile(self, spec: SandboxSpec) -> Profile:
+        """Return how containers of a spec are made, once its image is there."""
+        if _is_plain(spec):
+            return self._base
+        if (found := self._profiles.get(spec)) is not None:
+            return found
+        image = spec.build or spec.image
+        name = None if image is None else await self.images.image(image)
+        profile = profile_for(replace(spec, image=name, build=None), self._base)
+        try:
+            profile = await asyncio.to_thread(prepare, self.engine, profile)
+        except (ImageMissing, ImageUnfit) as error:
+            raise SandboxError(f"no container can be made from a task's image: {error}") from error
+        self._profiles[spec] = profile
+        return profile
+
+    def _add(self, spec: SandboxSpec, profile: Profile) -> SandboxPool[DockerSandbox]:
+        async def make() -> DockerSandbox:
+            return await DockerSandbox.create(self.engine, profile, warm=True)
+
+        pool = self._pools[spec] = SandboxPool(
+            make,
+            self._share(spec),
+            concurrency=self._bounds.concurrency,
+            max_age=profile.limits.lifetime / 2,  # the other half is the episode's
+            room=self._room,
+            changed=self._fill,
+        )
+        pool.open()  # it is filled by who waits, or by `_fill`
+        return pool
+
+    def _request(self, spec: SandboxSpec, times: int = 1) -> None:
+        """Note that a spec was asked for, and give each pool its share."""
+        self._recent.extend([spec] * times)
+        self._counts[spec] += times
+        changed = {spec}
+        while len(self._recent) > self._bounds.pool * RECENT:
+            oldest = self._recent.popleft()
+            self._counts[oldest] -= 1
+            changed.add(oldest)
+        self._counts = +self._counts  # without what was not asked for of late
+        for each in changed:
+            if (pool := self._pools.get(each)) is not None:
+                pool.resize(self._share(each))
+
+    def _share(self, spec: SandboxSpec) -> int:
+        return self._counts[spec] // RECENT
+
+    def _room(self) -> int:
+        """Return how many more containers may be made now."""
+        pools = [pool.stats() for pool in self._pools.values()]
+        room = self._bounds.concurrency - sum(pool.starting for pool in pools)
+        if self._bounds.max_containers is not None:
+            room = min(room, self._bounds.max_containers - sum(map(_held, pools)))
+        return max(0, room)
+
+    def _fill(self) -> None:
+        """Make what is missing: first what episodes wait for, those first who asked first."""
+        for spec, pool in list(self._pools.items()):
+            pool.fill(spare=False)
+            if pool.idle and not self._share(spec):
+                self._past = _sum([self._past, self._pools.pop(spec).stats()])
+        self._give_way()
+        for pool in reversed(self._pools.values()):
+            pool.fill()
+
+    def _give_way(self) -> None:
+        """Destroy what is ready for nobody where somebody waits at the bound."""
+        most = self._bounds.max_containers
+        if most is None:
+            return
+        pools = {pool: pool.stats() for pool in self._pools.values()}
+        waiting = sum(max(0, s.waiting - s.ready - s.starting) for s in pools.values())
+        missing = min(waiting, waiting + sum(map(_held, pools.values())) - most)
+        missing -= sum(s.closing for s in pools.values())
+        for pool, stats in pools.items():
+            for _ in range(min(missing, stats.ready - stats.waiting)):
+                pool.drop_one()
+                missing -= 1
+
+
+@contextlib.asynccontextmanager
+async def open_host(base: Profile, own: SandboxSpec, bounds: Bounds) -> AsyncIterator[Host]:
+    """Connect to the engine, check it, and close all that was made there at the end.
+
+    Raises:
+        ConfigError: Containers cannot be made there; says how to fix it.
+        SandboxError: The engine stopped to answer.
+    """
+    async with open_engine(base) as (engine, prepared):
+        images = Images(
+            engine, at_once=bounds.build_concurrency, pull=bounds.pull, disk=bounds.image_disk
+        )
+        host = Host(engine, prepared, own, bounds, images)
+        try:
+            yield host
+        finally:
+            await host.close()
+
+
+def _is_plain(spec: SandboxSpec) -> bool:
+    """Whether a spec says nothing that the settings' profile does not say."""
+    return spec == SandboxSpec()
+
+
+def _held(stats: PoolStats) -> int:
+    return stats.ready + stats.starting + stats.in_use + stats.closing
+
+
+def _sum(stats: Iterable[PoolStats]) -> PoolStats:
+    every = list(stats)
+    sums = {
+        field.name: sum(getattr(each, field.name) for each in every) for field in fields(PoolStats)
+    }
+    return PoolStats(**sums | {"longest_wait": max(each.longest_wait for each in every)})

@@ -1,0 +1,120 @@
+"""The settings of an environment's argument ``sandbox`` for containers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from vf.runtime.errors import ConfigError, did_you_mean
+from vf.sandbox.container.profile import Profile
+from vf.sandbox.contract import Limits
+from vf.sandbox.hosting.host import Bounds, check_spec
+from vf.sandbox.images.builds import PULLS
+from vf.sandbox.spec import Build, SandboxSpec
+
+LIMITS = [field.name for field in fields(Limits)]
+BOUNDS = [field.name for field in fields(Bounds)]
+BUILD = [field.name for field in fields(Build)]
+PROFILE = ["image", "network", "runtime", "packages", "writable", "user", "workdir", "env"]
+DOCKER = ["backend", *PROFILE, "build", *BOUNDS, *LIMITS]
+
+
+@dataclass(frozen=True, slots=True)
+class DockerSettings:
+    """Where containers come from.
+
+    Attributes:
+        profile: How they are made.
+        spec: What they are made from beyond that, where a task says nothing.
+        bounds: What all of them keep to.
+    """
+
+    profile: Profile
+    spec: SandboxSpec
+    bounds: Bounds
+
+
+def docker_settings(settings: Mapping[str, Any]) -> DockerSettings:
+    """Check settings, whose names are those of :data:`DOCKER`.
+
+    Raises:
+        ConfigError: A value is wrong; names the setting.
+    """
+
+    def require(good: Callable[[Any], bool], what: str, *names: str) -> None:
+        for name in names:
+            if name in settings and not good(settings[name]):
+                raise ConfigError(f"sandbox.{name} must be {what}, got {settings[name]!r}")
+
+    counts = ("pool", "concurrency", "max_containers", "build_concurrency")
+    require(lambda value: type(value) is int and value >= 1, "a whole number, at least 1", *counts)
+    require(_number, "a number", *LIMITS)
+    require(lambda value: _number(value) and value > 0, "a positive number", "image_disk")
+    require(_name, "a name", "image", "network", "runtime", "user", "workdir")
+    require(_names, "a list of names", "packages")
+    require(_texts, 'a table of texts, { NAME = "value" }', "env")
+    require(lambda value: isinstance(value, bool), "true or false", "writable")
+    choices = " or ".join(f'"{name}"' for name in PULLS)
+    require(lambda value: value in PULLS, choices, "pull")
+    if "build" in settings and settings.keys() & {"image", "packages"}:
+        raise ConfigError("sandbox.build makes an image of its own: leave out image and packages")
+
+    def given(names: list[str]) -> dict[str, Any]:
+        return {name: settings[name] for name in names if name in settings}
+
+    try:
+        profile = Profile(limits=Limits(**given(LIMITS)), **given(PROFILE))
+    except ValueError as error:
+        raise ConfigError(f"sandbox: {error}") from error
+    spec = SandboxSpec(build=_build(settings["build"]) if "build" in settings else None)
+    try:
+        check_spec(spec, profile)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("sandbox_spec", "sandbox", 1)) from error
+    return DockerSettings(profile, spec, Bounds(**given(BOUNDS)))
+
+
+def _build(value: Any) -> Build:
+    """Return what an image is built from: a folder's path, or a table of ``Build``'s fields."""
+    table = {"folder": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping) or not _name(table.get("folder")):
+        raise ConfigError(
+            f'sandbox.build must be a folder, or a table with folder = "...", got {value!r}'
+        )
+    for name in table:
+        if name not in BUILD:
+            hint = did_you_mean(str(name), BUILD)
+            raise ConfigError(
+                f"sandbox.build has no setting {name!r}.{hint} It takes: {', '.join(BUILD)}"
+            )
+    for name, good, what in (
+        ("dockerfile", _name, "the name of a file"),
+        ("args", _texts, 'a table of texts, { NAME = "value" }'),
+        ("target", _name, "a stage's name"),
+        ("timeout", _number, "a number of seconds"),
+    ):
+        if name in table and not good(table[name]):
+            raise ConfigError(f"sandbox.build.{name} must be {what}, got {table[name]!r}")
+    try:
+        return Build(**table)
+    except ValueError as error:
+        raise ConfigError(f"sandbox.build: {error}") from error
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _name(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and isinstance(text, str) for name, text in value.items()
+    )
