@@ -126,6 +126,7 @@ class Host:
         self._profiles: dict[SandboxSpec, Profile] = {}
         self._recent: deque[SandboxSpec] = deque()
         self._counts: Counter[SandboxSpec] = Counter()
+        self._expected: Counter[SandboxSpec] = Counter()  # requests that were counted ahead
         self._past = PoolStats()  # of pools that are no more
 
     @property
@@ -158,14 +159,24 @@ class Host:
         async with AsyncExitStack() as stack:
             yield await self._enter(stack, wanted)
 
-    async def prefetch(self, spec: SandboxSpec | None) -> None:
-        """Build or pull the image of a spec.
+    async def prefetch(self, spec: SandboxSpec | None, count: int = 1) -> None:
+        """Build or pull the image of a spec, and count it as asked for already.
+
+        Args:
+            spec: What comes.
+            count: How often.
 
         Raises:
             ConfigError: Containers cannot be made from it; says how to fix it.
             SandboxError: It cannot be built or pulled.
         """
-        await self._profile(whole(spec, self._own))
+        wanted = whole(spec, self._own)
+        profile = await self._profile(wanted)
+        self._request(wanted, count)
+        self._expected[wanted] += count
+        if wanted not in self._pools and self._share(wanted):
+            self._add(wanted, profile)
+        self._fill()
 
     async def filled(self, spec: SandboxSpec | None = None, *, timeout: float = PATIENCE) -> None:
         """Wait until what a spec's pool keeps ready is ready.
@@ -207,7 +218,10 @@ class Host:
             profile = await self._profile(spec)
             pool = self._pools.get(spec) or self._add(spec, profile)
         self._pools.move_to_end(spec)
-        self._request(spec)
+        if self._expected[spec] > 0:
+            self._expected[spec] -= 1
+        else:
+            self._request(spec)
         wait = PATIENCE
         if self._bounds.max_containers is not None:  # until one of those in use has ended
             wait += (spec.limits or self._base.limits).lifetime

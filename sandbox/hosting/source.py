@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
@@ -261,11 +262,13 @@ class DockerSource:
         Raises:
             ConfigError: Containers cannot be made from one; names the field.
         """
-        wanted = dict.fromkeys(specs)
+        wanted = Counter(specs)
         for spec in wanted:
             self.check_spec(spec)
         host = await asyncio.shield(self._host())
-        await asyncio.gather(*(_tried(host.prefetch(spec)) for spec in wanted))
+        await asyncio.gather(
+            *(_tried(host.prefetch(spec, count)) for spec, count in wanted.items())
+        )
 
     async def check(self) -> None:
         """Check the container engine.

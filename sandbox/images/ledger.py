@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -120,7 +121,7 @@ class Ledger:
                     file.unlink()
 
     def _file(self, image: str) -> Path:
-        return self._folder / f"{quote(image, safe='')}{_RECORD}"
+        return self._folder / f"{quote(image, safe=':')}{_RECORD}"
 
 
 def _locked(descriptor: int) -> bool:
@@ -145,5 +146,5 @@ async def ledger_of(engine: Engine, folder: Path) -> Ledger:
     Raises:
         SandboxError: The engine does not answer.
     """
-    name = (await engine.call("info")).get("ID") or engine.client.base_url
-    return Ledger(folder / quote(str(name), safe=""))
+    name = str((await engine.call("info")).get("ID") or engine.client.base_url)
+    return Ledger(folder / hashlib.sha256(name.encode()).hexdigest()[:12])
