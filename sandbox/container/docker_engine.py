@@ -10,13 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Generator, Iterator
+import ssl
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from vf.runtime.errors import ConfigError, SandboxError
+from vf.sandbox.container.address import Address
 from vf.sandbox.container.features import Features, features_of
+from vf.sandbox.container.ssh_tunnel import SshTunnel, TunnelFailed
+from vf.sandbox.container.stream import Refusal, Stream
 
 
 class EngineProblem(ConfigError):
@@ -57,7 +62,12 @@ class LimitNotEnforced(EngineProblem):
 
 CALLS_AT_ONCE = 8
 CONNECT_TIMEOUT = 20  # seconds until the engine must have said which version it is
+ANY_VERSION = "1.40"  # of the API, to ask for the engine's own
 CALL_TIMEOUT = 120  # seconds without an answer from the engine
+# A machine that vanished is noticed by the lack of answers to what the kernel sends it then.
+KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+PING_TIMEOUT = 10.0  # seconds
+HTTP = ("tcp", "http", "https")
 NOT_THERE = 404
 IN_PROGRESS = 409
 
@@ -80,50 +90,64 @@ class Engine:
 
     Args:
         client: The SDK's low-level client.
+        address: Where it was reached.
+        tunnel: What brings its socket here, if it is on another machine.
+
+    Attributes:
+        address: Where it was reached.
+        live: The names of the containers that were made here and are not gone yet.
+        lost: Whether it is known not to answer at present.
+
+    Raises:
+        OSError: A certificate cannot be read.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, address: Address, tunnel: SshTunnel | None = None) -> None:
         self.client = client
+        self.address = address
+        self.live: set[str] = set()
+        self.lost = False
+        self._tunnel = tunnel
+        self._tls: ssl.SSLContext | None = address.context()
         self._features: Features | None = None
         self._threads = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="vf-docker")
 
     @classmethod
-    def connect(cls) -> Engine:
-        """Connect to the engine that ``DOCKER_HOST`` names, or the local one. Blocks briefly.
+    def connect(cls, address: Address | None = None) -> Engine:
+        """Connect to an engine. Blocks briefly.
+
+        Args:
+            address: Where it is; None: where ``DOCKER_HOST`` says, or on this machine.
 
         Raises:
             SdkMissing: The Python package ``docker`` is not installed.
             EngineMissing: Nothing answers.
             EngineForbidden: This user may not talk to it.
-            EngineUnsupported: It is reached by TLS or SSH, whose streams cannot be held open.
+            EngineUnsupported: The address is wrong, or its certificates are.
         """
         try:
-            import docker
-            import docker.utils
+            from docker.errors import TLSParameterError
         except ImportError as error:
             raise SdkMissing(
                 "the sandbox needs the Python package docker: pip install 'vf-rl[sandbox]'"
             ) from error
-        settings = docker.utils.kwargs_from_env()
-        address = settings.get("base_url") or "unix:///var/run/docker.sock"
-        if settings.get("tls") or address.startswith(("ssh:", "https:", "npipe:")):
-            raise EngineUnsupported(
-                f"the engine at {address} is reached by TLS, SSH or a named pipe, and the sandbox "
-                "speaks only over Unix and plain TCP sockets: forward the engine's socket "
-                "(`ssh -L /tmp/engine.sock:/var/run/docker.sock HOST`) and set "
-                "DOCKER_HOST=unix:///tmp/engine.sock"
-            )
         try:
-            client = docker.APIClient(**settings, version="auto", timeout=CONNECT_TIMEOUT)
-            client.timeout = CALL_TIMEOUT
+            address = address or Address.from_environment()
+            settings = address.client_settings()
+        except (ValueError, OSError, TLSParameterError) as error:
+            raise EngineUnsupported(f"no engine can be reached: {error}") from error
+        tunnel = SshTunnel(address) if address.parts.scheme == "ssh" else None
+        try:
+            if tunnel:
+                tunnel.ensure()
+                settings = {"base_url": f"unix://{tunnel.path}"}
+            version = _client(settings, ANY_VERSION, CONNECT_TIMEOUT).version(api_version=False)
+            client = _client(settings, version["ApiVersion"], CALL_TIMEOUT)
+            return cls(client, address, tunnel)
         except Exception as error:
-            if any(isinstance(cause, PermissionError) for cause in _causes(error)):
-                raise EngineForbidden(
-                    f"this user may not use the engine at {address}: add it to the group docker "
-                    "(`usermod -aG docker $USER`, then log in again) or run as root"
-                ) from error
-            raise EngineMissing(f"no container engine answers at {address}. {START_IT}") from error
-        return cls(client)
+            if tunnel:
+                tunnel.close()
+            raise _why_not(address, error) from error
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the SDK's client in a thread.
@@ -152,18 +176,26 @@ class Engine:
 
         What comes piece by piece is waited for: its end may be an error too.
         """
-        from docker.errors import APIError, DockerException
-        from requests.exceptions import RequestException
-
-        try:
+        with _errors_of(method):
             answer = getattr(self.client, method)(*args, **kwargs)
             return list(answer) if isinstance(answer, Generator) else answer
-        except APIError as error:
-            said = error.explanation or str(error)
-            status = getattr(error.response, "status_code", None) or 500
-            raise EngineRefused(f"the engine refused {method}: {said}", status) from error
-        except (DockerException, RequestException) as error:
-            raise SandboxError(f"the engine did not answer {method}: {error}") from error
+
+    def copy_image(self, image: str, source: Engine) -> None:
+        """Copy an image from another engine, through this process, piece by piece. Blocks.
+
+        Raises:
+            EngineRefused: The other engine does not have it, say.
+            SandboxError: One of them did not answer.
+        """
+        with _errors_of("get_image"):
+            pieces = source.client.get_image(image)
+        with _errors_of("load_image"):
+            said = list(self.client.load_image(pieces) or ())
+        for line in said:
+            if "error" in line:
+                raise SandboxError(
+                    f"{image} could not be copied to {self.address}: {line['error']}"
+                )
 
     async def features(self) -> Features:
         """Return what the engine can do. It is asked once.
@@ -175,21 +207,64 @@ class Engine:
             self._features = features_of(await self.call("info"), await self.call("version"))
         return self._features
 
-    async def attach(self, container: str) -> socket.socket:
-        """Attach to a container's standard streams and return the raw, non-blocking socket.
+    async def attach(self, container: str) -> Stream:
+        """Attach to a container's standard streams, and hold them.
 
         Raises:
             EngineRefused: There is no such container, say.
+            SandboxError: The engine did not answer.
         """
-        ends = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        held = await self.call("attach_socket", container, ends)
-        raw: socket.socket = getattr(held, "_sock", held)
-        # The SDK ties the socket's life to its HTTP response's; ours is a descriptor of its own.
-        own = raw.dup()
-        held.close()
-        raw.close()  # the response's own copy would hold the container for as long as that lives
-        own.setblocking(False)
-        return own
+        path = f"/v{self.client.api_version}/containers/{quote(container)}/attach"
+        host = self.address.parts.hostname if self.address.parts.scheme in HTTP else None
+        try:
+            sock = await asyncio.to_thread(self._dial)
+            return await Stream.open(
+                sock,
+                f"{path}?stdin=1&stdout=1&stderr=1&stream=1",
+                host=host or "docker",
+                tls=self._tls,
+            )
+        except Refusal as error:
+            raise EngineRefused(f"the engine refused attach: {error}", error.status) from error
+        except OSError as error:
+            raise SandboxError(f"the engine did not answer attach: {error}") from error
+
+    def _dial(self) -> socket.socket:
+        """Open a connection to the engine."""
+        parts = self.address.parts
+        if parts.scheme in HTTP:
+            assert parts.hostname is not None
+            sock = socket.create_connection((parts.hostname, self.address.port), CONNECT_TIMEOUT)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in KEEPALIVE.items():
+                if hasattr(socket, name):
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            return sock
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(CONNECT_TIMEOUT)
+            sock.connect(self._tunnel.path if self._tunnel else self.address.path)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    async def answers(self, *, timeout: float = PING_TIMEOUT) -> bool:
+        """Find out whether the engine answers, within so many seconds; sets ``lost``.
+
+        An ssh tunnel that has ended is made again.
+        """
+        asked = asyncio.ensure_future(asyncio.to_thread(self._ping, timeout))
+        done, _ = await asyncio.wait([asked], timeout=timeout)
+        self.lost = not done or bool(asked.exception())
+        if not done:
+            asked.add_done_callback(lambda late: late.cancelled() or late.exception())
+        return not self.lost
+
+    def _ping(self, timeout: float) -> None:
+        if self._tunnel:
+            self._tunnel.ensure()
+        self.client.get(f"{self.client.base_url}/_ping", timeout=timeout).raise_for_status()
 
     async def remove(self, container: str, *, deadline: float = 60.0) -> None:
         """Kill and remove a container with its volumes, and return once it is gone.
@@ -222,6 +297,50 @@ class Engine:
         """Close the connection. Calls under way are waited for."""
         self._threads.shutdown(wait=True)
         self.client.close()
+        if self._tunnel:
+            self._tunnel.close()
+
+
+def _client(settings: Mapping[str, Any], version: str, timeout: float) -> Any:
+    import docker
+
+    client = docker.APIClient(**settings, version=version, timeout=timeout)
+    # Or REQUESTS_CA_BUNDLE would come before the engine's own authority, and the held-open streams
+    # go through no proxy.
+    client.trust_env = False
+    return client
+
+
+@contextlib.contextmanager
+def _errors_of(method: str) -> Iterator[None]:
+    """Turn the SDK's errors into ours."""
+    from docker.errors import APIError, DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except APIError as error:
+        said = error.explanation or str(error)
+        status = getattr(error.response, "status_code", None) or 500
+        raise EngineRefused(f"the engine refused {method}: {said}", status) from error
+    except (DockerException, RequestException) as error:
+        raise SandboxError(f"the engine did not answer {method}: {error}") from error
+
+
+def _why_not(address: Address, error: Exception) -> EngineProblem:
+    """Say why an engine could not be reached."""
+    if any(isinstance(cause, PermissionError) for cause in _causes(error)):
+        return EngineForbidden(
+            f"this user may not use the engine at {address}: add it to the group docker "
+            "(`usermod -aG docker $USER`, then log in again) or run as root"
+        )
+    if isinstance(error, TunnelFailed):
+        return EngineMissing(f"the engine at {address} cannot be reached: {error}")
+    if any(isinstance(cause, ssl.SSLError) for cause in _causes(error)):
+        return EngineUnsupported(
+            f"the engine at {address} and its certificates do not go together: {error}"
+        )
+    return EngineMissing(f"no container engine answers at {address}. {START_IT}")
 
 
 def _causes(error: BaseException | None) -> Iterator[object]:

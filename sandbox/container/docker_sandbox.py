@@ -19,6 +19,7 @@ from typing import Any, Self
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import (
     Engine,
+    EngineRefused,
     ImageMissing,
     ImageUnfit,
     RuntimeUnknown,
@@ -88,7 +89,7 @@ class DockerSandbox(SessionSandbox):
         try:
             with _explained(profile):
                 await engine.call("create_container", name=name, **settings)
-                stream = opened = await Stream.open(await engine.attach(name))
+                stream = opened = await engine.attach(name)
                 await engine.call("start", name)
                 session = Session(
                     stream.reader,
@@ -108,6 +109,11 @@ class DockerSandbox(SessionSandbox):
             raise
         return cls(engine, name, stream, session)
 
+    @property
+    def alive(self) -> bool:
+        """Whether it can be used, for all that is known."""
+        return super().alive and not self._engine.lost
+
     async def _outside(self) -> str | None:
         assert self._session is not None
         return await ended_from_outside(self._engine, self.name, cut=self._session.cut)
@@ -123,6 +129,8 @@ class DockerSandbox(SessionSandbox):
             await self._engine.remove(self.name)
             _live.pop(self.name, None)
             raise
+        finally:
+            self._engine.live.discard(self.name)
         _live.pop(self.name, None)
 
 
@@ -162,6 +170,8 @@ async def _discard(engine: Engine, name: str) -> None:
         log.warning("container %s could not be removed: %s", name, error)
     else:
         _live.pop(name, None)
+    finally:
+        engine.live.discard(name)
 
 
 async def _in_any_case(work: Coroutine[Any, Any, None]) -> None:
@@ -179,12 +189,18 @@ def _remember(name: str, engine: Engine) -> None:
         atexit.unregister(_remove_all)
         atexit.register(_remove_all)
     _live[name] = (os.getpid(), engine)
+    engine.live.add(name)
 
 
 def _remove_all() -> None:
     """Remove what is left when the interpreter ends. Where it is killed, see the module's text."""
+    silent = set()  # engines that no longer answer: each is waited for only once
     for name, (pid, engine) in list(_live.items()):
-        if pid == os.getpid():
-            with contextlib.suppress(SandboxError):
+        if pid == os.getpid() and engine not in silent:
+            try:
                 engine.call_now("remove_container", name, force=True, v=True)
+            except EngineRefused:
+                continue  # it is gone already, say
+            except SandboxError:
+                silent.add(engine)
     _live.clear()

@@ -1,22 +1,44 @@
 """A container's held-open streams as an asyncio reader and writer.
 
-The engine multiplexes stdout and stderr: each piece has a header of eight bytes, the stream's
-number (1 or 2), three zeros, and the length, big-endian.
+They are a connection of their own to the engine, over a Unix socket, TCP or TLS. It begins as HTTP,
+until the engine gives it up to the streams. The engine multiplexes stdout and stderr: each piece
+has a header of eight bytes, the stream's number (1 or 2), three zeros, and the length, big-endian.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
+import ssl
 import weakref
 from functools import cache
+from typing import Protocol
 
 STDOUT, STDERR = 1, 2
 HEADER = 8
 STDERR_KEPT = 8192  # bytes: what the supervisor says last, for the error message
 BUFFER = 2**20  # bytes read ahead before the engine is made to wait
-_held: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+ANSWER_TIMEOUT = 60.0  # seconds
+
+
+class Closable(Protocol):
+    """What has a ``close``."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+_held: weakref.WeakSet[Closable] = weakref.WeakSet()
+
+
+class Refusal(Exception):
+    """The engine answered a request for streams with an error; ``status`` is the HTTP status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Demultiplexer(asyncio.StreamReaderProtocol):
@@ -56,6 +78,88 @@ class Demultiplexer(asyncio.StreamReaderProtocol):
                 del self.stderr[:-STDERR_KEPT]
 
 
+class Upgrade(asyncio.Protocol):
+    """Asks for a connection's streams by HTTP, then leaves the connection to another protocol.
+
+    Args:
+        path: What is asked for.
+        host: The engine's name.
+        after: Gets the connection, and what came behind the engine's answer.
+        done: Gets a result when that has happened, or the reason why it cannot.
+    """
+
+    def __init__(
+        self, path: str, host: str, after: asyncio.Protocol, done: asyncio.Future[None]
+    ) -> None:
+        import h11
+
+        self._after, self._done = after, done
+        self._http = h11.Connection(h11.CLIENT)
+        headers = [("Host", host), ("Connection", "Upgrade"), ("Upgrade", "tcp")]
+        self._request = h11.Request(method="POST", target=path, headers=headers)
+        self._status, self._said = 0, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask."""
+        import h11
+
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        for event in (self._request, h11.EndOfMessage()):
+            transport.write(self._http.send(event) or b"")
+
+    def data_received(self, data: bytes) -> None:
+        """Read the answer."""
+        self._read(data)
+
+    def eof_received(self) -> None:
+        """Read the end of an answer that ends with the connection."""
+        self._read(b"")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say so, if the answer had not come by then."""
+        if not self._done.done():
+            self._done.set_exception(
+                exc or ConnectionResetError("the engine closed the connection")
+            )
+
+    def _read(self, data: bytes) -> None:
+        import h11
+
+        if self._done.done():
+            return
+        try:
+            self._http.receive_data(data)
+            while (event := self._http.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+                if isinstance(event, h11.InformationalResponse) and event.status_code == 101:
+                    self._leave(self._http.trailing_data[0])
+                    return
+                if isinstance(event, h11.Response):
+                    self._status = event.status_code
+                elif isinstance(event, h11.Data):
+                    self._said += bytes(event.data)
+                elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
+                    self._done.set_exception(Refusal(_message(self._said), self._status))
+                    return
+        except h11.ProtocolError as error:
+            self._done.set_exception(ConnectionError(f"this is no engine's answer: {error}"))
+
+    def _leave(self, rest: bytes) -> None:
+        self._transport.set_protocol(self._after)
+        self._after.connection_made(self._transport)
+        if rest:
+            self._after.data_received(rest)
+        self._done.set_result(None)
+
+
+def _message(body: bytes) -> str:
+    """Return what an engine says is wrong."""
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode("utf-8", "replace").strip() or "it does not say why"
+
+
 class Stream:
     """Both directions of a held-open attachment.
 
@@ -70,19 +174,51 @@ class Stream:
         self._protocol = protocol
 
     @classmethod
-    async def open(cls, sock: socket.socket) -> Stream:
-        """Take over an attached, non-blocking socket.
+    async def open(
+        cls,
+        sock: socket.socket,
+        path: str,
+        *,
+        host: str = "docker",
+        tls: ssl.SSLContext | None = None,
+    ) -> Stream:
+        """Ask an engine for streams, and hold them.
 
-        A child that this process forks does not hold it: the container ends with this process.
+        A child that this process forks does not hold them: the container ends with this process.
+
+        Args:
+            sock: A connection to the engine, which now belongs to the stream.
+            path: What to ask for, with the query.
+            host: The engine's name, for HTTP and TLS.
+            tls: How to encrypt; None: not at all.
+
+        Raises:
+            Refusal: The engine answered with an error.
+            OSError: The engine did not answer, or not in time.
         """
-        _watch_forks()
-        _held.add(sock)
+        close_in_children(sock)
+        sock.setblocking(False)
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=BUFFER, loop=loop)
         protocol = Demultiplexer(reader)
-        transport, _ = await loop.create_connection(lambda: protocol, sock=sock)
-        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-        return cls(writer, protocol)
+        done: asyncio.Future[None] = loop.create_future()
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                transport, _ = await loop.create_connection(
+                    lambda: Upgrade(path, host, protocol, done),
+                    sock=sock,
+                    ssl=tls,
+                    server_hostname=host if tls else None,
+                )
+                try:
+                    await done
+                except BaseException:
+                    transport.abort()
+                    raise
+        except BaseException:
+            sock.close()
+            raise
+        return cls(asyncio.StreamWriter(transport, protocol, reader, loop), protocol)
 
     @property
     def stderr(self) -> str:
@@ -94,6 +230,12 @@ class Stream:
         self.writer.transport.abort()
 
 
+def close_in_children(held: Closable) -> None:
+    """Have a child that this process forks close its copy at once."""
+    _watch_forks()
+    _held.add(held)
+
+
 @cache
 def _watch_forks() -> None:
     os.register_at_fork(after_in_child=_let_go)
@@ -101,5 +243,5 @@ def _watch_forks() -> None:
 
 def _let_go() -> None:
     """Close a forked child's copies; the event loop that they belong to is its parent's."""
-    for sock in list(_held):
-        sock.close()
+    for held in list(_held):
+        held.close()

@@ -68,8 +68,8 @@ def test_a_good_engine_passes_every_check(engine: Engine) -> None:
     [
         ("unix:///nowhere/docker.sock", EngineMissing),
         ("tcp://127.0.0.1:1", EngineMissing),
-        ("no address at all", EngineMissing),
-        ("ssh://somebody@somewhere", EngineUnsupported),
+        ("no address at all", EngineUnsupported),
+        ("npipe:////./pipe/docker_engine", EngineUnsupported),
     ],
 )
 def test_without_an_engine_everything_says_so_at_once(

@@ -1,0 +1,132 @@
+"""An engine's socket on another machine, brought here by the system's ssh.
+
+The user's own ssh, with its configuration, keys and agent, forwards a Unix socket in a private
+folder to the engine's. It lives as long as this process: ssh waits for the end of its standard
+input, which comes however this process ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+from vf.sandbox.container.address import Address
+from vf.sandbox.container.stream import close_in_children
+
+READY = b"vf-ready"
+CONNECT_TIMEOUT = 20  # seconds
+# A connection that stays silent for three of these is given up, and with it every stream.
+ALIVE_INTERVAL = 15  # seconds
+
+
+class TunnelFailed(OSError):
+    """No tunnel could be made; the message is ssh's own."""
+
+
+class SshTunnel:
+    """Forwards a local Unix socket to that of an engine on another machine.
+
+    Args:
+        address: Where to: an ``ssh://`` URL.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._folder = tempfile.mkdtemp(prefix="vf-ssh-")
+        self._socket, self._log = Path(self._folder, "engine.sock"), Path(self._folder, "log")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def path(self) -> str:
+        """The local socket's path."""
+        return str(self._socket)
+
+    def ensure(self) -> None:
+        """Start ssh unless it runs. Blocks until the socket is there.
+
+        Raises:
+            TunnelFailed: It is not.
+        """
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._end()
+                self._start()
+
+    def _start(self) -> None:
+        parts = self.address.parts
+        options = {
+            "BatchMode": "yes",  # no questions
+            "ClearAllForwardings": "no",
+            "ConnectTimeout": str(CONNECT_TIMEOUT),
+            "ControlMaster": "no",
+            "ControlPath": "none",
+            "ExitOnForwardFailure": "yes",
+            "ServerAliveInterval": str(ALIVE_INTERVAL),
+            "StreamLocalBindMask": "0177",
+            "StreamLocalBindUnlink": "yes",
+        }
+        command = ["ssh", "-T", "-L", f"{self.path}:{self.address.path}"]
+        command += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        command += ["-l", parts.username] if parts.username else []
+        command += ["-p", str(parts.port)] if parts.port else []
+        # Forwarding is set up before the command starts.
+        command += ["--", str(parts.hostname), f"echo {READY.decode()} && exec cat >/dev/null"]
+        # A file, for ssh tells of every connection that the engine refuses, and a pipe could fill.
+        log = self._log.open("wb")
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C is for this process alone, which then closes it
+            )
+        except OSError as error:
+            raise TunnelFailed(
+                f"ssh cannot be started ({error}): install OpenSSH's client"
+            ) from None
+        finally:
+            log.close()
+        self._process = process
+        assert process.stdin is not None
+        close_in_children(process.stdin)
+        if not _says_ready(process):
+            self._end()
+            said = self._log.read_text("utf-8", "replace").strip()[-1000:]
+            raise TunnelFailed(f"ssh to {parts.netloc} failed: {said or 'it said nothing'}")
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        process.communicate()
+        self._socket.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End ssh, and every connection through it."""
+        with self._lock:
+            self._end()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _says_ready(process: subprocess.Popen[bytes]) -> bool:
+    """Read until ssh's command has started, past what the other side's shell may greet with."""
+    assert process.stdout is not None
+    hurry = threading.Timer(2 * CONNECT_TIMEOUT, process.kill)
+    hurry.start()
+    try:
+        seen = b""
+        while READY not in seen:
+            piece = process.stdout.read(4096)
+            if not piece:
+                return False
+            seen = seen[-len(READY) :] + piece
+        return True
+    finally:
+        hurry.cancel()
