@@ -60,8 +60,12 @@ MAX_LINES = 400
 MAX_DEPTH = 2
 
 
+# Task folders are data: what is in them runs in containers.
+DATA = ROOT / "bridges" / "harbor" / "bundled"
+
+
 def sources(room: str) -> list[Path]:
-    return sorted((ROOT / room).rglob("*.py"))
+    return sorted(path for path in (ROOT / room).rglob("*.py") if DATA not in path.parents)
 
 
 FILES = [path for room in ROOMS for path in sources(room)]

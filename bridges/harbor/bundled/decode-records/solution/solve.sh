@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+cp /solution/decode.py /app/decode.py

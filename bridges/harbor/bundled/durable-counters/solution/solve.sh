@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+cp /solution/counters.py /app/counters.py

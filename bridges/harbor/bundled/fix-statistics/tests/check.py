@@ -1,0 +1,40 @@
+"""Grade the task. What the agent wrote is only read here, never run."""
+
+import json
+import os
+import sys
+
+
+def read(path, limit=1 << 20):
+    """Return a file's text. A link could lead to a file of the verifier's."""
+    if os.path.realpath(path) != path or os.path.getsize(path) > limit:
+        sys.exit(f"{path} is a link, or too long")
+    with open(path, encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def expect(condition, what):
+    """End without a reward if the condition does not hold."""
+    if not condition:
+        sys.exit(what)
+
+
+wanted = [
+    7.5,
+    [9, 7, 8, 6],
+    5,
+    "ValueError",
+    2,
+    3,
+    "b",
+    "ValueError",
+    30,
+    "ValueError",
+    0,
+    [6],
+    [],
+    "ValueError",
+    [2, 4, 9],
+]
+found = json.loads(read("/logs/artifacts/out.json"))
+expect(found == wanted, f"wrong: {found}")

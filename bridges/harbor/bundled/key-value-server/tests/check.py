@@ -1,0 +1,30 @@
+"""Grade the task. What the agent wrote is only read here, never run."""
+
+import json
+import os
+import sys
+
+
+def read(path, limit=1 << 20):
+    """Return a file's text. A link could lead to a file of the verifier's."""
+    if os.path.realpath(path) != path or os.path.getsize(path) > limit:
+        sys.exit(f"{path} is a link, or too long")
+    with open(path, encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def expect(condition, what):
+    """End without a reward if the condition does not hold."""
+    if not condition:
+        sys.exit(what)
+
+
+wanted = [
+    ["OK", "VALUE one two  three", "NONE", "OK", "VALUE x", "VALUE 2"],
+    ["VALUE one two  three", "OK", "NONE", "NONE"],
+    ["VALUE 5", "VALUE -2", "ERROR", "ERROR", "VALUE -2"],
+    ["ERROR", "ERROR", "ERROR", "ERROR", "VALUE 2", "BYE", ""],
+    ["VALUE 4000", "OK", 100006],
+]
+found = json.loads(read("/logs/artifacts/out.json"))
+expect(found == wanted, f"wrong: {found}")

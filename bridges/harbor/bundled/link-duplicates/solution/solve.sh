@@ -1,0 +1,4 @@
+#!/bin/sh
+set -e
+cp /solution/dedupe.sh /app/dedupe.sh
+chmod 755 /app/dedupe.sh

@@ -1,0 +1,4 @@
+#!/bin/sh
+set -e
+cp /solution/rotate.sh /app/rotate.sh
+chmod 755 /app/rotate.sh
