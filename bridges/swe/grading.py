@@ -17,12 +17,16 @@ from vf.bridges.swe.results import Receiver, Results, parse_output
 from vf.bridges.swe.rows import Instance
 from vf.runtime.errors import EnvironmentFailure
 from vf.sandbox.contract import ExecResult, Sandbox
+from vf.traces.messages import writable
 
 _GIT = "git -c safe.directory='*' -c core.quotePath=false -c core.fsmonitor=false"
 _STEP_TIMEOUT = 120.0  # seconds for what is done around the tests
+_TAKE_TIMEOUT = 60.0  # seconds for the patch to be made; a model could make it take longer
 _LAST_WORDS = 5.0  # seconds until a report that was sent has arrived
 _MOST_OUTPUT = 16 * 2**20  # bytes of printed results
 _KEPT_OUTPUT = 4000  # characters in the trace: the last ones
+_KEPT_PATCH = 100_000  # bytes in the trace
+_MOST_FAILED = 100  # names in the trace
 _APPLY = "apply --whitespace=nowarn"
 
 
@@ -147,7 +151,7 @@ export GIT_INDEX_FILE={folder}/index
   --src-prefix=a/ --dst-prefix=b/ {start.tree} > {folder}/patch
 """
     result = await sandbox.exec(
-        ["/bin/sh", "-c", script], cwd=settings.workdir, timeout=_STEP_TIMEOUT
+        ["/bin/sh", "-c", script], cwd=settings.workdir, timeout=_TAKE_TIMEOUT
     )
     if not result.ok:
         return b"", f"no patch could be made: {_said(result)}"
@@ -169,16 +173,14 @@ async def judge(sandbox: Sandbox, instance: Instance, patch: bytes, settings: Se
         problem = await _apply(sandbox, instance.test_patch.encode(), settings)
         if problem:
             raise EnvironmentFailure(f"{instance.id}: the test patch cannot be applied: {problem}")
-    kept = keep(patch, tests=test_files(instance), allowed=touched(instance.fix))
+    kept = keep(patch, tests=test_files(instance), allowed=touched(instance.fix or instance.bug))
     try:
         return await _judge(sandbox, instance, kept, settings)
     except OSError as error:  # the container has ended, or is full, through what the patch brought
         return Verdict(problem=f"the tests could not be run: {error}", dropped=kept.dropped)
 
 
-async def _judge(
-    sandbox: Sandbox, instance: Instance, kept: Kept, settings: Settings
-) -> Verdict:
+async def _judge(sandbox: Sandbox, instance: Instance, kept: Kept, settings: Settings) -> Verdict:
     if kept.data and (problem := await _apply_kept(sandbox, kept, settings)):
         return Verdict(problem=f"the patch cannot be applied: {problem}", dropped=kept.dropped)
     command = command_of(instance, settings.command)
@@ -207,7 +209,7 @@ def _verdict(instance: Instance, results: Results, kept: Kept, printed: str) -> 
         problem=results.doubt,
         dropped=kept.dropped,
         failed=failed,
-        output=printed[-_KEPT_OUTPUT:],
+        output=writable(printed[-_KEPT_OUTPUT:]),
     )
 
 
@@ -320,7 +322,7 @@ def _said(result: ExecResult) -> str:
     return said or f"exit code {result.returncode}"
 
 
-def recorded(verdict: Verdict) -> dict[str, Any]:
+def recorded(verdict: Verdict, patch: bytes) -> dict[str, Any]:
     """Return a verdict as a trace records it."""
     return {
         "resolved": float(verdict.resolved),
@@ -328,6 +330,7 @@ def recorded(verdict: Verdict) -> dict[str, Any]:
         "keep_passing": verdict.keep_passing,
         "problem": verdict.problem,
         "dropped": dict(verdict.dropped),
-        "failed": verdict.failed[:100],
+        "failed": verdict.failed[:_MOST_FAILED],
         "output": verdict.output,
+        "patch": writable(patch[:_KEPT_PATCH].decode("utf-8", "replace")),
     }

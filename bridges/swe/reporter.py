@@ -23,7 +23,6 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _OUTCOMES = ("addSuccess", "addFailure", "addError", "addSkip")
 _UNUSUAL = ("addExpectedFailure", "addUnexpectedSuccess")
 _PROGRAMS = (b"unittest", b"runtests.py", b"manage.py", b"nose")
-_DECIDED_INSIDE = "reason: "  # how the reason begins where a test calls pytest.xfail()
 
 
 class _Report:
@@ -99,10 +98,18 @@ def pytest_collection_modifyitems(items: Any) -> None:
 def pytest_runtest_logreport(report: Any) -> None:
     """Send what became of one phase of a test."""
     outcome = report.outcome
-    reason = getattr(report, "wasxfail", None)
-    if reason is not None and not str(reason).startswith(_DECIDED_INSIDE):
+    if hasattr(report, "wasxfail") and not _called_off(report):
         outcome = {"skipped": "xfailed", "passed": "xpassed"}.get(outcome, outcome)
     _report.send(test=report.nodeid, phase=report.when, outcome=outcome)
+
+
+def _called_off(report: Any) -> bool:
+    """Whether pytest.xfail() was called by something else than the test's own file."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None or "XFailed" not in crash.message.split(":")[0]:
+        return False
+    file = report.nodeid.split("::")[0]
+    return not ("/" + str(crash.path).replace(os.sep, "/")).endswith("/" + file)
 
 
 def pytest_sessionfinish() -> None:
