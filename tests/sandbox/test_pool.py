@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -295,7 +296,7 @@ def test_one_that_cannot_be_destroyed_stops_nobody() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"size": -1}, {"size": 1, "concurrency": 0}])
-def test_numbers_are_checked(bad: dict[str, int]) -> None:
+def test_numbers_are_checked(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         SandboxPool(Factory(), **bad)
 
