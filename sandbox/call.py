@@ -10,7 +10,7 @@ from typing import Any, Literal
 from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import ExecResult, Output
 from vf.sandbox.ends import Ends
-from vf.sandbox.frames import Frame, FrameError, encode
+from vf.sandbox.frames import OUTPUT_WINDOW, Frame, FrameError, encode
 from vf.sandbox.tunnel import Writer
 
 CHUNK = 256 * 1024
@@ -36,17 +36,25 @@ class Call:
 
 
 class OutputStream:
-    """What a program writes while it runs: told as it comes, the head and the tail kept."""
+    """What a program writes while it runs: passed on as it comes, the head and the tail kept."""
 
-    def __init__(self, tell: Callable[[Output], None], max_output: int) -> None:
+    def __init__(self, pass_on: Callable[[Output], None], max_output: int) -> None:
         """Keep ``max_output`` bytes of each stream."""
-        self._tell = tell
+        self._pass_on = pass_on
+        self._unacked = 0
         self._ends = {stream: Ends(max_output) for stream in STREAMS}
 
     def take(self, stream: int, data: bytes) -> None:
         """Take a piece."""
         self._ends[stream].add(data)
-        self._tell(output(stream, data))
+        self._unacked += len(data)
+        self._pass_on(output(stream, data))
+
+    def to_acknowledge(self) -> int:
+        """Return how many bytes to acknowledge now; not for every few of them."""
+        count = self._unacked if self._unacked >= OUTPUT_WINDOW // 2 else 0
+        self._unacked -= count
+        return count
 
     def finish(self, answer: Frame) -> Frame:
         """Take what came with the answer; return it with all that is kept."""

@@ -72,15 +72,19 @@ class Process(Protocol):
     def __aiter__(self) -> AsyncIterator[Output]:
         """Yield what it writes, while it runs; only once, by one reader.
 
-        What is not read yet is kept up to a bound; then the program waits, as with a full pipe.
+        What is not read yet is kept up to a bound, 256 KiB, say; then the program waits, as with a
+        full pipe. Where the sandbox ends through what ran in it, the output ends.
+
+        Raises:
+            SandboxError: The sandbox is lost.
         """
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send bytes to its standard input.
+        """Send bytes to its standard input, and wait until its pipe has taken them.
 
         Raises:
-            BrokenPipeError: It does not read any more.
+            BrokenPipeError: It does not read any more, or has ended.
             SandboxError: The sandbox is lost.
         """
         ...
@@ -90,7 +94,10 @@ class Process(Protocol):
         ...
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
-        """Wait until it has ended; what was not read by then is in the result.
+        """Wait until it has ended.
+
+        The result has what nobody has read, head and tail of each stream as from ``exec``. A
+        program never waits for a reader while this waits for the program, unless somebody reads.
 
         Raises:
             TimeoutError: It runs on after so many seconds; it is not killed.
@@ -110,8 +117,9 @@ class Sandbox(Protocol):
     a model could choose not to be scored. A sandbox that ends after code has run in it has ended
     through that code, unless its backend knows of a cause outside: the engine or the host failed,
     or somebody removed it. From then on ``exec``, ``python`` and ``bash`` return a result with
-    ``ended`` set, ``read_file`` raises FileNotFoundError, and ``write_file``, ``upload`` and
-    ``forward`` raise OSError.
+    ``ended`` set, as does a process's ``wait``; ``read_file`` and ``download`` raise
+    FileNotFoundError; ``write_file``, ``upload``, ``start``, ``snapshot`` and ``forward`` raise
+    OSError.
 
     SandboxError is for everything else: a cause outside, a sandbox in which no code has run yet,
     and one that was closed. Every method may raise it.
@@ -141,7 +149,8 @@ class Sandbox(Protocol):
             timeout: Seconds; then it is killed with everything that it started.
             user: Whom it runs as: by default the sandbox's unprivileged user.
             max_output: Bytes kept of stdout, and of stderr.
-            on_output: Called with each piece of output while the program runs.
+            on_output: Called with each piece of output while the program runs. What it raises ends
+                the program, and is raised.
 
         Raises:
             SandboxError: The sandbox is lost.
@@ -158,6 +167,8 @@ class Sandbox(Protocol):
         user: str | None = None,
     ) -> Process:
         """Start a program in the background; the arguments are those of :meth:`exec`.
+
+        What cannot be run is a result: its :meth:`Process.wait` returns 126 or 127.
 
         Raises:
             OSError: The sandbox has ended.
@@ -229,7 +240,7 @@ class Sandbox(Protocol):
             folder: Whose content to copy.
             to: The directory that gets it; made if need be.
             leave_out: Names of files and folders that are not copied, at any depth.
-            max_bytes: What all files together may have.
+            max_bytes: What all files together may have; each name counts 512 bytes more.
 
         Raises:
             NotADirectoryError: ``folder`` is not a directory.
@@ -251,20 +262,24 @@ class Sandbox(Protocol):
         """Copy a folder of the sandbox's to this machine.
 
         Only files, folders and symbolic links that stay within it are made here; whatever else is
-        in it, and every link that leads out, is left out. Nothing is written outside ``to``.
+        in it, and every link that could lead out, is left out. Nothing is written outside ``to``,
+        no link that is there already is followed, and nothing at all is written unless all of it
+        has come. Files keep their modes, but nobody else may write to them.
 
         Args:
             path: The folder inside.
             to: The folder that gets its content; made if need be.
             leave_out: Names of files and folders that are not copied, at any depth.
-            max_bytes: What all files together may have.
+            max_bytes: What all files together may have; each name counts 512 bytes more.
 
         Raises:
             NotADirectoryError: ``path`` is not a directory.
             FileNotFoundError: It does not exist.
-            PermissionError: The sandbox's user may not read it.
-            ValueError: It has more than ``max_bytes``.
-            SandboxError: The sandbox is lost.
+            PermissionError: The sandbox's user may not read it, or something in it.
+            FileExistsError: A file is where a folder should be, or the other way round; some of the
+                other OSErrors, too.
+            ValueError: It has more than ``max_bytes``, or more than 100 folders in each other.
+            SandboxError: The sandbox is lost, or this machine fails to write it.
         """
         ...
 

@@ -27,9 +27,9 @@ class SessionProcess:
 
     def __init__(self, send: Callable[..., None], kill: Callable[[], Awaitable[None]]) -> None:
         self._send, self._kill = send, kill
-        self._pieces: deque[Output] = deque()  # came, and nobody has taken them
+        self._pieces: deque[tuple[int, bytearray]] = deque()  # came, and nobody has taken them
         self._unread = self._unacked = 0  # bytes of those; bytes taken and not acknowledged
-        self._ends = {name: Ends(KEPT) for name in STREAMS.values()}
+        self._ends = {stream: Ends(KEPT) for stream in STREAMS}
         self._begun = self._reading = False
         self._waiting = 0  # how many wait for the end
         self._answer: Frame | None = None
@@ -42,7 +42,7 @@ class SessionProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, and so has a result whatever becomes of the sandbox."""
+        """Whether it has a result, whatever becomes of the sandbox."""
         return self._answer is not None
 
     def take(self, header: dict[str, Any], parts: list[bytes]) -> None:
@@ -52,9 +52,8 @@ class SessionProcess:
             FrameError: It says more than it may.
         """
         if "out" in header:
-            piece = output(header["out"], parts[0])
-            self._unread += len(piece.data)
-            self._pieces.append(piece)
+            self._add(header["out"], parts[0])
+            self._unread += len(parts[0])
             if self._unread + self._unacked > OUTPUT_WINDOW:
                 raise FrameError("a program's output is more than was asked for")
         elif "ack" in header:
@@ -63,7 +62,7 @@ class SessionProcess:
         elif "done" in header:
             for stream, data in enumerate((parts[0] + parts[1], parts[2] + parts[3]), start=1):
                 if data:
-                    self._pieces.append(output(stream, data))
+                    self._add(stream, data)
             self._answer = header, []
         elif "gone" in header:
             self._gone = True
@@ -80,9 +79,9 @@ class SessionProcess:
             raise RuntimeError("its output is read by somebody, or was: that goes only once")
         self._begun = self._reading = True
         try:
-            while self._pieces or self._answer is None:
+            while self._pieces or not self.ended:
                 if self._pieces:
-                    yield self._pop()
+                    yield output(*self._pop())
                 else:
                     await self._next_change()
         finally:
@@ -131,22 +130,29 @@ class SessionProcess:
         if not self._open or self._gone:
             raise BrokenPipeError("the program does not read its standard input any more")
 
-    def _pop(self) -> Output:
+    def _add(self, stream: int, data: bytes) -> None:
+        """Keep it with what came before: many small pieces would take much memory."""
+        output(stream, data)
+        if not self._pieces or self._pieces[-1][0] != stream:
+            self._pieces.append((stream, bytearray()))
+        self._pieces[-1][1].extend(data)
+
+    def _pop(self) -> tuple[int, bytes]:
         """Take the next piece, and let the program write as much, not for every few bytes."""
-        piece = self._pieces.popleft()
+        stream, data = self._pieces.popleft()
         if self._answer is None:
-            self._unread -= len(piece.data)
-            self._unacked += len(piece.data)
+            self._unread -= len(data)
+            self._unacked += len(data)
             if self._unacked >= OUTPUT_WINDOW // 2:
                 self._send(took=self._unacked)
                 self._unacked = 0
-        return piece
+        return stream, bytes(data)
 
     def _drain(self) -> None:
         """Keep the ends of what nobody reads, for those who wait for the result."""
         while self._pieces and self._waiting and not self._reading:
-            piece = self._pop()
-            self._ends[piece.stream].add(piece.data)
+            stream, data = self._pop()
+            self._ends[stream].add(data)
 
     def _change(self) -> None:
         self._drain()

@@ -360,11 +360,12 @@ class Session:
 
     def _pass_on(self, header: dict[str, Any], data: bytes, call: Call) -> None:
         """Let who runs a program see its output. Whatever that raises ends the program."""
-        self._writer.write(encode({"op": "took", "id": header["id"], "count": len(data)}))
         if call.stream is None or call.future.done():
             return
         try:
             call.stream.take(header["out"], data)
+            if count := call.stream.to_acknowledge():
+                self._writer.write(encode({"op": "took", "id": header["id"], "count": count}))
         except FrameError:
             raise
         except Exception as error:

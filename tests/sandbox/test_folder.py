@@ -75,6 +75,35 @@ def test_a_sandbox_that_refuses_it_says_why(folder: Path) -> None:
         await box.write_file("file", "text")
         with pytest.raises(FileExistsError, match="file"):
             await box.upload(folder, "file")
+        await box.exec("mkdir -p to/run; touch sub")
+        with pytest.raises(IsADirectoryError):
+            await box.upload(folder, "to")
+        await box.exec("rm -r to; mkdir to; touch to/src")
+        with pytest.raises(NotADirectoryError):
+            await box.upload(folder, "to")
+
+
+def test_links_in_the_sandbox_are_followed_to_folders_only(folder: Path) -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        await box.exec(
+            "mkdir -p to real; ln -s ../real to/src; echo old > kept; ln -s ../kept to/run"
+        )
+        await box.upload(folder, "to")
+        assert (await box.exec("./real/main.sh")).stdout == "ran\n"
+        assert await box.read_file("kept") == b"old\n"
+
+    inside(body)
+
+
+def test_it_needs_nothing_of_the_image(folder: Path) -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        # Nor does anything that it may have changed matter.
+        await box.exec("mkdir bin; for name in python3 tar sh; do ln -s /bin/false bin/$name; done")
+        assert box._session is not None
+        await box.upload(folder, "to")
+        await box.exec("echo 'raise SystemExit' > tarfile.py; cp tarfile.py os.py")
+        await box.upload(folder, "again")
+        assert await box.read_file("again/run") == await box.read_file("to/src/main.sh")
 
     inside(body)
 

@@ -1,0 +1,326 @@
+"""Programs in the background, and output while a program runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from tests.sandbox.local_box import inside, mark, running
+from tests.waiting import until
+from vf.runtime.errors import SandboxError
+from vf.sandbox.contract import Output, Process
+from vf.sandbox.frames import OUTPUT_WINDOW, FrameError
+from vf.sandbox.local import UnsafeLocalSandbox
+from vf.sandbox.process import SessionProcess
+from vf.sandbox.session_sandbox import SandboxProcess
+
+MARK = mark(30)
+SLEEP = f"sleep\0{MARK}"
+
+
+async def read(process: Process) -> dict[str, bytes]:
+    found = {"stdout": b"", "stderr": b""}
+    async for piece in process:
+        found[piece.stream] += piece.data
+    return found
+
+
+def test_output_is_seen_while_the_program_runs_and_is_in_the_result() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        seen: list[Output] = []
+
+        def see(piece: Output) -> None:
+            seen.append(piece)
+            if piece.data == b"begin\n":
+                os.kill(running(MARK)[0], signal.SIGUSR1)  # only now does it come to an end
+
+        ready = "trap 'echo end >&2; exit 4' USR1; echo begin; while :; do sleep 0.01; done"
+        result = await box.exec(["sh", "-c", ready, MARK], on_output=see)
+        assert [(piece.stream, piece.data) for piece in seen] == [
+            ("stdout", b"begin\n"),
+            ("stderr", b"end\n"),
+        ]
+        assert (result.stdout, result.stderr, result.returncode) == ("begin\n", "end\n", 4)
+
+    inside(body)
+
+
+def test_more_output_than_is_kept_is_seen_whole() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        seen = bytearray()
+        result = await box.exec(
+            "seq 1000000", max_output=1000, on_output=lambda piece: seen.extend(piece.data)
+        )
+        assert bytes(seen) == b"".join(b"%d\n" % number for number in range(1, 1_000_001))
+        assert result.truncated
+        assert result.stdout.startswith("1\n2\n")
+        assert result.stdout.endswith("999999\n1000000\n")
+        assert f"{len(seen) - 1000} bytes are missing" in result.stdout
+
+    inside(body)
+
+
+def test_what_on_output_raises_ends_the_program_and_is_raised() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        def refuse(piece: Output) -> None:
+            raise LookupError("enough")
+
+        with pytest.raises(LookupError, match="enough"):
+            await box.exec(f"yes & sleep {MARK}", on_output=refuse)
+        await until(lambda: not running(SLEEP))
+        assert (await box.exec("echo fine")).stdout == "fine\n"
+
+    inside(body)
+
+
+def test_a_timeout_ends_a_program_that_is_watched() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        seen: list[Output] = []
+        result = await box.exec(f"echo a; sleep {MARK}", timeout=0.3, on_output=seen.append)
+        assert result.timed_out
+        assert result.stdout == "a\n"
+        assert seen == [Output("stdout", b"a\n")]
+
+    inside(body)
+
+
+def test_a_conversation_with_a_program() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        line = 'while read x; do echo "got $x"; done; echo bye >&2; exit 3'
+        process = await box.start(line, env={"A": "1"})
+        pieces = aiter(process)
+        for word in (b"one", b"two"):
+            await process.write(word + b"\n")
+            assert (await anext(pieces)).data == b"got " + word + b"\n"
+        with pytest.raises(RuntimeError, match="only once"):
+            await anext(aiter(process))
+        await process.end_input()
+        await process.end_input()
+        with pytest.raises(BrokenPipeError):
+            await process.write(b"late")
+        assert [piece async for piece in pieces] == [Output("stderr", b"bye\n")]
+        result = await process.wait()
+        assert (result.returncode, result.stdout, result.stderr) == (3, "", "")
+        await process.kill()
+        with pytest.raises(BrokenPipeError):
+            await process.write(b"late")
+
+    inside(body)
+
+
+def test_much_input_is_taken_at_the_program_s_pace() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        process = await box.start("read first; head -c 1000000 | wc -c; exec <&-; sleep 0.2")
+        writing = asyncio.create_task(process.write(b"x" * 2_000_000))
+        await asyncio.sleep(0.1)
+        assert not writing.done()
+        with pytest.raises(TimeoutError):
+            await process.wait(timeout=0.05)
+        writing.cancel()
+        await process.kill()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+
+        process = await box.start("head -c 1000000 | wc -c; exec <&-; sleep 0.2")
+        with pytest.raises(BrokenPipeError):
+            await process.write(b"x" * 2_000_000)
+        assert (await process.wait()).stdout == "1000000\n"
+
+    inside(body)
+
+
+def test_output_that_nobody_reads_makes_the_program_wait_and_others_not() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        process = await box.start("seq 1000000; echo done > done")
+        assert (await box.exec("echo other")).stdout == "other\n"
+        await asyncio.sleep(0.3)
+        assert (await box.exec(["cat", "done"])).returncode == 1
+        found = await read(process)
+        assert found["stdout"] == b"".join(b"%d\n" % number for number in range(1, 1_000_001))
+        assert (await process.wait()).stdout == ""
+        assert await box.read_file("done") == b"done\n"
+
+    inside(body)
+
+
+def test_who_waits_needs_not_read() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        result = await (await box.start("seq 1000000; echo e >&2")).wait(timeout=60)
+        assert result.truncated
+        assert result.stdout.startswith("1\n2\n")
+        assert result.stdout.endswith("1000000\n")
+        assert result.stderr == "e\n"
+        # Nor read on, once it has seen enough.
+        process = await box.start("echo ready; seq 1000000")
+        async for piece in process:
+            assert piece.data.startswith(b"ready")
+            break
+        assert (await process.wait(timeout=60)).stdout.endswith("1000000\n")
+        # Nor has anybody to be there: what it wrote is kept.
+        process = await box.start("echo early; kill -9 $$")
+        assert isinstance(process, SandboxProcess)
+        await until(lambda: process._process.ended)
+        result = await process.wait()
+        assert (result.stdout, result.returncode) == ("early\n", 137)
+        assert await process.wait() == result
+
+    inside(body)
+
+
+def test_what_cannot_be_run_is_a_result_and_what_cannot_be_asked_is_refused() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        result = await (await box.start(["no-such-program"])).wait()
+        assert result.returncode == 127
+        assert "no-such-program" in result.stderr
+        assert (await (await box.start("pwd", cwd="no/such")).wait()).returncode == 126
+        for wrong in (box.start([]), box.start("a\0b"), box.start("id", user="no-such-user")):
+            with pytest.raises(ValueError, match=r"empty|NUL|no-such-user"):
+                await wrong
+        with pytest.raises(ValueError, match="no variable"):
+            await box.start("true", env={"A=B": ""})
+        assert box._session is not None
+        assert (await box._session.stats())["calls"] == 0
+
+    inside(body)
+
+
+def test_a_kill_ends_everything_that_it_started_even_after_its_own_end() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        line = f"(setsid sleep {MARK} &) ; sleep {MARK}"
+        process = await box.start(line)
+        await until(lambda: len(running(SLEEP)) == 2)
+        await process.kill()
+        assert running(SLEEP) == []
+        result = await process.wait()
+        assert (result.returncode, result.timed_out) == (137, False)
+
+        process = await box.start(f"(setsid sleep {MARK} &); echo gone")
+        assert (await process.wait()).stdout == "gone\n"
+        await until(lambda: len(running(SLEEP)) == 1)
+        await asyncio.gather(process.kill(), process.kill())
+        assert running(SLEEP) == []
+        await process.kill()
+
+    inside(body)
+
+
+def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        start = asyncio.create_task(box.start(f"sleep {MARK}"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        await box.exec("true")
+        await until(lambda: not running(SLEEP))
+
+    inside(body)
+
+
+def test_closing_the_sandbox_ends_it_and_is_said() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        ended = await box.start("echo early")
+        early = await ended.wait()
+        process = await box.start(f"echo begun; sleep {MARK}")
+        waiting = asyncio.create_task(process.wait())
+        await until(lambda: running(SLEEP))
+        await box.close()
+        with pytest.raises(SandboxError, match="closed"):
+            await waiting
+        with pytest.raises(SandboxError, match="closed"):
+            await read(process)
+        with pytest.raises(SandboxError, match="closed"):
+            await process.write(b"x")
+        await process.kill()
+        assert running(SLEEP) == []
+        assert await ended.wait() == early
+        with pytest.raises(SandboxError, match="closed"):
+            await box.start("true")
+
+    inside(body)
+
+
+def test_what_ends_the_sandbox_ends_it_and_is_its_result() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        assert box._process is not None
+        ended = await box.start("echo early")
+        early = await ended.wait()
+        process, other = await box.start(f"echo begun; sleep {MARK}"), await box.start("cat")
+        reading = asyncio.create_task(read(other))
+        await until(lambda: running(SLEEP))
+        os.kill(box._process.pid, signal.SIGKILL)
+        result = await process.wait()
+        assert (result.ended, result.returncode, result.ok) == (True, 137, False)
+        assert "ended through what ran in it" in result.stderr
+        assert await reading == {"stdout": b"", "stderr": b""}
+        with pytest.raises(BrokenPipeError, match="ended through what ran in it"):
+            await other.write(b"x")
+        await process.kill()
+        assert await ended.wait() == early
+        with pytest.raises(OSError, match="ended through what ran in it"):
+            await box.start("true")
+        with pytest.raises(FileNotFoundError, match="ended through what ran in it"):
+            await box.download(".", "/nowhere")
+        await until(lambda: not running(SLEEP))
+
+    inside(body)
+
+
+def test_a_supervisor_that_hangs_is_found_out_while_a_program_runs() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        assert box._process is not None
+        assert box._session is not None
+        box._session._grace, box._session._silence = 0.2, 1.0
+        process = await box.start(f"sleep {MARK}")
+        beat = asyncio.create_task(box._session._beat())
+        os.kill(box._process.pid, signal.SIGSTOP)
+        try:
+            assert "did not answer 'ping'" in (await asyncio.wait_for(process.wait(), 20)).stderr
+        finally:
+            os.kill(box._process.pid, signal.SIGCONT)
+            beat.cancel()
+
+    inside(body)
+
+
+def test_small_pieces_take_no_more_memory_than_large_ones_and_no_more_come_than_may() -> None:
+    sent: list[int] = []
+
+    async def body() -> None:
+        async def kill() -> None:
+            return
+
+        process = SessionProcess(lambda **header: sent.append(header["took"]), kill)
+        for _ in range(OUTPUT_WINDOW):
+            process.take({"out": 1}, [b"x"])
+        with pytest.raises(FrameError, match="more than was asked for"):
+            process.take({"out": 1}, [b"x"])
+        piece = await anext(aiter(process))
+        assert len(piece.data) == OUTPUT_WINDOW + 1
+        assert sent == [OUTPUT_WINDOW + 1]
+        with pytest.raises(FrameError, match="no output"):
+            process.take({"out": 3}, [b"x"])
+
+    asyncio.run(body())
+
+
+@pytest.mark.slow
+def test_a_flood_holds_up_no_other_call() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        flood = await box.start("yes")
+        reading = asyncio.create_task(read(flood))
+        watched = asyncio.create_task(box.exec("yes", timeout=2, on_output=lambda piece: None))
+        began = time.monotonic()
+        for number in range(20):
+            assert (await box.exec(f"echo {number}")).stdout == f"{number}\n"
+        assert time.monotonic() - began < 20
+        assert (await watched).timed_out
+        await flood.kill()
+        await reading
+
+    inside(body)
