@@ -131,7 +131,7 @@ def _find(place: str) -> Open:
 def _tell(result: CheckResult) -> None:
     why = f": {result.expected}" if result.outcome == "skipped" else ""
     mark = MARKS[result.outcome]
-    print(f"{mark:8} {result.group:9} {result.name}{why} ({result.seconds:.2f} s)", flush=True)
+    print(f"{mark:8} {result.group:10} {result.name}{why} ({result.seconds:.2f} s)", flush=True)
 
 
 def report(results: list[CheckResult]) -> int:

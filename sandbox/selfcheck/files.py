@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.selfcheck.check import Skipped, check, expect, refusal
 
@@ -104,24 +101,6 @@ async def permission(sandbox: Sandbox) -> None:
         await sandbox.read_file("closed.txt")
     with refusal(PermissionError, "writing into a directory without the right"):
         await sandbox.write_file("sealed/new.txt", "text")
-
-
-def _make_program(folder: Path) -> None:
-    program = folder / "bin" / "program.sh"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho ran\n")
-    program.chmod(0o755)
-    (folder / "link").symlink_to("bin/program.sh")
-
-
-@check("files", "a folder is copied with modes and links, and not beyond max_bytes")
-async def folder(sandbox: Sandbox) -> None:
-    with tempfile.TemporaryDirectory(prefix="vf-self-check-") as place:
-        _make_program(Path(place))
-        with refusal(ValueError, "a folder of more than max_bytes"):
-            await sandbox.upload(place, "copied", max_bytes=10)
-        await sandbox.upload(place, "copied")
-    expect("stdout of what was copied", "ran\n", (await sandbox.exec("./copied/link")).stdout)
 
 
 @check("files", "a read takes exactly max_bytes, and not one byte more")

@@ -122,8 +122,14 @@ async def cancelled(sandbox: Sandbox) -> None:
 # The last one: nothing can be asked of the sandbox after it.
 @check("close", "a second time does nothing, and then every call is SandboxError")
 async def close(sandbox: Sandbox) -> None:
+    process = await sandbox.start("cat")
     await sandbox.close()
     await sandbox.close()
+    with refusal(SandboxError, "waiting for a program after close"):
+        await process.wait(timeout=5)
+    await process.kill()
+    with refusal(SandboxError, "start after close"):
+        await sandbox.start(["true"])
     with refusal(SandboxError, "exec after close"):
         await sandbox.exec(["true"])
     with refusal(SandboxError, "python after close"):

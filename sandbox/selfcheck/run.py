@@ -12,8 +12,10 @@ from typing import Any
 from vf.runtime.errors import ConfigError
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.selfcheck import (
+    background,
     faults,
     files,
+    folders,
     lasting,
     place,
     programs,
@@ -25,7 +27,7 @@ from vf.sandbox.selfcheck.check import Broken, Check, CheckResult, Skipped, chec
 PATIENCE = 120.0  # seconds
 CHECKS = [
     check
-    for module in (files, programs, place, timeouts, faults, lasting, tunnels)
+    for module in (files, folders, programs, background, place, timeouts, faults, lasting, tunnels)
     for check in checks_of(vars(module))
 ]
 

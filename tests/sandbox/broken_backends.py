@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.contract import Address, ExecResult
+from vf.sandbox.contract import Address, ExecResult, Output
 from vf.sandbox.local import UnsafeLocalSandbox
 
 
@@ -183,6 +186,111 @@ class IsLostByItsCode(Broken):
         return result
 
 
+class FollowsLinksOut(Broken):
+    async def download(self, path: str, to: Path, **kwargs: Any) -> None:
+        await self.inner.download(path, to, **kwargs)
+        (to / "absolute").symlink_to("/etc/passwd")
+
+
+class FollowsLinksHere(Broken):
+    async def download(self, path: str, to: Path, **kwargs: Any) -> None:
+        (to / "file").write_bytes(await self.inner.read_file(f"{path}/file"))
+
+
+class ForgetsModes(Broken):
+    async def download(self, path: str, to: Path, **kwargs: Any) -> None:
+        await self.inner.download(path, to, **kwargs)
+        (to / "bin/program.sh").chmod(0o644)
+
+
+class CountsNoNames(Broken):
+    async def download(self, path: str, to: Path, **kwargs: Any) -> None:
+        if "many" in path:
+            kwargs["max_bytes"] = 2**30
+        await self.inner.download(path, to, **kwargs)
+
+
+class TellsOutputAtTheEnd(Broken):
+    async def exec(self, cmd: list[str] | str, **kwargs: Any) -> ExecResult:
+        on_output = kwargs.pop("on_output", None)
+        if on_output is None:
+            return await self.inner.exec(cmd, **kwargs)
+        result = await self.inner.exec(cmd, **{**kwargs, "timeout": 1.0})
+        on_output(Output("stdout", result.stdout.encode()))
+        return result
+
+
+class Starts(Broken):
+    """Changes what a program in the background does."""
+
+    def change(self, process: Any) -> None:
+        raise NotImplementedError
+
+    async def start(self, cmd: list[str] | str, **kwargs: Any) -> Any:
+        process = await self.inner.start(cmd, **kwargs)
+        self.change(process)
+        return process
+
+
+class DropsBackgroundInput(Starts):
+    def change(self, process: Any) -> None:
+        async def write(data: bytes) -> None:
+            await process.end_input()
+
+        process.write = write
+
+
+class NeedsAReader(Starts):
+    """Waits for the program, which waits for a reader."""
+
+    def change(self, process: Any) -> None:
+        process._process._drain = lambda: None
+
+
+class KeepsAllOutput(Broken):
+    """Reads without end, whether anybody takes it or not."""
+
+    async def start(self, cmd: list[str] | str, **kwargs: Any) -> Any:
+        process: Any = await self.inner.start(cmd, **kwargs)
+        inner, read = process._process, deque[tuple[int, bytes]]()
+
+        def take(header: dict[str, Any], parts: list[bytes]) -> None:
+            type(inner).take(inner, header, parts)
+            while inner._pieces:
+                read.append(inner._pop())
+
+        inner.take = take
+        return process
+
+
+class KillsAtTheTimeout(Starts):
+    def change(self, process: Any) -> None:
+        wait = process.wait
+
+        async def killing(*, timeout: float | None = None) -> ExecResult:
+            try:
+                result: ExecResult = await wait(timeout=timeout)
+            except TimeoutError:
+                await process.kill()
+                raise
+            return result
+
+        process.wait = killing
+
+
+class KillsOnlyTheMainProcess(Broken):
+    async def start(self, cmd: list[str] | str, **kwargs: Any) -> Any:
+        process: Any = await self.inner.start(f"echo $$; exec sh -c {shlex.quote(str(cmd))}")
+        pid = (await anext(aiter(process))).data.decode().strip()
+        process._process._begun = False
+
+        async def kill() -> None:
+            await self.inner.exec(["kill", "-9", pid])
+
+        process.kill = kill
+        return process
+
+
 class IgnoresFolderLimits(Broken):
     async def upload(self, folder: str, to: str, **kwargs: Any) -> None:
         await self.inner.upload(folder, to)
@@ -246,9 +354,23 @@ BROKEN: list[tuple[Wrong, str, str]] = [
     ),
     (
         IgnoresFolderLimits,
-        "files",
+        "folders",
         "a folder is copied with modes and links, and not beyond max_bytes",
     ),
+    (FollowsLinksOut, "folders", "what is no file, and a link that leads out, do not come out"),
+    (FollowsLinksHere, "folders", "a link that is there already leads nothing elsewhere"),
+    (ForgetsModes, "folders", "a folder comes out with modes and links"),
+    (CountsNoNames, "folders", "one of more than max_bytes is ValueError, and nothing of it comes"),
+    (
+        TellsOutputAtTheEnd,
+        "background",
+        "what a program writes is seen while it runs, and is in the result",
+    ),
+    (DropsBackgroundInput, "background", "one reads what it is sent, and answers while it runs"),
+    (NeedsAReader, "background", "the result has what nobody read"),
+    (KeepsAllOutput, "background", "what nobody reads makes the program wait, and nothing is lost"),
+    (KillsAtTheTimeout, "background", "waiting has a timeout, which ends nothing"),
+    (KillsOnlyTheMainProcess, "background", "a kill ends everything that it started"),
     (ChoosesThePort, "tunnel", "a program reaches the address, on a port that is chosen or given"),
     (EndsBothWays, "tunnel", "either side may end first, and be sent more"),
     (LivesOnAfterClose, "close", "a second time does nothing, and then every call is SandboxError"),

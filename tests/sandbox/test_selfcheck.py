@@ -29,7 +29,7 @@ from vf.trainer.commands import sandbox as cli
 
 GROUPS = {
     *("files", "output", "stdin", "commands", "env", "cwd", "users", "timeouts"),
-    *("faults", "python", "bash", "calls", "close", "tunnel"),
+    *("faults", "python", "bash", "calls", "close", "tunnel", "folders", "background"),
 }
 
 
@@ -139,7 +139,7 @@ def test_the_command_shows_what_was_expected_and_what_came(
     monkeypatch.setitem(sys.modules, "their_module", module)
     assert run_main("--backend", "their_module:make", "--group", "output") == 1
     said = capsys.readouterr().out
-    assert "FAILED   output    stdout and stderr come apart" in said  # as it went along
+    assert "FAILED   output     stdout and stderr come apart" in said  # as it went along
     assert "expected  stdout = 'out\\n'\n         got       'out\\nerr\\n'" in said  # in the table
     assert " failed, 0 skipped in" in said
 
