@@ -148,6 +148,10 @@ def _explained(profile: Profile) -> Iterator[None]:
             ) from error
         if any(words in said for words in NO_PROGRAM):
             raise ImageUnfit(f"the image {profile.image!r} has no python3: {said}") from error
+        if "there is no user" in said or "there is no group" in said:
+            raise ImageUnfit(
+                f"the image {profile.image!r} does not know its user {profile.user!r}: {said}"
+            ) from error
         if "nknown runtime" in said or "unknown or invalid runtime" in said:
             raise RuntimeUnknown(
                 f"the engine knows no runtime {profile.runtime!r}: {said}"

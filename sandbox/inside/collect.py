@@ -45,8 +45,8 @@ def collect(folder: str) -> None:
     shutil.copy2(python, os.path.join(folder, "bin", "python3"))
     with open(loader, "rb") as file:
         program = file.read()
-    for file_name in (b"/ld.so.preload\0", b"/ld.so.cache\0"):
-        program = program.replace(ETC + file_name, os.fsencode(folder) + file_name)
+    for read in (b"/ld.so.preload\0", b"/ld.so.cache\0"):
+        program = program.replace(ETC + read, os.fsencode(folder) + read)
     with open(os.path.join(folder, "ld.so"), "wb") as file:
         file.write(program)
     os.chmod(os.path.join(folder, "ld.so"), 0o755)

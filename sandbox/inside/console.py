@@ -23,6 +23,7 @@ GO, ANSWER, CODE = 100, 101, 102  # out of the way of what the code opens and cl
 INTERRUPT_SECONDS = (
     2.0  # once what the call started is dead; a busy machine takes its time for that
 )
+MISSING = 127  # what a shell says of a program that does not exist
 INTERRUPTED = 130  # what a shell says after Ctrl-C
 KEPT = 100_000  # bytes of stdout, and of stderr
 
@@ -54,6 +55,21 @@ RUN = (
     b"{ __vf_begin; } 2>/dev/null; builtin . /proc/self/fd/102 </dev/null 101>&-; "
     b'{ __vf_end %d "$?"; } 2>/dev/null\n'
 )
+# The same for any other shell, which may know no descriptor above 9. It has no DEBUG trap: a signal
+# ends it.
+PLAIN_SHELL = b'__vf_rc=0\n__vf_status() { return "$1"; }\n'
+PLAIN_RUN = (
+    b'__vf_status "$__vf_rc"; . /proc/self/fd/102 </dev/null; __vf_rc=$?; '
+    b'echo "%d $__vf_rc" >/proc/self/fd/101\n'
+)
+
+
+class Program(NamedTuple):
+    """What a console runs: ``first`` and ``run`` are what GO brings at the start and for a call."""
+
+    argv: list[str]
+    first: bytes = b""
+    run: bytes = b"%d\n"
 
 
 class Call(NamedTuple):
@@ -67,11 +83,18 @@ class Call(NamedTuple):
 class Console:
     """One persistent program; calls run one after the other."""
 
-    def __init__(self, box: Box, name: str, argv: list[str], interrupt: int) -> None:
-        """Describe it; it starts with the first call, or when warmed."""
-        self._box, self._argv, self._interrupt = box, argv, interrupt
+    def __init__(self, box: Box, name: str, programs: list[Program], interrupt: int) -> None:
+        """Describe it; it starts with the first call, or when warmed.
+
+        Args:
+            box: Where.
+            name: What it is called.
+            programs: What it runs: the first of these that is there.
+            interrupt: The signal that interrupts it.
+        """
+        self._box, self._interrupt = box, interrupt
+        self._program, *self._others = programs
         self.name = name
-        self.first, self.run = b"", b"%d\n"  # what GO brings at the start, and for each call
         self._waiting: deque[Call] = deque()
         self._keeper: Keeper | None = None
         self._call: Call | None = None
@@ -115,12 +138,12 @@ class Console:
             self._out = Capture(box.loop, out_r, KEPT)
             self._err = Capture(box.loop, err_r, KEPT)
             self._keeper = Keeper(box.loop, Stage(box.who, fds, box.rlimits, box.walls))
-            self._keeper.run(self, self._argv, box.env, box.workdir)
+            self._keeper.run(self, self._program.argv, box.env, box.workdir)
             box.helpers.add(self._keeper.pid)
             self._partial, self._orders = b"", 0
             self._exit: tuple[int, str] | None = None
             box.loop.watch(self._answer, self._read)
-            os.write(self._go, self.first)
+            os.write(self._go, self._program.first)
         except OSError:
             for fd in (self._go, self._answer, self._code):
                 if fd >= 0:
@@ -150,7 +173,7 @@ class Console:
         # Nobody knows it before, so earlier code cannot have answered already.
         self._token = int.from_bytes(os.urandom(7), "big")
         with contextlib.suppress(OSError):  # it is gone: its keeper will say so
-            os.write(self._go, self.run % self._token)
+            os.write(self._go, self._program.run % self._token)
         self._timer = self._box.loop.later(call.timeout, self._late)
 
     def _write(self, code: bytes) -> None:
@@ -226,6 +249,8 @@ class Console:
     def ended(self) -> None:
         """Answer: the program is gone, and everything that it started."""
         code, trouble = self._exit or (137, "")
+        if trouble and code == MISSING:
+            trouble = f"the image has nothing that can be {self.name}: {trouble}"
         out, err = self._out, self._err
         self._timer.clear()
         self._keeper = None
@@ -234,7 +259,13 @@ class Console:
         note = trouble or f"{self.name} ended: its state is lost"
         if self._timed_out:
             note = f"{self.name} did not stop in time and was killed: its state is lost"
-        if self._call is None:
+        if trouble and code == MISSING and self._others and not self._timed_out:
+            self._program = self._others.pop(0)
+            if self._call is not None:
+                self._waiting.appendleft(self._call)
+                self._call = None
+            self._next()
+        elif self._call is None:
             self._note = "" if trouble else note
             self._next()
         else:
@@ -270,13 +301,14 @@ class Console:
 
 def python(box: Box, source: str, executable: str) -> Console:
     """Return the persistent Python."""
-    argv = [executable, "-u", "-c", source]
-    return Console(box, "the interpreter", argv, signal.SIGINT)
+    program = Program([executable, "-u", "-c", source])
+    return Console(box, "the interpreter", [program], signal.SIGINT)
 
 
 def bash(box: Box) -> Console:
     """Return the persistent shell."""
-    argv = ["bash", "--noprofile", "--norc", f"/proc/self/fd/{GO}"]
-    shell = Console(box, "the shell", argv, signal.SIGUSR1)
-    shell.first, shell.run = SHELL, RUN
-    return shell
+    script = f"/proc/self/fd/{GO}"
+    bash = Program(["bash", "--noprofile", "--norc", script], SHELL, RUN)
+    return Console(
+        box, "the shell", [bash, Program(["sh", script], PLAIN_SHELL, PLAIN_RUN)], signal.SIGUSR1
+    )

@@ -184,7 +184,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--parent", type=int)
     parser.add_argument("--remove")
     flags = parser.parse_args(arguments)
-    supervisor = Supervisor(flags)
+    try:
+        supervisor = Supervisor(flags)
+    except ValueError as exc:
+        sys.exit(f"supervisor: {exc}")
     kernel.harden(alone=supervisor.switch)
     kernel.adopt_orphans()
     for number in ENDING:
