@@ -110,6 +110,10 @@ class Session:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def lose(self, why: str) -> None:
+        """Give it up: every call that waits, and every later one, raises SandboxError with this."""
+        self._fail(why)
+
     async def ping(self, *, timeout: float = 5.0) -> None:
         """Wait until the supervisor answers.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -17,6 +18,8 @@ from collections.abc import Coroutine, Iterator
 from typing import Any, Self
 
 from vf.runtime.errors import SandboxError
+from vf.sandbox.container.disk import LABEL as DISK_LABEL
+from vf.sandbox.container.disk import DiskWatch
 from vf.sandbox.container.docker_engine import (
     Engine,
     EngineRefused,
@@ -27,9 +30,10 @@ from vf.sandbox.container.docker_engine import (
 from vf.sandbox.container.ending import describe_end, ended_from_outside
 from vf.sandbox.container.profile import Profile, container_settings
 from vf.sandbox.container.reaper import this_process
+from vf.sandbox.container.snapshot import take_snapshot
 from vf.sandbox.container.stream import Stream
 from vf.sandbox.session import Session
-from vf.sandbox.session_sandbox import SessionSandbox
+from vf.sandbox.session_sandbox import Ended, SessionSandbox
 
 log = logging.getLogger("vf.sandbox")
 
@@ -46,10 +50,15 @@ class DockerSandbox(SessionSandbox):
         name: The container's.
     """
 
-    def __init__(self, engine: Engine, name: str, stream: Stream, session: Session) -> None:
+    def __init__(
+        self, engine: Engine, profile: Profile, name: str, stream: Stream, session: Session
+    ) -> None:
         super().__init__(name, session)
-        self._engine = engine
+        self._engine, self._profile = engine, profile
         self._stream = stream
+        self._overflow = False  # whether its root has grown beyond its bound
+        if profile.watched:
+            DiskWatch.of(engine).add(name, int(profile.limits.disk), self._overflows)
 
     @classmethod
     async def create(
@@ -69,7 +78,7 @@ class DockerSandbox(SessionSandbox):
             ValueError: The profile has not been prepared.
         """
         profile = profile or Profile()
-        if profile.packages or (profile.writable and not profile.kit):
+        if not profile.prepared:
             raise ValueError("let vf.sandbox.container.doctor.prepare prepare the profile first")
         name = f"vf-{this_process().run}-{next(_numbers)}"
         work = asyncio.ensure_future(cls._start(engine, profile, name, warm))
@@ -83,6 +92,8 @@ class DockerSandbox(SessionSandbox):
     @classmethod
     async def _start(cls, engine: Engine, profile: Profile, name: str, warm: bool) -> Self:
         labels = this_process().labels(profile.limits.lifetime)
+        if profile.watched:
+            labels[DISK_LABEL] = str(int(profile.limits.disk))
         settings = container_settings(profile, labels, await engine.features())
         _remember(name, engine)
         stream = session = None
@@ -107,19 +118,59 @@ class DockerSandbox(SessionSandbox):
                 stream.close()
             await _discard(engine, name)
             raise
-        return cls(engine, name, stream, session)
+        return cls(engine, profile, name, stream, session)
 
     @property
     def alive(self) -> bool:
         """Whether it can be used, for all that is known."""
         return super().alive and not self._engine.lost
 
+    async def snapshot(self) -> str:
+        """Keep the state of its files as an image; see :meth:`Sandbox.snapshot`.
+
+        Meanwhile everything in it stands still. The image is removed when this process ends.
+        """
+        if not self._profile.writable:
+            raise NotImplementedError(
+                f"the root of {self.name} is not writable, so there is no state of it to keep"
+            )
+        await self._check()
+        try:
+            return await take_snapshot(self._engine, self.name, self._profile)
+        except SandboxError:
+            await self._check()
+            raise
+
+    async def _check(self) -> None:
+        """Find out whether it can be used.
+
+        Raises:
+            OSError: It has ended through what ran in it.
+            SandboxError: It is lost.
+        """
+        try:
+            await self._ask(lambda session: session.ping())
+        except Ended as end:
+            raise OSError(errno.EIO, str(end)) from None
+
+    def _overflows(self, size: int) -> None:
+        """End it: its root has grown beyond its bound."""
+        assert self._session is not None
+        self._overflow = True
+        disk = int(self._profile.limits.disk)
+        self._session.lose(f"its root has grown by {size} bytes, more than disk = {disk}")
+        self._end()
+
     async def _outside(self) -> str | None:
+        if self._overflow:
+            return None
         assert self._session is not None
         return await ended_from_outside(self._engine, self.name, cut=self._session.cut)
 
     async def _close(self) -> None:
         assert self._session is not None
+        if self._profile.watched:
+            DiskWatch.of(self._engine).drop(self.name)
         try:
             await self._session.close()
             self._stream.close()

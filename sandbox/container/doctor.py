@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vf.sandbox.container.disk import has_quotas
 from vf.sandbox.container.docker_engine import (
     NOT_THERE,
     Engine,
@@ -22,7 +23,8 @@ from vf.sandbox.container.docker_engine import (
 from vf.sandbox.container.features import Features, features_of
 from vf.sandbox.container.image import inspected, with_packages
 from vf.sandbox.container.kit import kit_of
-from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
+from vf.sandbox.container.profile import DEFAULT_IMAGE, Entry, Profile
+from vf.sandbox.spec import pairs
 
 OLDEST_API = (1, 40)
 ROOT = "0:0"
@@ -71,8 +73,7 @@ def prepare(engine: Engine, profile: Profile) -> Profile:
     Blocks: some milliseconds, or as long as it takes to build an image with new packages.
 
     Returns:
-        The profile with the image that has the packages, and with what that image says of itself:
-        variables and, for a writable root, user and working directory.
+        The profile with the image that has the packages, and with the way into it.
 
     Raises:
         ConfigError: Containers cannot be made; the message says why, and how to fix it.
@@ -85,14 +86,14 @@ def prepare(engine: Engine, profile: Profile) -> Profile:
     if profile.image == DEFAULT_IMAGE and not profile.writable:
         return replace(profile, image=image, packages=())
     config = (inspected(engine, image) or {}).get("Config") or {}
-    env = dict(pair.split("=", 1) for pair in config.get("Env") or () if "=" in pair)
-    prepared = replace(
-        profile, image=image, packages=(), env={**env, **dict(profile.env)}, kit=kit_of(engine)
+    entry = Entry(
+        kit=kit_of(engine),
+        env=pairs(pair.split("=", 1) for pair in config.get("Env") or () if "=" in pair),
+        user=config.get("User") or ROOT,
+        workdir=config.get("WorkingDir") or "/",
+        quota=profile.writable and has_quotas(engine),
     )
-    if not profile.writable:
-        return prepared
-    user = profile.user or config.get("User") or ROOT
-    return replace(prepared, user=user, workdir=profile.workdir or config.get("WorkingDir") or "/")
+    return replace(profile, image=image, packages=(), entry=entry)
 
 
 def diagnose(profile: Profile) -> list[Finding]:

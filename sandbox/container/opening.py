@@ -13,6 +13,7 @@ from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.container.reaper import reap
+from vf.sandbox.container.snapshot import reap_snapshots
 from vf.sandbox.pool import SandboxPool
 
 log = logging.getLogger("vf.sandbox")
@@ -34,6 +35,7 @@ async def open_engine(profile: Profile) -> AsyncIterator[tuple[Engine, Profile]]
         profile = await asyncio.to_thread(prepare, engine, profile)
         try:
             await reap(engine)
+            await reap_snapshots(engine)
         except SandboxError as error:
             log.warning("what dead runs left behind could not be removed: %s", error)
         yield engine, profile

@@ -56,6 +56,25 @@ ALARM_GRACE = 30.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """How the supervisor enters an image without the image's help.
+
+    Attributes:
+        kit: The engine's volume with a Python; see kit.py.
+        env: The image's variables.
+        user: The image's user; root, where it has none.
+        workdir: The image's working directory.
+        quota: Whether the engine bounds the size of a writable root.
+    """
+
+    kit: str
+    env: Pairs
+    user: str
+    workdir: str
+    quota: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """How a container is made.
 
@@ -73,8 +92,8 @@ class Profile:
         workdir: The working directory. None: ``/workspace``; with a writable root, the image's.
         env: Variables of everything that runs inside, on top of the image's; a mapping is turned
             into sorted pairs.
-        kit: The engine's volume with the Python that runs the supervisor. None: the image's own
-            ``python3`` does. :func:`~vf.sandbox.container.doctor.prepare` decides.
+        entry: How the supervisor enters the image with a Python of its own. None: the image's own
+            ``python3`` runs it. :func:`~vf.sandbox.container.doctor.prepare` decides.
 
     Raises:
         ValueError: The network is neither, there are too few processes to run anything, it would
@@ -92,7 +111,7 @@ class Profile:
     user: str | None = None
     workdir: str | None = None
     env: Pairs | Mapping[str, str] = ()
-    kit: str | None = None
+    entry: Entry | None = None
 
     def __post_init__(self) -> None:
         """Check what depends on more than one field, and put a weakening on the record."""
@@ -125,6 +144,32 @@ class Profile:
                 self.network,
             )
 
+    @property
+    def prepared(self) -> bool:
+        """Whether containers can be made with it."""
+        return not self.packages and (self.entry is not None or not self.writable)
+
+    @property
+    def watched(self) -> bool:
+        """Whether the size of its root has to be looked at."""
+        return self.writable and self.entry is not None and not self.entry.quota
+
+    @property
+    def code_user(self) -> str | None:
+        """Whom code runs as by default; None for a uid that only the container has."""
+        found = self.entry.user if self.entry and self.writable else None
+        return found if self.user is None else self.user
+
+    @property
+    def code_workdir(self) -> str:
+        """The working directory."""
+        return self.workdir or (self.entry.workdir if self.entry and self.writable else WORKSPACE)
+
+    @property
+    def code_env(self) -> dict[str, str]:
+        """The variables, the image's own among them where they are known."""
+        return {**dict(self.entry.env if self.entry else ()), **dict(self.env)}
+
 
 def profile_for(spec: SandboxSpec, base: Profile) -> Profile:
     """Return how the container of a task is made.
@@ -147,7 +192,7 @@ def profile_for(spec: SandboxSpec, base: Profile) -> Profile:
         user=base.user if spec.user is None else spec.user,
         workdir=base.workdir if spec.workdir is None else spec.workdir,
         env={**dict(base.env), **dict(spec.env)},
-        kit=None,
+        entry=None,
     )
 
 
@@ -182,7 +227,8 @@ def host_config(profile: Profile, uids: tuple[int, int], features: Features) -> 
     folders = {"/tmp": tmpfs(limits.tmp), "/dev/shm": tmpfs(SHM)}
     if not profile.writable:
         owner = None if profile.user else uids[1]
-        folders[profile.workdir or WORKSPACE] = tmpfs(limits.workspace, owner=owner)
+        folders[profile.code_workdir] = tmpfs(limits.workspace, owner=owner)
+    quota = profile.writable and profile.entry is not None and profile.entry.quota
     return {
         "NetworkMode": profile.network,
         "CapDrop": ["ALL"],
@@ -191,7 +237,8 @@ def host_config(profile: Profile, uids: tuple[int, int], features: Features) -> 
         "Privileged": False,
         "ReadonlyRootfs": not profile.writable,
         "Tmpfs": folders,
-        **({"Mounts": [kit_mount(profile.kit)]} if profile.kit else {}),
+        **({"Mounts": [kit_mount(profile.entry.kit)]} if profile.entry else {}),
+        **({"StorageOpt": {"size": str(int(limits.disk))}} if quota else {}),
         "IpcMode": "private",
         **({"Sysctls": SYSCTLS} if features.sysctls else {}),
         "Memory": int(limits.memory),
@@ -223,9 +270,9 @@ def container_settings(
         features: What the engine can do.
     """
     guard, uid = uids = next_uids(features)
-    limits, workdir = profile.limits, profile.workdir or WORKSPACE
+    limits, workdir = profile.limits, profile.code_workdir
     supervisor = (resources.files("vf.sandbox") / "supervisor.py").read_text("utf-8")
-    flags = ["--guard", str(guard), "--user", profile.user or f"{uid}:{uid}"]
+    flags = ["--guard", str(guard), "--user", profile.code_user or f"{uid}:{uid}"]
     flags += ["--workdir", workdir, "--lifetime", str(limits.lifetime)]
     variables = {}
     if profile.writable:
@@ -236,15 +283,15 @@ def container_settings(
         # No image's list of users has its uid: programs that ask for a name find it here.
         variables = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
         variables |= {"USER": USER, "LOGNAME": USER} if profile.user is None else {}
-    variables |= dict(profile.env)
-    if profile.kit:
+    variables |= profile.code_env
+    if profile.entry:
         # The image's variables are for the code: some would change how the supervisor starts.
         for name, value in {"PATH": PATH, **variables}.items():
             flags += ["--env", f"{name}={value}"]
         flags += ["--python", "python3"]
         variables = {**dict.fromkeys(variables, ""), **KIT_LOCALE}
     alarm = str(math.ceil(limits.lifetime + ALARM_GRACE))
-    python = KIT_PYTHON if profile.kit else PYTHON
+    python = KIT_PYTHON if profile.entry else PYTHON
     return {
         "image": profile.image,
         # All of it as entry point: an image's own would otherwise come before.

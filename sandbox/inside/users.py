@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 LARGEST = 2**20  # bytes of a list that are read
 ANYWHERE = "/"  # the home of whoever has none
+ROOT = "root"
 MOST = 2**31 - 1
 
 
@@ -36,7 +37,7 @@ class Users:
     def find(self, text: str) -> Account:
         """Return a user from ``user`` or ``user:group``, names or numbers, as a Dockerfile has it.
 
-        A number that is not in the list is a user of the group 0 without a home.
+        A number that is not in the list is a user of the group 0 without a home, and so is root.
 
         Raises:
             ValueError: There is no such user or group.
@@ -45,8 +46,8 @@ class Users:
         entry = next((line for line in self._users if name in (line[0], line[2])), None)
         if entry is not None:
             uid, gid, home = int(entry[2]), int(entry[3]), entry[5] or ANYWHERE
-        elif number(name):
-            uid, gid, home = int(name), 0, ANYWHERE
+        elif name == ROOT or number(name):
+            uid, gid, home = 0 if name == ROOT else int(name), 0, ANYWHERE
         else:
             raise ValueError(f"there is no user {name!r} in the sandbox")
         if colon:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import pytest
 
@@ -32,9 +32,11 @@ def enter(engine: Engine) -> Enter:
     return lambda profile, body: asyncio.run(run(profile, body))
 
 
-def image_of(engine: Engine, name: str, *changes: str, **more: str | bytes) -> Iterator[str]:
+def image_of(
+    engine: Engine, name: str, more: Mapping[str, str | bytes], *changes: str
+) -> Iterator[str]:
     files, links = busybox()
-    files |= {path.replace("__", "/"): content for path, content in more.items()}
+    files |= more
     links = {path: target for path, target in links.items() if path not in files}
     yield make_image(engine, f"{NAME}-{name}:1", files, links=links, changes=changes)
     engine.call_now("remove_image", f"{NAME}-{name}:1", force=True)
@@ -56,12 +58,12 @@ def small(containers: None) -> Iterator[str]:
     yield from image_of(
         engine,
         "small",
+        {"opt/bin/hello": "#!/bin/sh\necho $GREETING from $0\n"},
         "USER app",
         "WORKDIR /home/app/work",
         "ENV PATH=/opt/bin:/bin GREETING=hi",
         # None of these may reach the supervisor.
         "ENV LD_PRELOAD=/no/such.so LD_LIBRARY_PATH=/lib PYTHONHOME=/none LC_ALL=xx_YY",
-        opt__bin__hello="#!/bin/sh\necho $GREETING from $0\n",
     )
     engine.close()
 
@@ -71,9 +73,14 @@ def hostile(containers: None) -> Iterator[str]:
     """An image whose Python and whose settings of the C library are a trap."""
     engine = Engine.connect()
     trap = "#!/bin/sh\necho trapped >&2\nexit 3\n"
-    preload = {"etc__ld.so.preload": "/evil.so\n", "etc__nsswitch.conf": "passwd: evil\n"}
-    modules = {"lib__libnss_evil.so.2": b"\x7fELF", "usr__lib__python3.11__os.py": "1/0"}
-    yield from image_of(engine, "hostile", bin__python3=trap, **preload, **modules)
+    more: dict[str, str | bytes] = {
+        "bin/python3": trap,
+        "etc/ld.so.preload": "/evil.so\n",
+        "etc/nsswitch.conf": "passwd: evil\n",
+        "lib/libnss_evil.so.2": b"\x7fELF",
+        "usr/lib/python3.11/os.py": "1/0",
+    }
+    yield from image_of(engine, "hostile", more)
     engine.close()
 
 

@@ -1,0 +1,105 @@
+"""How much a writable root may grow: the engine bounds it where it can, else we look at it.
+
+An engine can where its disk has quotas: with Docker's overlay2 that is XFS with ``pquota``.
+Elsewhere it is asked, again and again, how large the roots are, and a sandbox whose root is too
+large has ended through what ran in it. What a fast writer writes between two looks is bounded by
+the disk alone, and a single file by RLIMIT_FSIZE. Files that are deleted while they are open are
+not seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import weakref
+from collections.abc import Callable
+
+from vf.runtime.errors import SandboxError
+from vf.sandbox.container.docker_engine import Engine, EngineRefused
+from vf.sandbox.container.profile import DEFAULT_IMAGE
+from vf.sandbox.container.reaper import PREFIX, this_process
+
+log = logging.getLogger("vf.sandbox")
+
+LABEL = f"{PREFIX}disk"  # on the containers that are looked at
+EVERY = 0.5  # seconds between two looks
+SHARE = 0.2  # of the time is spent looking, at most: an engine counts every file
+TRIED = "16g"  # a size to try quotas with, which no image exceeds
+
+_quotas: weakref.WeakKeyDictionary[Engine, bool] = weakref.WeakKeyDictionary()
+
+
+def has_quotas(engine: Engine) -> bool:
+    """Return whether an engine bounds the size of a root; it is tried once. Blocks.
+
+    Raises:
+        SandboxError: The engine did not answer.
+    """
+    if engine not in _quotas:
+        options = {"StorageOpt": {"size": TRIED}}
+        try:
+            made = engine.call_now("create_container", DEFAULT_IMAGE, "true", host_config=options)
+            engine.call_now("remove_container", made["Id"], force=True, v=True)
+            _quotas[engine] = True
+        except EngineRefused as error:
+            log.debug("the engine bounds no root: %s", error)
+            _quotas[engine] = False
+    return _quotas[engine]
+
+
+class DiskWatch:
+    """Looks at the roots of one engine's containers, in one event loop, while there are any."""
+
+    _all: dict[tuple[Engine, asyncio.AbstractEventLoop], DiskWatch] = {}
+
+    def __init__(self, engine: Engine) -> None:
+        """Look at none yet; use :meth:`of`."""
+        self._engine = engine
+        self._found: dict[str, tuple[int, Callable[[int], None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, engine: Engine) -> DiskWatch:
+        """Return the one for an engine in this loop."""
+        return cls._all.setdefault((engine, asyncio.get_running_loop()), cls(engine))
+
+    def add(self, name: str, most: int, end: Callable[[int], None]) -> None:
+        """Look at a container.
+
+        Args:
+            name: The container's.
+            most: Bytes that its root may have.
+            end: Called once with the size when it has more.
+        """
+        self._found[name] = most, end
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._look())
+
+    def drop(self, name: str) -> None:
+        """Look at a container no more. Safe to call twice."""
+        self._found.pop(name, None)
+        if not self._found:
+            self._all.pop((self._engine, asyncio.get_running_loop()), None)
+            if self._task is not None:
+                self._task.cancel()
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = EVERY
+        while True:
+            await asyncio.sleep(pause)
+            began = loop.time()
+            # The engine may be busy, or gone: then those who use the containers learn of it.
+            with contextlib.suppress(SandboxError):
+                for name, size in (await self._sizes()).items():
+                    most, end = self._found.get(name, (size, None))
+                    if end is not None and size > most:
+                        del self._found[name]
+                        end(size)
+            pause = max(EVERY, (loop.time() - began) / SHARE)
+
+    async def _sizes(self) -> dict[str, int]:
+        labels = [LABEL, f"{PREFIX}run={this_process().run}"]
+        listed = await self._engine.call("containers", size=True, filters={"label": labels})
+        return {item["Names"][0].lstrip("/"): int(item.get("SizeRw") or 0) for item in listed}

@@ -1,0 +1,132 @@
+"""A root that can be written to: how much, and what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from tests.waiting import until
+from vf.runtime.errors import SandboxError
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.docker_sandbox import DockerSandbox
+from vf.sandbox.container.doctor import prepare
+from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.snapshot import REPOSITORY, reap_snapshots
+from vf.sandbox.contract import Limits
+
+MIB = 2**20
+LIMITS = Limits(memory=192 * MIB, workspace=16 * MIB, tmp=16 * MIB, disk=32 * MIB, lifetime=300)
+ROOT = Profile(limits=LIMITS, writable=True)
+GROW = "for i in $(seq 20); do head -c 8000000 /dev/zero > /var/tmp/$i; done; sleep 60"
+
+
+@asynccontextmanager
+async def opened(engine: Engine, profile: Profile = ROOT) -> AsyncIterator[DockerSandbox]:
+    prepared = await asyncio.to_thread(prepare, engine, profile)
+    async with await DockerSandbox.create(engine, prepared) as sandbox:
+        yield sandbox
+
+
+def snapshots(engine: Engine) -> set[str]:
+    found = engine.call_now("images", name=REPOSITORY)
+    return {name for item in found for name in item["RepoTags"] or ()}
+
+
+def test_what_outgrows_the_disk_ends_the_sandbox_and_is_scored(engine: Engine) -> None:
+    async def run() -> None:
+        async with opened(engine) as sandbox:
+            result = await sandbox.exec(GROW, timeout=60)
+            assert (result.ended, result.ok) == (True, False)
+            assert "ended through what ran in it" in result.stderr
+            assert f"more than disk = {32 * MIB}" in result.stderr
+            assert result.duration < 20
+            assert (await sandbox.exec("true")).ended
+            with pytest.raises(OSError, match="ended through"):
+                await sandbox.snapshot()
+
+    asyncio.run(run())
+
+
+def test_within_the_disk_all_is_well_and_no_file_outgrows_it(engine: Engine) -> None:
+    async def run() -> None:
+        async with opened(engine) as sandbox:
+            result = await sandbox.exec("head -c 40000000 /dev/zero >/var/tmp/f")
+            assert result.returncode == 128 + signal.SIGXFSZ
+            await sandbox.exec("rm /var/tmp/f")
+            with pytest.raises(OSError, match="File too large"):
+                await sandbox.write_file("/big", b"x" * 33 * MIB)
+            assert (await sandbox.exec("head -c 9000000 /dev/zero >/var/tmp/f; sleep 1.5")).ok
+
+    asyncio.run(run())
+
+
+def test_a_state_can_be_kept_and_forked(engine: Engine) -> None:
+    async def run() -> None:
+        given = replace(ROOT, env={"GREETING": "hi", "LD_PRELOAD": ""}, workdir="/work")
+        async with opened(engine, given) as sandbox:
+            await sandbox.exec("echo first > f; echo x > /tmp/g; rm /etc/passwd; rm -r /usr/share")
+            image = await sandbox.snapshot()
+            await sandbox.exec("echo second > f")
+            with pytest.raises(ValueError, match="no user 'nobody'"):
+                async with opened(engine, Profile(image, LIMITS, writable=True)) as fork:
+                    await fork.exec("true", user="nobody")
+        for profile in (Profile(image, LIMITS, writable=True), replace(ROOT, image=image)):
+            async with opened(engine, profile) as fork:
+                shown = await fork.exec("pwd; cat f; echo $GREETING; id -u; ls /tmp /usr/share")
+                assert shown.stdout == "/work\nfirst\nhi\n0\n/tmp:\n"
+                await fork.exec("echo third > f")
+                assert await fork.snapshot() != image
+        with pytest.raises(SandboxError, match="closed"):
+            await sandbox.snapshot()
+
+    asyncio.run(run())
+
+
+def test_a_read_only_root_has_no_state_to_keep(engine: Engine) -> None:
+    async def run() -> None:
+        async with opened(engine, Profile(limits=LIMITS)) as sandbox:
+            with pytest.raises(NotImplementedError, match="not writable"):
+                await sandbox.snapshot()
+
+    asyncio.run(run())
+
+
+TAKE = """
+import asyncio, os, sys
+from tests.sandbox.test_writable_root import opened
+from vf.sandbox.container.docker_engine import Engine
+
+async def main():
+    async with opened(Engine.connect()) as sandbox:
+        print(await sandbox.snapshot(), flush=True)
+asyncio.run(main())
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow
+def test_snapshots_go_with_their_process(engine: Engine) -> None:
+    def take(how: str) -> str:
+        command = [sys.executable, "-c", TAKE, how]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    ended, killed = take("ended"), take("killed")
+    assert ended.startswith("vf-snapshot:")
+    assert ended not in snapshots(engine)
+    assert killed in snapshots(engine)
+    # Labelled as the snapshot of a dead process, but another's image.
+    engine.call_now("tag", killed, "vf-test-root-other", "1")
+    try:
+        asyncio.run(reap_snapshots(engine))
+        assert killed not in snapshots(engine)
+        assert engine.call_now("inspect_image", "vf-test-root-other:1")
+    finally:
+        engine.call_now("remove_image", "vf-test-root-other:1", force=True)
