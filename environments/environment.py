@@ -15,6 +15,7 @@ from vf.rubrics.group import AnyRubric, check_rubric
 from vf.rubrics.rubric import Rubric, episode_return
 from vf.runtime.calling import call, instant
 from vf.runtime.errors import ConfigError
+from vf.sandbox.hosting.source import SandboxSource
 from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Closing, Held, ListedLater, Service, ToolSet
 from vf.tools.episode_sandbox import EpisodeSandbox
@@ -152,9 +153,11 @@ class Environment:
         """Begin to get ready what episodes share, without waiting for it.
 
         Called once in the event loop that the episodes will run in. By default, starts the
-        :attr:`services`.
+        :attr:`services`, but for sources of sandboxes where tasks bring their own: what
+        those are made from is not known yet.
         """
-        return _in_turn([service.start for service in self.services])
+        later = SandboxSource if self.brings_sandboxes else ()
+        return _in_turn([each.start for each in self.services if not isinstance(each, later)])
 
     def hold(self, key: Hashable, make: Callable[[], Held]) -> Held:
         """Return what this episode holds under a key; it is made at the first call.
@@ -274,12 +277,8 @@ class Environment:
         """What became of the tool calls so far in this episode."""
         return self.toolbox.events
 
-    def episode(self, seed: int, task: Task | None = None) -> Environment:
+    def episode(self, seed: int) -> Environment:
         """Return a fresh copy for one episode, with its own ``rng``.
-
-        Args:
-            seed: Of its ``rng``.
-            task: The problem, where its sandbox is to be the task's own.
 
         Raises:
             ConfigError: A limit is out of range, or the rubric is none.
@@ -292,7 +291,6 @@ class Environment:
         episode._toolbox = None
         episode._held = {}
         episode.timing = {}
-        episode.task_sandbox = None if task is None else self.sandbox_spec(task)
         return episode
 
     async def settle(self) -> None:
@@ -324,6 +322,11 @@ class Environment:
             check_rubric(self.rubric)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
+
+    @property
+    def brings_sandboxes(self) -> bool:
+        """Whether its tasks may bring sandboxes of their own: :meth:`sandbox_spec` is defined."""
+        return getattr(self.sandbox_spec, "__func__", None) is not Environment.sandbox_spec
 
     def _tool_entries(self) -> tuple[Callable[..., Any] | ToolSet | Tool, ...]:
         if isinstance(self.tools, list | tuple) and tuple(self.tools) == self._boxed:

@@ -11,6 +11,7 @@ from vf.environments.agent import AgentEnvironment
 from vf.environments.agent_episode import run_agent
 from vf.environments.environment import Environment
 from vf.environments.episode import Activity, Episode
+from vf.environments.sandboxes import spec_of
 from vf.environments.turns import ask, take_turns
 from vf.inference.model import Model, Sampling, own_sampling
 from vf.runtime.errors import EnvironmentFailure, InfrastructureError, ModelError, RubricError
@@ -53,7 +54,8 @@ async def rollout(
         ConfigError: The environment or its tools are set up wrongly.
         asyncio.CancelledError: The caller gave up; the environment is closed first.
     """
-    own = environment.episode(derive_seed(seed, "environment"), task)
+    own = environment.episode(derive_seed(seed, "environment"))
+    own.task_sandbox = spec_of(environment, task)
     trace = Trace(environment=own.id or type(own).__name__, task=task, seed=seed)
     trace.timing = own.timing
     episode = Episode(

@@ -12,6 +12,7 @@ import pydantic_core
 
 from vf.environments.environment import Environment, Split
 from vf.environments.runner import rollout
+from vf.environments.sandboxes import check_sandboxes, prefetch
 from vf.inference.model import Model, Sampling
 from vf.rubrics.group import score_group
 from vf.runtime.calling import call
@@ -20,6 +21,8 @@ from vf.runtime.garbage import fewer_collections
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
+
+AHEAD = 64  # rollouts whose images are built or pulled while those before them run
 
 
 @dataclass(slots=True)
@@ -163,8 +166,9 @@ async def run_jobs(
 
     Args:
         environment: Whose group rewards score the traces of a batch together.
-        batches: Drawn from as places become free. The rollouts of a batch are told together: of
-            one task each, if the rubric has group rewards, and else single ones.
+        batches: Drawn from as places become free, and some ahead where tasks bring their images.
+            The rollouts of a batch are told together: of one task each, if the rubric has group
+            rewards, and else single ones.
         run: Runs one rollout.
         max_concurrent: Most rollouts in flight at once.
         on_trace: Called with each as its batch finishes.
@@ -173,12 +177,16 @@ async def run_jobs(
         Exception: Whatever ``run`` or ``on_trace`` raised first, as itself.
     """
     places = asyncio.Semaphore(max_concurrent)
+    # Who waits for an image holds no place, so that those whose image is there overtake it.
+    drawn = asyncio.Semaphore(max_concurrent + (AHEAD if environment.brings_sandboxes else 0))
 
     async def one(job: Job) -> Trace:
         try:
-            return await run(job)
+            await prefetch(environment, [job.task])
+            async with places:
+                return await run(job)
         finally:
-            places.release()
+            drawn.release()
 
     async def whole(batch: Sequence[Job], runs: Sequence[asyncio.Task[Trace]]) -> None:
         traces = [await run for run in runs]
@@ -192,7 +200,7 @@ async def run_jobs(
                 for batch in batches:
                     runs = []
                     for job in batch:
-                        await places.acquire()
+                        await drawn.acquire()
                         runs.append(group.create_task(one(job)))
                     group.create_task(whole(batch, runs))
     except BaseExceptionGroup as error:
@@ -248,6 +256,7 @@ async def evaluate(
         tasks = take_tasks(environment, "eval", tasks)
     if not tasks:
         raise ConfigError("there are no tasks to evaluate on")
+    check_sandboxes(environment, tasks)
     if check:
         await call(environment.check)
         await call(environment.start)

@@ -15,6 +15,7 @@ import pydantic_core
 from vf.environments.environment import Environment
 from vf.environments.offered import offered_tools
 from vf.environments.registry import make
+from vf.environments.sandboxes import check_sandboxes
 from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig
 from vf.evaluation.evaluate import Job, in_batches, run_jobs, take_tasks
 from vf.evaluation.fingerprint import FORMAT, describe_environment
@@ -211,6 +212,7 @@ async def _check(config: EvalConfig, parts: Sequence[_Part], progress: Progress)
     places = {id(part.place): part.place for part in parts}.values()
     for place in places:
         await call(place.environment.check)
+        check_sandboxes(place.environment, place.tasks)
         place.tools = await offered_tools(place.environment, place.tasks[0])
     for model in config.models:
         mine = [part for part in parts if part.model is model]

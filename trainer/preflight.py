@@ -11,6 +11,7 @@ from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment
 from vf.environments.offered import offered_tools
 from vf.environments.registry import make
+from vf.environments.sandboxes import check_sandboxes
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.model_files import find_model, resolve_model
 from vf.inference.ports import choose_port
@@ -84,6 +85,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     eval_tasks = (
         take_tasks(environment, "eval", args.eval_examples) if args.eval_strategy == "steps" else []
     )
+    check_sandboxes(environment, [*tasks, *eval_tasks])
     prompts = asyncio.run(measure(environment, renderer, [*tasks, *eval_tasks], say))
     overlong, held_out, left_out = _check_prompts(prompts, tasks, eval_tasks, args)
     fit = fitted(config, model_config)

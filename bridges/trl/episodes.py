@@ -13,6 +13,7 @@ from typing import Any
 from vf.bridges.trl.as_trace import as_trace
 from vf.bridges.trl.methods import as_method
 from vf.environments.environment import Environment
+from vf.environments.sandboxes import spec_of
 from vf.runtime.calling import call
 from vf.runtime.errors import (
     ConfigError,
@@ -77,8 +78,8 @@ class Episode:
         self._home = home
         self._task = home.task(key)
         self._seed = home.rollout_seed(key, number)
-        seed = derive_seed(self._seed, "environment")
-        self._environment = home.environment.episode(seed, self._task)
+        self._environment = home.environment.episode(derive_seed(self._seed, "environment"))
+        self._environment.task_sandbox = spec_of(home.environment, self._task)
         self._environment.turn = -1
         self._running = 0
         self._failure: InfrastructureError | ConfigError | None = None

@@ -137,7 +137,7 @@ class Host:
 
     def stats(self) -> HostStats:
         """Return what it is doing now."""
-        specs = {spec: pool.stats() for spec, pool in self._pools.items()}
+        specs = {spec: pool.stats() for spec, pool in self._pools.copy().items()}
         return HostStats(_sum([self._past, *specs.values()]), specs, self.images.stats())
 
     def start(self) -> None:

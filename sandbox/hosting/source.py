@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -69,6 +69,10 @@ class SandboxSource(Protocol):
 
     async def start(self) -> None:
         """Start to prepare sandboxes in this event loop, without waiting for them."""
+        ...
+
+    def stats(self) -> Sequence[HostStats]:
+        """Return what is being made, by engine, where that is known. For any thread."""
         ...
 
 
@@ -190,6 +194,10 @@ class _Given:
     async def start(self) -> None:
         """Nothing to prepare."""
 
+    def stats(self) -> Sequence[HostStats]:
+        """Nothing is known."""
+        return ()
+
 
 class _Local:
     """Processes of this machine: no protection at all."""
@@ -215,6 +223,10 @@ class _Local:
 
     async def start(self) -> None:
         """Nothing to prepare."""
+
+    def stats(self) -> Sequence[HostStats]:
+        """Nothing is known."""
+        return ()
 
 
 class DockerSource:
@@ -287,12 +299,10 @@ class DockerSource:
         """Fill the pool of the settings' own spec while the model samples."""
         self._host().add_done_callback(_start)
 
-    def stats(self) -> HostStats | None:
-        """Return what the host of this event loop is doing; None before its first use."""
-        opened = self._hosts.get(asyncio.get_running_loop())
-        if opened is None or not opened[1].done() or _failed(opened[1]):
-            return None
-        return opened[1].result().stats()
+    def stats(self) -> Sequence[HostStats]:
+        """Return what its hosts are doing, one for each event loop that uses it."""
+        opened = [ready for _, ready in self._hosts.copy().values()]
+        return [ready.result().stats() for ready in opened if ready.done() and not _failed(ready)]
 
     def _host(self) -> asyncio.Future[Host]:
         loop = asyncio.get_running_loop()

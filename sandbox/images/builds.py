@@ -119,7 +119,7 @@ class Images:
 
     def stats(self) -> ImageStats:
         """Return what has become of the images that were asked for."""
-        works = [each.work for each in self._wanted.values()]
+        works = [each.work for each in self._wanted.copy().values()]
         done = [work for work in works if work.done()]
         failed = sum(work.cancelled() or work.exception() is not None for work in done)
         return replace(self._stats, wanted=len(works), ready=len(done) - failed, failed=failed)

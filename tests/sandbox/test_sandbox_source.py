@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from vf.environments.bundled.code_contest import CodeContest, problems
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.reaper import find
 from vf.sandbox.contract import ExecResult
+from vf.sandbox.hosting.host import HostStats
 from vf.sandbox.hosting.source import DockerSource, SandboxSource, sandbox_source
 from vf.sandbox.local import UnsafeLocalSandbox
 from vf.sandbox.scripted_sandbox import ScriptedSandbox
@@ -155,6 +156,9 @@ def test_an_environment_asks_what_its_tools_need_once_each() -> None:
         def check_spec(self, spec: vf.SandboxSpec | None) -> None: ...
 
         async def prefetch(self, specs: Iterable[vf.SandboxSpec | None]) -> None: ...
+
+        def stats(self) -> Sequence[HostStats]:
+            return ()
 
         async def check(self) -> None:
             said.append("check")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 from vf.environments.environment import Environment
 from vf.environments.episode import Activity
 from vf.environments.runner import rollout
+from vf.environments.sandboxes import prefetch
 from vf.evaluation.evaluate import Evaluation, evaluate
 from vf.inference.model import Model, Sampling
 from vf.inference.serving import Serving
@@ -110,6 +112,7 @@ class Orchestrator:
         self._places = Places(args.max_concurrent, args.eval_share)
         self._open: dict[int, StepRollouts] = {}
         self._live: dict[Activity, int] = {}  # with their step
+        self._fetching: asyncio.Future[None] | None = None
 
     async def open(self, first: int, version: int) -> None:
         """Start the rollouts of every step that may start.
@@ -123,6 +126,7 @@ class Orchestrator:
             if step not in self._open:
                 self._open[step] = self._step(step)
                 self._open[step].start()
+        self._fetch_ahead()
 
     async def next_group(self, step: int) -> Group | None:
         """Wait for a group of an open step to finish; None once all have been returned.
@@ -212,8 +216,18 @@ class Orchestrator:
             self._open[step] = self._step(step)
             self._open[step].restore(state, queue.traces)
 
+    def _fetch_ahead(self) -> None:
+        """Have the images built or pulled that the step after the open ones needs."""
+        if self.environment.brings_sandboxes and (self._fetching is None or self._fetching.done()):
+            tasks = self.cursor.next(self._args.groups_per_step)
+            self._fetching = asyncio.ensure_future(prefetch(self.environment, tasks))
+            self._fetching.add_done_callback(_look_at)
+
     async def stop(self) -> None:
         """End the training rollouts under way."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait([self._fetching])
         for rollouts in self._open.values():
             await rollouts.stop()
         self._open.clear()
@@ -238,8 +252,11 @@ class Orchestrator:
     async def _run(
         self, task: Task, seed: int, step: int, *, rank: Rank | None, sampling: Sampling
     ) -> Trace:
-        """Run a rollout once it has its place; retry it if the server died under it."""
-        with self._doing(task, "place", step) as activity:
+        """Run a rollout once it has its image and a place; retry it if the server died under it."""
+        with self._doing(task, "image", step) as activity:
+            if rank is not None:  # else `evaluate` has
+                await prefetch(self.environment, [task])  # holds no place: others overtake it
+            activity.enter("place")
             async with self._places.hold(rank):
                 while True:
                     activity.enter("server")
@@ -267,3 +284,9 @@ class Orchestrator:
         finally:
             del self._live[activity]
             self._beat()
+
+
+def _look_at(fetching: asyncio.Future[None]) -> None:
+    """Leave what failed to the rollouts that need it."""
+    if not fetching.cancelled() and (error := fetching.exception()) is not None:
+        log.warning("images could not be fetched ahead: %s", error)

@@ -88,8 +88,20 @@ class TaskCursor:
             epoch, place = divmod(number, len(self._tasks))
             self._position += 1
             task = self._tasks[self._order(epoch)[place]]
-            if task.id not in self._left_out and self._rests_through.get(task.id, -1) < epoch:
+            if self._may_come(task, epoch):
                 return Draw(task, number, epoch)
+
+    def next(self, count: int) -> list[Task]:
+        """Return the tasks that are drawn next, as far as can be seen now; draws none."""
+        coming = []
+        for number in range(self._position, self._position + len(self._tasks)):
+            if len(coming) == count:
+                break
+            epoch, place = divmod(number, len(self._tasks))
+            task = self._tasks[self._order(epoch)[place]]
+            if self._may_come(task, epoch):
+                coming.append(task)
+        return coming
 
     def task(self, task_id: str) -> Task | None:
         """Return a task of the split by its id."""
@@ -130,6 +142,9 @@ class TaskCursor:
             for task, exceeded in state.get("left_out", {}).items()
             if exceeded >= limit and task in self._by_id
         }
+
+    def _may_come(self, task: Task, epoch: int) -> bool:
+        return task.id not in self._left_out and self._rests_through.get(task.id, -1) < epoch
 
     def _order(self, epoch: int) -> list[int]:
         if self._shuffled[0] != epoch:

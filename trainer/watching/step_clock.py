@@ -16,6 +16,7 @@ PARTS = (
 # What the trainer waits for while rollouts are under way, by what these do.
 _PART_OF = {
     "model": "generate",
+    "image": "environment",
     "reset": "environment",
     "step": "environment",
     "agent": "environment",

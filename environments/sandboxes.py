@@ -1,0 +1,76 @@
+"""What the tasks of an environment need of its sandboxes: looked at first, and fetched ahead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from vf.environments.environment import Environment
+from vf.runtime.errors import ConfigError, VfError, author_lines
+from vf.sandbox.hosting.source import SandboxSource
+from vf.sandbox.images.builds import ImageStats
+from vf.sandbox.spec import SandboxSpec
+from vf.traces.task import Task
+
+
+def spec_of(environment: Environment, task: Task) -> SandboxSpec | None:
+    """Return what a task's sandbox is made from; None for the settings' own.
+
+    Raises:
+        ConfigError: ``sandbox_spec`` failed, or returned something else.
+    """
+    where = f"environment {environment.id or type(environment).__name__!r}"
+    try:
+        spec: object = environment.sandbox_spec(task)
+    except VfError:
+        raise
+    except Exception as error:
+        lines = author_lines(error, environment.__module__)
+        raise ConfigError(f"{where}: sandbox_spec of task {task.id!r} failed:\n{lines}") from error
+    if not isinstance(spec, SandboxSpec | None):
+        raise ConfigError(
+            f"{where}: sandbox_spec of task {task.id!r} must return a vf.SandboxSpec or None, got "
+            f"{spec!r}"
+        )
+    return spec
+
+
+def sources(environment: Environment) -> list[SandboxSource]:
+    """Return where sandboxes come from: services that are sources, and ``self.source``."""
+    known = [*environment.services, getattr(environment, "source", None)]
+    return list(dict.fromkeys(each for each in known if isinstance(each, SandboxSource)))
+
+
+def check_sandboxes(environment: Environment, tasks: Iterable[Task]) -> None:
+    """Look whether the sandboxes of tasks can be made, as far as that shows at once.
+
+    Raises:
+        ConfigError: One cannot; names the task and the field.
+    """
+    for task in tasks if environment.brings_sandboxes else ():
+        spec = spec_of(environment, task)
+        for source in sources(environment):
+            try:
+                source.check_spec(spec)
+            except ConfigError as error:
+                raise ConfigError(f"task {task.id!r}: {error}") from error
+
+
+async def prefetch(environment: Environment, tasks: Iterable[Task]) -> None:
+    """Have the images of tasks built or pulled, and return when all are there or have failed.
+
+    What fails here fails again in the rollout, and is its error.
+
+    Raises:
+        ConfigError: A sandbox cannot be made as its task has it.
+    """
+    if environment.brings_sandboxes:
+        specs = [spec_of(environment, task) for task in tasks]
+        await asyncio.gather(*(source.prefetch(specs) for source in sources(environment)))
+
+
+def image_stats(environment: Environment) -> list[ImageStats]:
+    """Return what has become of the images so far, by engine. For any thread."""
+    if not environment.brings_sandboxes:
+        return []
+    return [stats.images for source in sources(environment) for stats in source.stats()]
