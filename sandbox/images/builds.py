@@ -94,7 +94,7 @@ class Images:
         disk: Bytes that the images built or pulled here may have together, beside those that they
             start from. Past it those that were not used for longest are removed.
         folder: Where logs and records are kept; by default ``~/.cache/vf-rl/images``.
-        repository: What images are called, before the colon.
+        repository: What images are called, before the colon; by default ``vf-build``.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class Images:
         pull: Pull = "missing",
         disk: float = DISK,
         folder: Path | None = None,
-        repository: str = REPOSITORY,
+        repository: str | None = None,
     ) -> None:
         self._engine = engine
         self._pull = pull
         self._disk = disk
         self._folder = folder or FOLDER.expanduser()
-        self._repository = repository
+        self._repository = repository or REPOSITORY
         self._places = asyncio.Semaphore(at_once)
         self._wanted: dict[Build | str, _Wanted] = {}
         self._opened: asyncio.Task[Ledger] | None = None

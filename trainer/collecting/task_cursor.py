@@ -93,7 +93,7 @@ class TaskCursor:
 
     def next(self, count: int) -> list[Task]:
         """Return the tasks that are drawn next, as far as can be seen now; draws none."""
-        coming = []
+        coming: list[Task] = []
         for number in range(self._position, self._position + len(self._tasks)):
             if len(coming) == count:
                 break

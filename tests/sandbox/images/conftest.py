@@ -1,0 +1,43 @@
+"""A maker of images whose names, records and logs are a test's own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vf.runtime.errors import SandboxError
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.images.builds import Images
+
+REPOSITORY = "vf-test-pools"
+
+
+@pytest.fixture
+def make_images(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., Images]]:
+    """Make ones that share their records; what they built is removed."""
+
+    def make(**options: Any) -> Images:
+        options = {"repository": REPOSITORY, "folder": tmp_path / "images"} | options
+        return Images(engine, **options)
+
+    yield make
+    for item in engine.call_now("images", name=REPOSITORY):
+        with contextlib.suppress(SandboxError):
+            engine.call_now("remove_image", item["Id"], force=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Callable[..., Path]:
+    """Make a folder with a Dockerfile that starts from the default image."""
+
+    def make(name: str, *lines: str) -> Path:
+        place = tmp_path / name
+        place.mkdir()
+        (place / "Dockerfile").write_text("\n".join(["FROM vf-sandbox:latest", *lines, ""]))
+        return place
+
+    return make

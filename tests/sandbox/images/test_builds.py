@@ -1,0 +1,219 @@
+"""Images are built once however many ask, within bounds, and failures name the log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import until
+from vf.runtime.errors import SandboxError
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.images.builds import ImageFailed, Images
+from vf.sandbox.spec import Build
+
+Make = Callable[..., Images]
+Folder = Callable[..., Path]
+
+
+def there(engine: Engine, name: str) -> bool:
+    return bool(engine.call_now("images", name=name))
+
+
+def test_an_image_is_built_once_however_many_ask(make_images: Make, folder: Folder) -> None:
+    place = folder("one", "RUN date +%s%N > /when")
+    again = folder("same", "RUN date +%s%N > /when")
+
+    async def run() -> None:
+        images, others = make_images(), make_images()  # as of another process
+        names = await asyncio.gather(
+            *(images.image(Build(place)) for _ in range(5)),
+            *(others.image(Build(each)) for each in (place, again)),
+        )
+        assert len(set(names)) == 1
+        assert images.stats().built + others.stats().built == 1
+        assert await make_images().image(Build(again)) == names[0]
+
+    asyncio.run(run())
+
+
+def test_another_base_is_another_image(make_images: Make, folder: Folder, engine: Engine) -> None:
+    place = folder("one", "RUN true")
+    base = folder("base", "RUN echo 1 > /base")
+
+    async def run() -> None:
+        images = make_images()
+        name = await images.image(Build(base))
+        (place / "Dockerfile").write_text(f"FROM {name}\nRUN true\n")
+        before = await images.image(Build(place))
+        engine.call_now("tag", "vf-sandbox:latest", *name.split(":"))
+        assert await make_images().image(Build(place)) != before
+
+    asyncio.run(run())
+
+
+def test_only_so_many_are_built_at_a_time(make_images: Make, folder: Folder) -> None:
+    places = [folder(f"f{n}", f"RUN sleep 0.3; echo {n}") for n in range(4)]
+    most = 0
+
+    async def run() -> None:
+        images = make_images(at_once=2)
+        work = asyncio.gather(*(images.image(Build(place)) for place in places))
+        nonlocal most
+        while not work.done():
+            most = max(most, len(images.stats().busy))
+            await asyncio.wait([work], timeout=0.02)
+        assert len(set(await work)) == 4
+        stats = images.stats()
+        assert (stats.ready, stats.failed, stats.built, stats.busy) == (5, 0, 4, ())
+
+    asyncio.run(run())
+    assert most == 2
+
+
+def test_a_failure_names_its_log_and_ends_with_its_last_lines(
+    make_images: Make, folder: Folder
+) -> None:
+    place = folder("bad", "RUN seq 1000 && echo why it failed && false")
+
+    async def run() -> ImageFailed:
+        images = make_images()
+        with pytest.raises(ImageFailed) as raised:
+            await images.image(Build(place))
+        began = time.monotonic()
+        with pytest.raises(ImageFailed):  # remembered
+            await images.image(Build(place))
+        assert time.monotonic() - began < 0.1
+        assert images.stats().failed == 1
+        return raised.value
+
+    error = asyncio.run(run())
+    said = str(error)
+    assert str(place) in said
+    assert "returned a non-zero code: 1" in said
+    assert "\n  why it failed\n" in said
+    assert "\n  500\n" not in said
+    assert error.log is not None
+    assert said.endswith(f"The whole log: {error.log}")
+    assert "\n500\n" in error.log.read_text()
+
+
+def test_a_build_ends_with_its_time(make_images: Make, folder: Folder, engine: Engine) -> None:
+    place = folder("slow", "RUN echo begun; sleep 600")
+
+    async def run() -> None:
+        began = time.monotonic()
+        with pytest.raises(ImageFailed, match=r"it took longer than its 1\.5 s(.|\n)*begun"):
+            await make_images().image(Build(place, timeout=1.5))
+        assert time.monotonic() - began < 10
+        await until(lambda: not building(engine))
+
+    asyncio.run(run())
+
+
+def building(engine: Engine) -> list[str]:
+    listed = engine.call_now("containers")
+    return [item["Id"] for item in listed if "sleep 600" in item["Command"]]
+
+
+def test_a_build_that_nobody_waits_for_is_cancelled(
+    make_images: Make, folder: Folder, engine: Engine
+) -> None:
+    place = folder("slow", "RUN sleep 600")
+
+    async def run() -> None:
+        images = make_images()
+        asking = [asyncio.create_task(images.image(Build(place))) for _ in range(2)]
+        await until(lambda: bool(building(engine)), 20)
+        asking[0].cancel()
+        await asyncio.wait([asking[0]])
+        assert building(engine)  # the other one still waits
+        asking[1].cancel()
+        await asyncio.wait([asking[1]])
+        await until(lambda: not building(engine))
+        (place / "Dockerfile").write_text("FROM vf-sandbox:latest\n")
+        assert await images.image(Build(place))  # and may be asked for again
+        await images.close()
+
+    asyncio.run(run())
+
+
+def test_those_who_wait_when_it_is_closed_get_an_error(make_images: Make, folder: Folder) -> None:
+    place = folder("slow", "RUN sleep 600")
+
+    async def run() -> None:
+        images = make_images()
+        asking = asyncio.create_task(images.image(Build(place)))
+        await until(lambda: bool(images.stats().busy), 20)
+        await images.close()
+        with pytest.raises(SandboxError, match="closed"):
+            await asking
+
+    asyncio.run(run())
+
+
+def test_the_least_recently_used_give_way_to_the_bound_on_disk(
+    make_images: Make, folder: Folder, engine: Engine
+) -> None:
+    size = 3 * 2**20
+    places = [
+        folder(f"f{n}", f"RUN head -c {size} /dev/urandom > /big; echo {n}") for n in range(4)
+    ]
+
+    async def run() -> None:
+        images = make_images(disk=2.5 * size)
+        first, second = [await images.image(Build(place)) for place in places[:2]]
+        os.utime(await _record(images, second), (1, 1))
+        container = engine.call_now("create_container", second, command=["true"])["Id"]
+        third = await images.image(Build(places[2]))
+        # The second was not used for longer, but a container has it.
+        assert [there(engine, name) for name in (first, second, third)] == [False, True, True]
+        engine.call_now("remove_container", container)
+        fourth = await images.image(Build(places[3]))
+        assert [there(engine, name) for name in (second, third, fourth)] == [False, True, True]
+        assert await images.image(Build(places[0])) == first  # built again
+        assert there(engine, first)
+
+    asyncio.run(run())
+
+
+async def _record(images: Images, name: str) -> Path:
+    return (await images._ledger())._file(name)
+
+
+def test_an_image_that_is_there_is_not_pulled(make_images: Make) -> None:
+    async def run() -> None:
+        images = make_images(pull="never")
+        assert await images.image("vf-sandbox:latest") == "vf-sandbox:latest"
+        assert images.stats().pulled == 0
+
+    asyncio.run(run())
+
+
+def test_what_may_not_be_pulled_says_so(make_images: Make, folder: Folder) -> None:
+    place = folder("one")
+    (place / "Dockerfile").write_text("FROM vf-test-pools-none:1\n")
+
+    async def run() -> None:
+        images = make_images(pull="never")
+        for wanted in ("vf-test-pools-none:1", Build(place)):
+            with pytest.raises(
+                ImageFailed, match=r"'vf-test-pools-none:1' is not on .*docker pull"
+            ):
+                await images.image(wanted)
+        with pytest.raises(ImageFailed, match="is not the name of an image"):
+            await images.image("not A name")
+
+    asyncio.run(run())
+
+
+def test_a_pull_that_fails_names_the_image(make_images: Make) -> None:
+    async def run() -> None:
+        with pytest.raises(ImageFailed, match=r"'127\.0\.0\.1:9/none:1' cannot be pulled: "):
+            await make_images().image("127.0.0.1:9/none:1")
+
+    asyncio.run(run())
