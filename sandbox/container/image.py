@@ -37,8 +37,12 @@ log = logging.getLogger("vf.sandbox")
 BASE = "python:3.12-slim"
 SUITE = "bookworm"
 BUILD_TIMEOUT = 600  # seconds that a step may be silent
-RECIPE = "1"  # counts up when what is built changes
+RECIPE = "2"  # counts up when what is built changes
 LABEL = "vf.sandbox.recipe"
+INSTALL_GIT = (
+    "apt-get update -qq && apt-get install -y -qq --no-install-recommends git && apt-get clean"
+    " && rm -rf /var/lib/apt/lists/*"
+)
 NOBODY = "65534:65534"
 # Not needed to run code, and a third of the whole. resolv.conf and hostname are the builder's.
 LEFT_OUT = (
@@ -88,8 +92,8 @@ def build(
     Args:
         engine: Where.
         tag: What to call it.
-        base: The image to start from. None: ``python:3.12-slim`` where it is at hand or can be
-            fetched, else a Debian made here.
+        base: The image to start from. None: ``python:3.12-slim`` and Git, where it is at hand or
+            can be fetched, else a Debian with both made here.
         packages: What to install from PyPI, as pip is told: ``numpy==2.1.0``. They weaken the
             sandbox by what they can do.
         suite: Which Debian, if one is made here.
@@ -107,7 +111,7 @@ def build(
         _fetch(engine, base)
         start = base
     elif _reachable(engine, BASE):
-        start = BASE
+        start = _with_git(engine, BASE)
     else:
         log.info("no registry answers: making a Debian here")
         start = f"vf-sandbox-base:{suite}-{RECIPE}"
@@ -163,7 +167,7 @@ def _fetch(engine: Engine, image: str) -> None:
 
 
 def debootstrap(engine: Engine, tag: str, suite: str = SUITE) -> None:
-    """Make a small Debian with Python from the distribution's packages. Takes a minute or two.
+    """Make a small Debian with Python and Git from its packages. Takes a minute or two.
 
     Raises:
         ConfigError: ``debootstrap`` is missing, this is not root, or it fails.
@@ -178,7 +182,7 @@ def debootstrap(engine: Engine, tag: str, suite: str = SUITE) -> None:
         root, archive = Path(folder, "root"), Path(folder, "root.tar")
         # python3-minimal lacks json, ctypes and asyncio.
         command = ["debootstrap", "--force-check-gpg", "--variant=minbase"]
-        command += ["--include=python3", suite, str(root)]
+        command += ["--include=python3,git", suite, str(root)]
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
         if done.returncode != 0:
             end = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
@@ -195,6 +199,17 @@ def debootstrap(engine: Engine, tag: str, suite: str = SUITE) -> None:
         )
 
 
+def _with_git(engine: Engine, image: str) -> str:
+    """Add Git to an image of Debian's that has a package manager; the engine needs the network."""
+    tag = f"vf-sandbox-base:{image.rpartition(':')[2]}-{RECIPE}"
+    if inspected(engine, tag) is None:
+        log.info("adding git to %s", image)
+        with tempfile.TemporaryDirectory(prefix="vf-image-") as folder:
+            Path(folder, "Dockerfile").write_text(f"FROM {image}\nRUN {INSTALL_GIT}\n")
+            _build(engine, folder, tag, network="default")
+    return tag
+
+
 def _layer(engine: Engine, start: str, tag: str, packages: Sequence[str], key: str) -> str:
     """Build the packages on top of an image."""
     with tempfile.TemporaryDirectory(prefix="vf-image-") as folder:
@@ -206,11 +221,7 @@ def _layer(engine: Engine, start: str, tag: str, packages: Sequence[str], key: s
             lines.append(f"RUN python3 -I -m compileall -q {site} || true")
         lines.append(f'LABEL {LABEL}="{key}"')
         Path(folder, "Dockerfile").write_text("\n".join(lines) + "\n")
-        context = io.BytesIO()
-        with tarfile.open(fileobj=context, mode="w") as tar:
-            tar.add(folder, arcname=".", filter=_as_root)
-        context.seek(0)
-        _build(engine, context, tag)
+        _build(engine, folder, tag)
     return tag
 
 
@@ -220,7 +231,11 @@ def _as_root(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
-def _build(engine: Engine, context: io.BytesIO, tag: str) -> None:
+def _build(engine: Engine, folder: str, tag: str, network: str = "none") -> None:
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as tar:
+        tar.add(folder, arcname=".", filter=_as_root)
+    context.seek(0)
     output: list[dict[str, Any]] = engine.call_now(
         "build",
         fileobj=context,
@@ -228,7 +243,7 @@ def _build(engine: Engine, context: io.BytesIO, tag: str) -> None:
         tag=tag,
         rm=True,
         forcerm=True,
-        network_mode="none",
+        network_mode=network,
         decode=True,
         timeout=BUILD_TIMEOUT,
         use_config_proxy=False,
