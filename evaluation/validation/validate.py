@@ -37,6 +37,7 @@ from vf.evaluation.validation.judging import (
     judge_sandbox,
     judge_spread,
 )
+from vf.evaluation.validation.terminal_hackers import has_shell, terminal_hackers
 from vf.evaluation.validation.trap import Trap, set_trap
 from vf.inference.model import Model, Sampling
 from vf.inference.models.scripted_model import Line, Script, ScriptedModel
@@ -124,6 +125,8 @@ class _Validation:
         agents = [*IGNORANT, *self._wrong()]
         honest = [await self._act(agent) for agent in agents]
         suite = [await self._act(agent) for agent in hackers(self.trap)]
+        if has_shell(self.tools.values()):
+            suite += [await self._act(agent) for agent in terminal_hackers(self.trap)]
         findings += [
             check_tools(self.tools.values()),
             check_penalties(self.unread),
