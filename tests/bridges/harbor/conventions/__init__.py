@@ -1,0 +1,1 @@
+"""Task folders by others' conventions, made to be run."""
