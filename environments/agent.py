@@ -18,6 +18,7 @@ from vf.runtime.async_processes import AsyncProcesses
 from vf.runtime.calling import call_for_text
 from vf.runtime.errors import ConfigError
 from vf.runtime.rows import Row, Source
+from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Service
 from vf.traces.task import Split, Task
 from vf.traces.trace import Trace
@@ -72,6 +73,10 @@ class Agent(Protocol):
         Raises:
             ConfigError: Something is missing; says how to fix it.
         """
+        ...
+
+    def sandbox_spec(self, task: Task) -> SandboxSpec | None:
+        """Return what a task's sandbox is made from; see :meth:`Environment.sandbox_spec`."""
         ...
 
     def attempt(self, task: Task, endpoint: Endpoint, episode: AgentEnvironment) -> Attempt:
@@ -222,6 +227,10 @@ class AgentEnvironment(Environment):
         """Return what a model that solves this task says, if a function for that was given."""
         return None if self._oracle is None else self._oracle(task)
 
+    def sandbox_spec(self, task: Task) -> SandboxSpec | None:
+        """Return what this task's sandbox is made from, where the agent has one for each."""
+        return self.agent.sandbox_spec(task)
+
     def attempt(self, task: Task, endpoint: Endpoint) -> Attempt:
         """Return this episode's attempt; it is closed with the episode."""
         return self.hold("agent", lambda: self.agent.attempt(task, endpoint, self))
@@ -255,6 +264,9 @@ class _Function:
 
     def check(self) -> None:
         """Need nothing."""
+
+    def sandbox_spec(self, task: Task) -> SandboxSpec | None:
+        return None
 
     def attempt(self, task: Task, endpoint: Endpoint, episode: Environment) -> Attempt:
         work = partial(call_for_text, self.fn) if self.processes is None else self.processes.call

@@ -76,7 +76,7 @@ def swe(
     before_tests: str = "",
     test_timeout: float = 900.0,
     patch_is: PatchIs | None = None,
-    eval_share: float = 1.0,
+    held_out: float | None = None,
     allow: Sequence[str] = (),
     prompt: str = PROMPT,
     max_patch: int = 2**20,
@@ -112,7 +112,8 @@ def swe(
         test_timeout: Seconds that the tests may take.
         patch_is: Whether a row's patch is the ``"fix"``, or the ``"bug"`` as in SWE-smith. By
             default told by the row.
-        eval_share: Share of the rows that are in the eval split: all by default, none with 0.
+        held_out: Share of the rows that are for evaluation. By default all are; with 0 all are for
+            training.
         allow: Hosts that the model's container may reach.
         prompt: A template: ``{statement}``, ``{repo}`` and ``{workdir}``.
         max_patch: Bytes of a patch; a larger one is worth 0.
@@ -129,7 +130,7 @@ def swe(
     Raises:
         ConfigError: An argument cannot be used, or a file is not there.
     """
-    _check(image, build, workdir, test_timeout, timeout, max_patch, eval_share)
+    _check(image, build, workdir, test_timeout, timeout, max_patch, held_out)
     settings = Settings(
         workdir=workdir,
         command=test_command,
@@ -142,7 +143,7 @@ def swe(
         image=image,
         build=None if build is None else _folder(build),
         patch_is=patch_is,
-        eval_share=eval_share,
+        held_out=held_out,
         allow=tuple(allow),
         prompt=prompt,
         workdir=workdir,
@@ -172,13 +173,13 @@ class SweRows:
         image: str | None,
         build: Path | None,
         patch_is: PatchIs | None,
-        eval_share: float,
+        held_out: float | None,
         allow: tuple[str, ...],
         prompt: str,
         workdir: str,
     ) -> None:
         self.data, self.image, self.build, self.patch_is = data, image, build, patch_is
-        self.eval_share, self.allow, self.prompt, self.workdir = eval_share, allow, prompt, workdir
+        self.held_out, self.allow, self.prompt, self.workdir = held_out, allow, prompt, workdir
 
     def tasks(self, split: Split) -> Iterator[Task]:
         """Yield the tasks of a split.
@@ -188,17 +189,17 @@ class SweRows:
         """
         sources: Any = self.data
         if isinstance(sources, Mapping):
-            given = {name: partial(self._rows, source) for name, source in sources.items()}
-        elif 0 < self.eval_share < 1:
-            given = None
+            sources = {name: partial(self._rows, source) for name, source in sources.items()}
+        elif self.held_out:
+            sources = partial(self._rows, sources)
         else:
-            given = {"eval" if self.eval_share else "train": partial(self._rows, sources)}
+            sources = {"eval" if self.held_out is None else "train": partial(self._rows, sources)}
         found = tasks_from(
-            given or partial(self._rows, sources),
+            sources,
             split,
             id="id",
             info=("repo", "base_commit", "image"),
-            eval_share=self.eval_share if given is None else 0.1,
+            eval_share=self.held_out or 0.5,  # of a mapping, no share is taken
         )
         empty = True
         for task in found:
@@ -206,8 +207,8 @@ class SweRows:
             yield task
         if empty:
             raise ConfigError(
-                f"swe: no rows are in the {split} split with eval_share = {self.eval_share:g}; "
-                "give another share, or data = { train = ..., eval = ... }"
+                f"swe: no rows are for the {split} split; write held_out = 0.1 to keep a tenth for "
+                "evaluation and train on the others, or data = { train = ..., eval = ... }"
             )
 
     def _rows(self, source: Source) -> Rows:
@@ -364,7 +365,7 @@ def _check(
     test_timeout: float,
     timeout: float,
     max_patch: int,
-    eval_share: float,
+    held_out: float | None,
 ) -> None:
     if image is not None and build is not None:
         raise ConfigError("swe: images are named (image) or built (build), not both")
@@ -380,8 +381,8 @@ def _check(
         )
     if max_patch < 1:
         raise ConfigError(f"swe: max_patch must be at least 1, got {max_patch}")
-    if not 0 <= eval_share <= 1:
-        raise ConfigError(f"swe: eval_share must be from 0 to 1, got {eval_share}")
+    if held_out is not None and not 0 <= held_out < 1:
+        raise ConfigError(f"swe: held_out must be at least 0 and below 1, got {held_out}")
 
 
 def _absolute(data: Any) -> Any:

@@ -18,6 +18,7 @@ from vf.inference.endpoint.address import Endpoint
 from vf.runtime.errors import ConfigError
 from vf.sandbox.contract import LEFT_OUT
 from vf.sandbox.hosting.source import Sandboxes, SandboxSource, sandbox_source
+from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Service
 from vf.traces.task import Task
 
@@ -82,6 +83,10 @@ class Program:
             if command and self.source is None:
                 self._find(name, command[0])
                 self._find_script(name, command[1:])
+
+    def sandbox_spec(self, task: Task) -> SandboxSpec | None:
+        """Return None: every task has a sandbox as the settings have it."""
+        return None
 
     def attempt(self, task: Task, endpoint: Endpoint, episode: AgentEnvironment) -> Attempt:
         """Return one attempt at a task."""

@@ -147,8 +147,29 @@ def test_tasks_hold_what_an_agent_may_know_apart_from_the_rest(tmp_path: Path) -
     spec = environment.sandbox_spec(task)
     assert spec is not None
     assert (spec.image, spec.writable, spec.workdir) == ("acme/sums:1", True, "/testbed")
-    with pytest.raises(ConfigError, match="no rows are in the train split"):
+    with pytest.raises(ConfigError, match="no rows are for the train split"):
         list(environment.tasks("train"))
+
+
+def test_rows_are_for_evaluation_unless_some_are_held_out_or_given_apart(tmp_path: Path) -> None:
+    rows = [ROW | {"instance_id": str(n), "problem_statement": f"Issue {n}"} for n in range(40)]
+
+    def counts(**arguments: Any) -> list[int]:
+        made = make("swe", **arguments)
+        found = []
+        for split in ("train", "eval"):
+            try:
+                found.append(len(list(made.tasks(split))))
+            except ConfigError:
+                found.append(0)
+        return found
+
+    assert counts(data=rows) == [0, 40]
+    assert counts(data=rows, held_out=0) == [40, 0]
+    assert counts(data={"train": rows[:10], "eval": rows[10:]}) == [10, 30]
+    train, held_out = counts(data=rows, held_out=0.25)
+    assert train + held_out == 40
+    assert 3 < held_out < 20
 
 
 def test_images_are_built_from_a_folder_for_each_instance(tmp_path: Path) -> None:
@@ -172,7 +193,7 @@ def test_images_are_built_from_a_folder_for_each_instance(tmp_path: Path) -> Non
         ({"data": [ROW], "image": "a", "build": "."}, "not both"),
         ({"data": [ROW], "workdir": "app"}, "workdir must be an absolute path"),
         ({"data": [ROW], "timeout": 100.0}, "it must be at least 2400"),
-        ({"data": [ROW], "eval_share": 2.0}, "eval_share must be from 0 to 1"),
+        ({"data": [ROW], "held_out": 2.0}, "held_out must be at least 0 and below 1"),
         ({"data": [ROW], "folder": "."}, "belong to a program"),
         ({"data": [ROW], "bash_timeout": 500.0}, "bash_timeout must be above 0"),
     ],
