@@ -113,7 +113,7 @@ def swe(
             default told by the row.
         held_out: Share of the rows that are for evaluation. By default all are; with 0 all are for
             training.
-        allow: Hosts that the model's container may reach.
+        allow: Hosts that a task's containers may reach.
         prompt: A template: ``{statement}``, ``{repo}`` and ``{workdir}``.
         max_patch: Bytes of a patch; a larger one is worth 0.
         max_turns: Most answers of the model in one episode.
