@@ -95,6 +95,8 @@ class DockerSandbox(SessionSandbox):
         if profile.watched:
             labels[DISK_LABEL] = str(int(profile.limits.disk))
         settings = container_settings(profile, labels, await engine.features())
+        if profile.joined is not None:
+            profile.joined.apply(settings)
         _remember(name, engine)
         stream = session = None
         try:

@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from vf.sandbox.container.features import Features, next_uids
+from vf.sandbox.container.joined import Joined
 from vf.sandbox.container.seccomp import seccomp_profile
 from vf.sandbox.contract import Limits
 from vf.sandbox.spec import Pairs, SandboxSpec, pairs
@@ -94,6 +95,7 @@ class Profile:
             into sorted pairs.
         entry: How the supervisor enters the image with a Python of its own. None: the image's own
             ``python3`` runs it. :func:`~vf.sandbox.container.doctor.prepare` decides.
+        joined: What it shares with other containers of its episode, in place of ``network``.
 
     Raises:
         ValueError: The network is neither, there are too few processes to run anything, it would
@@ -112,6 +114,7 @@ class Profile:
     workdir: str | None = None
     env: Pairs | Mapping[str, str] = ()
     entry: Entry | None = None
+    joined: Joined | None = None
 
     def __post_init__(self) -> None:
         """Check what depends on more than one field, and put a weakening on the record."""

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.waiting import until
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox

@@ -57,7 +57,7 @@ def run(image: Image, *scripts: Script, **arguments: Any) -> list[vf.Trace]:
     return asyncio.run(every())
 
 
-def shell(*commands: str) -> Script:
+def shell(*commands: str) -> list[Any]:
     return [*({"bash": {"command": command}} for command in commands), "Done."]
 
 
@@ -82,7 +82,7 @@ def test_the_known_patch_earns_everything_and_nothing_earns_nothing(image: Image
 
 def test_what_is_done_when_an_episode_is_cut_short_counts(image: Image) -> None:
     edit = {"edit_file": {"path": "sums.py", "old": "numbers[1:]", "new": "numbers"}}
-    (trace,) = run(image, [edit, *(shell("true")) * 5], max_turns=2)
+    (trace,) = run(image, [edit, *shell("true") * 5], max_turns=2)
     assert trace.stop_reason is vf.StopReason.MAX_TURNS
     assert trace.reward == 1.0
 

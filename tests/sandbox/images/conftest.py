@@ -21,8 +21,8 @@ def make_images(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., Images
     """Make ones that share their records; what they built is removed."""
 
     def make(**options: Any) -> Images:
-        options = {"repository": REPOSITORY, "folder": tmp_path / "images"} | options
-        return Images(engine, **options)
+        own: dict[str, Any] = {"repository": REPOSITORY, "folder": tmp_path / "images"}
+        return Images(engine, **own | options)
 
     yield make
     for item in engine.call_now("images", name=REPOSITORY):

@@ -1,0 +1,132 @@
+"""The network and the volumes of one episode.
+
+An internal network still has its host in it: the bridge has an address there, by which a container
+reaches every port that this machine listens on. So the bridge gets none. Nor is there a resolver
+that would ask others; see ``container/joined.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import secrets
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from vf.runtime.errors import ConfigError, SandboxError
+from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
+from vf.sandbox.container.reaper import this_process
+
+log = logging.getLogger("vf.sandbox")
+
+# Each episode has 29 of the addresses that RFC 2544 sets aside for tests within a network. The
+# engine's own pools have place for about 30 networks; these have place for 4,096.
+POOL = IPv4Network("198.18.0.0/15")
+PREFIX = 27
+TRIES = 50
+VOLUME = 256 * 2**20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """An episode's network, and its volumes.
+
+    Attributes:
+        name: The engine's name.
+        subnet: Its addresses.
+        volumes: The engine's names of the volumes, by their names in the episode.
+    """
+
+    name: str
+    subnet: IPv4Network
+    volumes: dict[str, str]
+
+    def addresses(self) -> Iterator[str]:
+        """Yield those that containers can have: not the first, a gateway's that is not there."""
+        return map(str, itertools.islice(self.subnet.hosts(), 1, None))
+
+
+@contextlib.asynccontextmanager
+async def open_network(
+    engine: Engine, volumes: Iterable[str], *, lifetime: float
+) -> AsyncIterator[Network]:
+    """Make a network with no way out, and volumes in memory; both are removed on the way out.
+
+    Args:
+        engine: Where.
+        volumes: What the volumes are called in the episode.
+        lifetime: Seconds until whoever finds them may remove them.
+
+    Raises:
+        ConfigError: The engine makes no such networks.
+        SandboxError: The engine failed.
+    """
+    if not (await engine.features()).own_seccomp:
+        raise ConfigError(
+            "this engine makes no networks without its host (it is Podman): tasks with a Compose "
+            "file need Docker 20.10 or later"
+        )
+    labels = this_process().labels(lifetime)
+    name = f"vf-{this_process().run}-{secrets.token_hex(4)}"
+    named = {volume: f"{name}-{index}" for index, volume in enumerate(volumes)}
+    try:
+        subnet = await _create_network(engine, name, labels)
+        for volume in named.values():
+            await engine.call(
+                "create_volume",
+                volume,
+                driver="local",
+                driver_opts={
+                    "type": "tmpfs",
+                    "device": "tmpfs",
+                    "o": f"size={VOLUME},mode=1777,nosuid,nodev",
+                },
+                labels=labels,
+            )
+        yield Network(name, subnet, named)
+    finally:
+        for method, each in [
+            ("remove_network", name),
+            *(("remove_volume", v) for v in named.values()),
+        ]:
+            await _remove(engine, method, each)
+
+
+async def _create_network(engine: Engine, name: str, labels: dict[str, str]) -> IPv4Network:
+    for _ in range(TRIES):
+        subnet = _any_subnet()
+        try:
+            await engine.call(
+                "create_network",
+                name,
+                driver="bridge",
+                internal=True,
+                options={"com.docker.network.bridge.inhibit_ipv4": "true"},
+                ipam={"Driver": "default", "Config": [{"Subnet": str(subnet)}]},
+                labels=labels,
+            )
+        except EngineRefused as error:
+            if "overlaps" not in str(error):
+                raise
+        else:
+            return subnet
+    raise SandboxError(f"the engine has no place for a network in {POOL}")
+
+
+def _any_subnet() -> IPv4Network:
+    count = 2 ** (PREFIX - POOL.prefixlen)
+    start = int(POOL.network_address) + secrets.randbelow(count) * 2 ** (32 - PREFIX)
+    return IPv4Network((start, PREFIX))
+
+
+async def _remove(engine: Engine, method: str, name: str) -> None:
+    """Remove one of them; what cannot be removed, the reaper tries again."""
+    try:
+        await engine.call(method, name)
+    except EngineRefused as error:
+        if error.status != NOT_THERE:
+            log.warning("%s of an episode could not be removed: %s", name, error)
+    except SandboxError as error:
+        log.warning("%s of an episode could not be removed: %s", name, error)

@@ -1,0 +1,248 @@
+"""The part of the Compose file format that is understood; whatever else a file holds is refused.
+
+Shapes only: what a file means is in ``compose.py``. https://github.com/compose-spec/compose-spec
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from vf.sandbox.services.units import parse_duration, parse_size
+
+
+def _words(value: Any) -> Any:
+    """Split a line as a shell does, without running one."""
+    return shlex.split(value) if isinstance(value, str) else value
+
+
+def _pairs(value: Any) -> Any:
+    """Make a mapping of ``NAME=value`` lines; a name alone has no value."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        split = [item.partition("=") for item in value]
+        return {name: text if sign else None for name, sign, text in split}
+    return value
+
+
+def _texts(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _text(value: Any) -> Any:
+    """Make texts of numbers and booleans, as they stand in YAML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _by_name(value: Any) -> Any:
+    """Make a mapping of a list of names."""
+    return {name: {} for name in value} if isinstance(value, list) else value
+
+
+def _mount(value: Any) -> Any:
+    """Take ``source:target:options`` apart."""
+    if not isinstance(value, str):
+        return value
+    parts = value.split(":")
+    if len(parts) == 1:
+        return {"type": "volume", "target": value}
+    if len(parts) > 3:
+        raise ValueError(f"{value!r} is not source:target or source:target:ro")
+    options = set(parts[2].split(",")) if len(parts) == 3 else set()
+    if odd := options - {"ro", "rw", "z", "Z"}:
+        raise ValueError(f"the option {min(odd)!r} is not known: ro and rw are")
+    kind = "bind" if parts[0][:1] in (".", "/", "~") else "volume"
+    return {"type": kind, "source": parts[0], "target": parts[1], "read_only": "ro" in options}
+
+
+def _test(value: Any) -> Any:
+    """Make a command of a health check's test."""
+    return ["CMD-SHELL", value] if isinstance(value, str) else value
+
+
+Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
+Words: TypeAlias = Annotated[list[Text], BeforeValidator(_words)]
+Values: TypeAlias = Annotated[dict[str, Text | None], BeforeValidator(_pairs)]
+Size: TypeAlias = Annotated[int, BeforeValidator(parse_size)]
+Duration: TypeAlias = Annotated[float, BeforeValidator(parse_duration)]
+Condition: TypeAlias = Literal[
+    "service_started", "service_healthy", "service_completed_successfully"
+]
+
+
+class Strict(BaseModel):
+    """Knows its keys."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class BuildKeys(Strict):
+    """How an image is built."""
+
+    context: str = "."
+    dockerfile: str = "Dockerfile"
+    args: Values = {}
+    target: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"context": value} if isinstance(value, str) else value
+
+
+class DependencyKeys(Strict):
+    """What has to be before a service is started."""
+
+    condition: Condition = "service_started"
+    required: Literal[True] = True
+
+
+class HealthKeys(Strict):
+    """How a service shows that it works."""
+
+    test: Annotated[list[str], BeforeValidator(_test)] | None = None
+    interval: Duration = 30.0
+    timeout: Duration = 30.0
+    retries: int = Field(default=3, ge=1)
+    start_period: Duration = 0.0
+    start_interval: Duration = 5.0
+    disable: bool = False
+
+
+class TmpfsKeys(Strict):
+    """A temporary file system."""
+
+    size: Size | None = None
+
+
+class MountKeys(Strict):
+    """A volume, a temporary file system, or files to be copied."""
+
+    type: Literal["volume", "tmpfs", "bind"]
+    source: str | None = None
+    target: str
+    read_only: bool = False
+    tmpfs: TmpfsKeys = TmpfsKeys()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return _mount(value)
+
+
+class NetworkKeys(Strict):
+    """A service's place in the network."""
+
+    aliases: list[str] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_nothing(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+
+class LimitKeys(Strict):
+    """What a service may use."""
+
+    cpus: float | None = Field(default=None, gt=0)
+    memory: Size | None = None
+    pids: int | None = Field(default=None, gt=0)
+
+
+class ResourceKeys(Strict):
+    """Resources."""
+
+    limits: LimitKeys = LimitKeys()
+
+
+class DeployKeys(Strict):
+    """How a service is deployed."""
+
+    resources: ResourceKeys = ResourceKeys()
+    replicas: Literal[1] = 1
+
+
+class EnvFileKeys(Strict):
+    """A file with variables."""
+
+    path: str
+    required: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
+
+class ServiceKeys(Strict):
+    """One service."""
+
+    image: str | None = None
+    build: BuildKeys | None = None
+    command: Words | None = None
+    entrypoint: Words | None = None
+    environment: Values = {}
+    env_file: Annotated[list[EnvFileKeys], BeforeValidator(_texts)] = []
+    working_dir: str | None = None
+    user: Text | None = None
+    depends_on: Annotated[dict[str, DependencyKeys], BeforeValidator(_by_name)] = {}
+    healthcheck: HealthKeys | None = None
+    expose: list[Text] = []
+    tmpfs: Annotated[list[str], BeforeValidator(_texts)] = []
+    volumes: list[MountKeys] = []
+    networks: Annotated[dict[Literal["default"], NetworkKeys], BeforeValidator(_by_name)] = {}
+    hostname: str | None = None
+    container_name: str | None = None
+    mem_limit: Size | None = None
+    cpus: float | None = Field(default=None, gt=0)
+    pids_limit: int | None = Field(default=None, gt=0)
+    deploy: DeployKeys = DeployKeys()
+    shm_size: Size | None = None
+    read_only: bool = False
+    init: bool = True
+    cap_drop: list[str] = []
+    cap_add: list[str] = []
+    security_opt: list[Literal["no-new-privileges:true", "no-new-privileges"]] = []
+    stop_grace_period: Duration = 10.0
+    stop_signal: str = "SIGTERM"
+    restart: Literal["no"] = "no"
+    stdin_open: bool = False
+    tty: bool = False
+    pull_policy: Literal["build", "missing", "if_not_present", "never"] = "missing"
+    labels: Values = {}
+
+
+class VolumeKeys(Strict):
+    """A volume of the episode."""
+
+    driver: Literal["local"] = "local"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_nothing(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+
+class TopNetworkKeys(Strict):
+    """The episode's network."""
+
+    driver: Literal["bridge"] = "bridge"
+    internal: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_nothing(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+
+class ComposeKeys(Strict):
+    """A Compose file."""
+
+    version: Text | None = None  # without a meaning since Compose 1.27
+    name: str | None = None  # of the project: an episode has a name of its own
+    services: dict[str, ServiceKeys]
+    volumes: dict[str, VolumeKeys] = {}
+    networks: dict[Literal["default"], TopNetworkKeys] = {}

@@ -1,0 +1,70 @@
+"""YAML as Compose files have it: version 1.2's idea of a boolean, and no key twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vf.runtime.errors import ConfigError
+
+LARGEST = 2**20  # bytes
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # no types
+    """Makes plain values only."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Refuse a key that is there twice: the last one would win silently."""
+        seen = set[str]()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key.value!r} is there twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        found: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
+    """Return what a plain scalar can be; YAML 1.1 makes ``no`` a boolean and ``1:30`` 90."""
+    tag = "tag:yaml.org,2002:"
+    kept = [
+        ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+        ("int", r"[-+]?(0|[1-9][0-9]*)|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+        ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+        ("null", r"~|null|Null|NULL|", "~nN"),
+        ("merge", r"<<", "<"),
+    ]
+    found: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    for name, pattern, starts in kept:
+        for start in [*starts, *([""] if name == "null" else [])]:
+            found.setdefault(start, []).append((tag + name, re.compile(f"(?:{pattern})$")))
+    return found
+
+
+_Loader.yaml_implicit_resolvers = _resolvers()
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file holds.
+
+    Raises:
+        ConfigError: It cannot be read, or is not YAML; names the file and the place.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise ConfigError(f"{path} is longer than {LARGEST} bytes")
+        return yaml.load(data.decode(), _Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from None
