@@ -1,0 +1,117 @@
+"""What is kept of a task's container, and handed on to tests that have one of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+import uuid
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from vf.bridges.harbor.config import Artifact
+from vf.bridges.harbor.container import said, spoiling
+from vf.bridges.harbor.model import Part
+from vf.runtime.workers import in_thread
+from vf.sandbox.contract import Sandbox
+
+MOST = 256 * 2**20  # bytes of one artifact
+MANIFEST = "manifest.json"
+
+
+class Keeper:
+    """Collects artifacts. Used as ``async with Keeper(...) as keeper``.
+
+    Args:
+        folder: Where they stay, in a new folder; None to keep them no longer than needed.
+        task: The task's id.
+        step: The step's name, if any.
+    """
+
+    def __init__(self, folder: Path | None, task: str, step: str) -> None:
+        self._folder, self._task, self._step = folder, task, step
+        self._stack = AsyncExitStack()
+        self._place = Path()
+        self._there: list[tuple[Artifact, Path]] = []
+
+    async def __aenter__(self) -> Self:
+        """Make the folder."""
+        if self._folder is None:
+            made = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-artifacts-"))
+            self._place = Path(made)
+        else:
+            name = re.sub(r"[^\w.-]+", "-", self._task)
+            self._place = self._folder / name / uuid.uuid4().hex[:12] / self._step
+            self._place.mkdir(parents=True)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Remove what is not to stay."""
+        await self._stack.aclose()
+
+    async def collect(self, sandbox: Sandbox, part: Part) -> dict[str, Any]:
+        """Run the hooks, and copy the artifacts out; return what is recorded of that.
+
+        What is missing is no error: the tests decide what that means.
+
+        Raises:
+            SandboxError: The container is lost.
+        """
+        record: dict[str, Any] = {}
+        for hook in part.collect:
+            user = None if hook.user is None else str(hook.user)
+            done = await sandbox.exec(hook.command, user=user, timeout=hook.timeout_sec)
+            if not done.ok:
+                record.setdefault("collect", []).append(f"{hook.command[:200]}: {said(done)}")
+        listed = []
+        for artifact in part.artifacts:
+            target = self._place / artifact.kept_as
+            problem = await _copy_out(sandbox, artifact, target)
+            if not problem:
+                self._there.append((artifact, target))
+            listed.append({"source": artifact.source, "kept_as": str(artifact.kept_as)})
+            listed[-1] |= {"problem": problem} if problem else {}
+        if self._folder is not None:
+            if any(path.is_file() for path in self._place.rglob("*")):
+                (self._place / MANIFEST).write_text(json.dumps(listed, indent=2))
+                record["artifacts"] = str(self._place)
+            else:
+                await in_thread(shutil.rmtree, self._place)
+        return record
+
+    async def hand_on(self, sandbox: Sandbox, part: Part) -> None:
+        """Copy what was collected to where it came from, in another container.
+
+        Raises:
+            Spoilt: It does not fit, say.
+            SandboxError: That container is lost.
+        """
+        for artifact, path in self._there:
+            with spoiling(f"the artifact {artifact.source} cannot be handed on"):
+                if path.is_dir():
+                    await sandbox.upload(path, artifact.source, leave_out=(), max_bytes=MOST)
+                else:
+                    await sandbox.write_file(artifact.source, await in_thread(path.read_bytes))
+
+
+async def _copy_out(sandbox: Sandbox, artifact: Artifact, target: Path) -> str:
+    """Copy one out; return why that is not possible, or nothing."""
+    source = artifact.source
+    try:
+        try:
+            await sandbox.download(source, target, leave_out=artifact.exclude, max_bytes=MOST)
+        except NotADirectoryError:
+            data = await sandbox.read_file(source, max_bytes=MOST)
+            await in_thread(_write, target, data)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _write(path: Path, data: bytes) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)

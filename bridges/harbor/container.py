@@ -1,0 +1,154 @@
+"""What is done in a task's container from outside: by its supervisor, or as its user 0.
+
+Whatever a policy does to its container, and to the programs in it, may make these fail. That is
+:class:`Spoilt`: it earns nothing, and is no failure of the machinery.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from vf.bridges.harbor.model import ARTIFACTS, SOLUTION, TESTS, VERIFIER, Script
+from vf.sandbox.contract import Auditable, ExecResult, Sandbox
+
+ROOT = "0"
+AGENT_LOGS = "/logs/agent"
+LIMIT = 60.0  # seconds for anything here
+MOST_TESTS = 2**30  # bytes of a task's tests or solution
+_TRIES = 5
+_SAID = 500  # characters
+
+
+class Spoilt(Exception):
+    """The container cannot be verified, because of what was done in it; the message says how."""
+
+
+@contextlib.contextmanager
+def spoiling(what: str) -> Iterator[None]:
+    """Take an OSError for what the container's programs have brought about.
+
+    Raises:
+        Spoilt: There was one.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise Spoilt(f"{what}: {error}") from error
+
+
+def said(result: ExecResult) -> str:
+    """Return how a command ended, in a line."""
+    if result.ended:
+        return "the container has ended through what ran in it"
+    if result.timed_out:
+        return f"it took longer than {result.duration:.0f} s"
+    written = " ".join((result.stderr or result.stdout).split())[-_SAID:]
+    return f"exit code {result.returncode}" + (f", after: {written}" if written else "")
+
+
+async def make_folders(sandbox: Sandbox) -> None:
+    """Make the folders that tasks count on, which anybody may write to."""
+    folders = f"{AGENT_LOGS} {ARTIFACTS} {VERIFIER}"
+    await as_root(sandbox, f"mkdir -p {folders} && chmod 777 {folders}")
+
+
+async def as_root(sandbox: Sandbox, line: str) -> None:
+    """Run a line of shell as user 0.
+
+    Raises:
+        Spoilt: It failed.
+    """
+    done = await sandbox.exec(["/bin/sh", "-c", line], user=ROOT, cwd="/", timeout=LIMIT)
+    if not done.ok:
+        raise Spoilt(f"{line.split()[0]} failed in the container: {said(done)}")
+
+
+async def end_programs(sandbox: Sandbox) -> None:
+    """End everything that runs in the container.
+
+    Raises:
+        Spoilt: It does not end.
+        SandboxError: It is lost.
+    """
+    if isinstance(sandbox, Auditable):
+        with spoiling("what runs in the container cannot be ended"):
+            await sandbox.end_programs()
+        return
+    for user in (None, ROOT):
+        for _ in range(_TRIES):  # what is killed may kill the killer first
+            done = await sandbox.exec(
+                ["/bin/sh", "-c", "kill -9 -1; exit 0"], user=user, cwd="/", timeout=LIMIT
+            )
+            if done.ok or done.returncode == 137:
+                break
+        else:
+            raise Spoilt(f"what the agent has started cannot be ended: {said(done)}")
+
+
+async def copy_in(sandbox: Sandbox, script: Script) -> None:
+    """Copy a script and the files beside it into a folder that did not exist before, as user 0.
+
+    Raises:
+        Spoilt: That is not possible.
+        ValueError: A source is too large, or a link in it leads out of it.
+    """
+    if not script.sources:
+        return
+    staged = f"/tmp/{secrets.token_hex(8)}"
+    with spoiling(f"{script.folder} cannot be written"):
+        for source in script.sources:
+            if source.is_dir():
+                await sandbox.upload(source, staged, leave_out=(), max_bytes=MOST_TESTS)
+            else:
+                await sandbox.write_file(f"{staged}/{source.name}", source.read_bytes())
+    folder = script.folder
+    await as_root(
+        sandbox,
+        f"rm -rf {folder} && mkdir -p {folder} && cp -R {staged}/. {folder}/ && chmod 755 {folder}",
+    )
+    await sandbox.exec(["/bin/rm", "-rf", staged], cwd="/", timeout=LIMIT)
+
+
+def command(script: Script) -> list[str]:
+    """Return how a script is run, with both of its outputs in one.
+
+    As the kernel does, by its first line; so it need not be executable, as in many a checkout.
+    """
+    first = ""
+    for source in script.sources:
+        path = source / script.name if source.is_dir() else source
+        if path.name == script.name and path.is_file():
+            with path.open("rb") as file:
+                first = file.readline(1000).decode("utf-8", "replace").strip()
+    with_arguments = first[2:].split(None, 1) if first.startswith("#!") else ["/bin/sh"]
+    if not script.sources:  # the image's own, whose first line nobody here has seen
+        return ["/bin/sh", "-c", 'chmod +x "$1"; exec "$1" 2>&1', "sh", script.path]
+    return ["/bin/sh", "-c", 'exec "$@" 2>&1', "sh", *with_arguments, script.path]
+
+
+async def clear(sandbox: Sandbox) -> None:
+    """Remove what verified the last step, so that the next one's agent does not see it."""
+    await as_root(sandbox, f"rm -rf {TESTS} {SOLUTION} {VERIFIER}")
+    await make_folders(sandbox)
+
+
+async def fetch(sandbox: Sandbox, path: str, most: int) -> bytes | None:
+    """Return a file's content; None if there is none.
+
+    Raises:
+        Spoilt: It cannot be read, or has more than so many bytes.
+    """
+    try:
+        return await sandbox.read_file(path, max_bytes=most)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise Spoilt(f"{path} cannot be read: {error}") from error
+
+
+def size_of(folder: Path) -> int:
+    """Return how many bytes the files of a folder have."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,192 @@
+"""A program that works on task folders inside their containers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from vf.bridges.harbor import container
+from vf.bridges.harbor.environment import SPARE, Folders, itself
+from vf.bridges.harbor.scoring import INFO, FolderRubric
+from vf.bridges.harbor.trial import Trial
+from vf.environments.agent import AgentEnvironment
+from vf.environments.agents import placeholders
+from vf.environments.agents.command import Program
+from vf.environments.environment import Environment, Split
+from vf.inference.endpoint.address import Endpoint
+from vf.runtime.errors import ConfigError
+from vf.runtime.own_deadline import own_deadline
+from vf.runtime.workers import in_thread
+from vf.sandbox.spec import SandboxSpec
+from vf.traces.messages import writable
+from vf.traces.task import Task
+from vf.traces.trace import Trace
+
+FOLDER = "/opt/agent"
+GIVEN = "/opt/vf"  # where a program finds what it is given
+MOST_OUTPUT = 100_000  # characters of what a program prints that are recorded
+_LONGEST = 7 * 24 * 3600.0  # seconds: who waits has a clock that stands while the model answers
+
+
+class ProgramFolders(AgentEnvironment):
+    """Task folders, for a program inside the container.
+
+    Args:
+        folders: The tasks.
+        command: The program; see :func:`~vf.environments.agents.program.program`.
+        folder: Its own files.
+        env: Further variables.
+        max_turns: Most answers of the model in one episode.
+        max_tokens: Most tokens sampled in one episode; None for no limit.
+
+    Raises:
+        ConfigError: An argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        folders: Folders,
+        command: Sequence[str],
+        folder: str | None,
+        env: Mapping[str, str] | None,
+        max_turns: int,
+        max_tokens: int | None,
+    ) -> None:
+        super().__init__(
+            Inside(folders, Program(command, sandbox=folders.source, folder=folder, env=env)),
+            tasks=list,
+            rubric=FolderRubric(),
+            max_turns=max_turns,
+            max_tokens=max_tokens,
+        )
+        self._folders = folders
+        self.source = folders.source
+
+    def tasks(self, split: Split) -> Iterator[Task]:
+        """Yield the tasks of a split.
+
+        Raises:
+            ConfigError: There are none.
+        """
+        return self._folders.tasks(split)
+
+    def sandbox_spec(self, task: Task) -> SandboxSpec:
+        """Return what the task's container is made from."""
+        return self._folders.spec_of(task)
+
+    async def check(self) -> None:
+        """Look whether the engine is there, and can make what the tasks ask for.
+
+        Raises:
+            ConfigError: It is not, or cannot.
+        """
+        self._folders.check()
+        await super().check()
+
+    def episode(self, seed: int, task: Task | None = None) -> Environment:
+        """Return a copy for one episode, with the time that its task takes."""
+        own = super().episode(seed, task)
+        if task is not None:
+            own.timeout = self._folders.longest(task) + SPARE
+        return own
+
+
+class Inside:
+    """A program as an agent; see :class:`vf.environments.agent.Agent`."""
+
+    home = __name__
+
+    def __init__(self, folders: Folders, program: Program) -> None:
+        self._folders, self._program = folders, program
+        self.services = program.services
+
+    def check(self) -> None:
+        """Need nothing: the program is the image's, or comes along."""
+
+    def attempt(self, task: Task, endpoint: Endpoint, episode: AgentEnvironment) -> Attempt:
+        """Return one attempt at a task."""
+        trial = self._folders.trial(task)
+        return Attempt(self._program, trial, task, endpoint, episode)
+
+    def measured(self) -> dict[str, Any]:
+        """Return the command, and digests of the files that it consists of."""
+        return self._program.measured()
+
+
+class Attempt:
+    """A program at work on one task; see :class:`vf.environments.agent.Attempt`."""
+
+    def __init__(
+        self,
+        program: Program,
+        trial: Trial,
+        task: Task,
+        endpoint: Endpoint,
+        episode: AgentEnvironment,
+    ) -> None:
+        self._program, self._trial, self._task = program, trial, task
+        self._endpoint, self._episode = endpoint, episode
+        episode.rubric = FolderRubric(self._verify)
+
+    async def run(self) -> str:
+        """Make the container ready, and run the program on each part of the task."""
+        trial, episode = self._trial, self._episode
+        with own_deadline():
+            sandbox = await episode.sandbox.use(itself)
+            await trial.begin(sandbox)
+            await self._bring()
+            url = urlsplit(self._endpoint.url)
+            port = await sandbox.forward((url.hostname or "", url.port or 80))
+        endpoint = replace(self._endpoint, url=url._replace(netloc=f"127.0.0.1:{port}").geturl())
+        while True:
+            printed = await self._work(endpoint)
+            await trial.verify()
+            if trial.over:
+                return printed
+
+    async def _bring(self) -> None:
+        """Copy the program's own files in."""
+        sandbox, program = self._trial.sandbox, self._program
+        folders = f"{FOLDER} {GIVEN}"
+        await container.as_root(sandbox, f"mkdir -p {folders} && chmod 777 {folders}")
+        try:
+            if program.folder is not None:
+                await sandbox.upload(program.folder, FOLDER)
+            for name, path in program.scripts.items():
+                await sandbox.write_file(f"{FOLDER}/{name}", await in_thread(path.read_bytes))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the agent's files cannot be copied in: {error}") from error
+
+    async def _work(self, endpoint: Endpoint) -> str:
+        trial, part = self._trial, self._trial.part
+        task = Task(self._task.id, part.instruction, info=self._task.info)
+        file = f"{GIVEN}/task.json"
+        described = {"id": task.id, "prompt": task.prompt, "info": task.info}
+        await trial.sandbox.write_file(file, json.dumps(described))
+        command = placeholders.fill(
+            self._program.command, placeholders.values(task, endpoint, file)
+        )
+        own = {f"{FOLDER}/{name}" for name in self._program.scripts}
+        command = [f"{FOLDER}/{item}" if f"{FOLDER}/{item}" in own else item for item in command]
+        env = {**endpoint.environ(), "VF_TASK": file, "VF_AGENT": FOLDER, **self._program.env}
+        done = await trial.sandbox.exec(command, env=env, timeout=_LONGEST, max_output=MOST_OUTPUT)
+        printed = writable(done.stdout)
+        record = {"exit_code": done.returncode, "stderr": writable(done.stderr)}
+        self._episode.info["program"] = record
+        self._episode.info["output"] = printed
+        return printed
+
+    async def finish(self) -> None:
+        """Leave it to the rubric: what is verified then has a deadline of its own."""
+
+    async def _verify(self, trace: Trace) -> None:
+        if not self._trial.over:
+            await self._trial.verify()
+        trace.info[INFO] = self._trial.record()
+
+    async def close(self) -> None:
+        """Nothing is left but the container, which the episode closes."""
+        await self._trial.close()
