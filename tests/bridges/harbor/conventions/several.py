@@ -44,11 +44,19 @@ IMAGE_ONLY = """services:
   main: {}
   side:
     image: vf-sandbox:latest
-    command: python3 -c "
-      import http.server as h;
-      H = type('H', (h.BaseHTTPRequestHandler,), dict(do_GET=lambda s:
-      (s.send_response(200), s.end_headers(), s.wfile.write(b'from-the-side'))));
-      h.HTTPServer(('', 8000), H).serve_forever()"
+    command:
+      - python3
+      - -c
+      - |
+        import http.server
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"from-the-side")
+
+        http.server.HTTPServer(("", 8000), Handler).serve_forever()
 """
 FETCH = """#!/bin/bash
 for turn in $(seq 50); do
