@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from vf.runtime.errors import SandboxError
+from tests.sandbox.own_images import REPOSITORY, remove_images
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.images.builds import Images
-
-REPOSITORY = "vf-test-pools"
 
 
 @pytest.fixture
@@ -25,9 +22,7 @@ def make_images(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., Images
         return Images(engine, **own | options)
 
     yield make
-    for item in engine.call_now("images", name=REPOSITORY):
-        with contextlib.suppress(SandboxError):
-            engine.call_now("remove_image", item["Id"], force=True)
+    remove_images(engine)
 
 
 @pytest.fixture

@@ -43,15 +43,17 @@ def test_an_image_is_built_once_however_many_ask(make_images: Make, folder: Fold
 
 def test_another_base_is_another_image(make_images: Make, folder: Folder, engine: Engine) -> None:
     place = folder("one", "RUN true")
-    base = folder("base", "RUN echo 1 > /base")
+    base, other = folder("base", "RUN echo 1 > /base"), folder("other", "RUN echo 2 > /base")
 
     async def run() -> None:
         images = make_images()
-        name = await images.image(Build(base))
-        (place / "Dockerfile").write_text(f"FROM {name}\nRUN true\n")
-        before = await images.image(Build(place))
-        engine.call_now("tag", "vf-sandbox:latest", *name.split(":"))
-        assert await make_images().image(Build(place)) != before
+        (place / "Dockerfile").write_text("FROM vf-test-pools:base\nRUN true\n")
+        found = set()
+        for start in (base, other):
+            name = await images.image(Build(start))
+            engine.call_now("tag", name, "vf-test-pools", "base")
+            found.add(await make_images().image(Build(place)))
+        assert len(found) == 2
 
     asyncio.run(run())
 
