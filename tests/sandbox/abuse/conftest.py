@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.waiting import until
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
+from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.container.reaper import find
 from vf.sandbox.contract import Limits
@@ -28,6 +30,7 @@ PROFILE = Profile(
         memory=256 * MIB, workspace=64 * MIB, tmp=16 * MIB, pids=64, files=2000, lifetime=300
     )
 )
+ROOT = replace(PROFILE, writable=True)  # the code is root, and may change every file
 
 
 def processes_of(container: str) -> dict[int, str]:
@@ -51,10 +54,15 @@ def memory_of_this_process() -> int:
 
 
 class Arena:
-    """One container at a time, and a loop that outlives the tests of a file."""
+    """One container at a time, and a loop that outlives the tests of a file.
 
-    def __init__(self) -> None:
+    Attributes:
+        profile: How the containers are made.
+    """
+
+    def __init__(self, profile: Profile) -> None:
         self._runner = asyncio.Runner()
+        self.profile = profile
         self.engine: Engine | None = None
         self._sandbox: DockerSandbox | None = None
         self.container = ""
@@ -84,7 +92,8 @@ class Arena:
     async def _attack(self, attack: Attack, may_end: bool, seconds: float) -> None:
         assert self.engine is not None
         if self._sandbox is None:
-            self._sandbox = await DockerSandbox.create(self.engine, PROFILE)
+            prepared = await asyncio.to_thread(prepare, self.engine, self.profile)
+            self._sandbox = await DockerSandbox.create(self.engine, prepared)
             inspected = await self.engine.call("inspect_container", self._sandbox.name)
             self.container = inspected["Id"]
         sandbox, before = self._sandbox, memory_of_this_process()
@@ -131,9 +140,15 @@ async def probe(sandbox: DockerSandbox) -> None:
     assert await sandbox.read_file("probe/file") == b"\0right\xff"
 
 
+# For files whose attacks are tried by root in a writable root, too.
+AS_ROOT_TOO = pytest.mark.parametrize(
+    "_arena", [PROFILE, ROOT], indirect=True, ids=["user", "root"]
+)
+
+
 @pytest.fixture(scope="module")
-def _arena() -> Iterator[Arena]:
-    arena = Arena()
+def _arena(request: pytest.FixtureRequest) -> Iterator[Arena]:
+    arena = Arena(getattr(request, "param", PROFILE))
     yield arena
     arena.close()
 

@@ -9,7 +9,9 @@ import pytest
 from tests.waiting import until
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 
-from .conftest import Arena
+from .conftest import AS_ROOT_TOO, Arena
+
+pytestmark = AS_ROOT_TOO
 
 DAEMON = """
 import os, sys, time

@@ -9,7 +9,7 @@ import pytest
 
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 
-from .conftest import MIB, Arena
+from .conftest import AS_ROOT_TOO, MIB, Arena
 
 STUBBORN_BOMB = """
 import os, time
@@ -20,6 +20,7 @@ while True:
 EAT = "data = []\nwhile True: data.append(bytearray(2**20))"
 
 
+@AS_ROOT_TOO
 def test_a_fork_bomb_ends_with_its_timeout(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         result = await sandbox.python(STUBBORN_BOMB, timeout=1)
@@ -32,6 +33,7 @@ def test_a_fork_bomb_ends_with_its_timeout(arena: Arena) -> None:
 
 
 @pytest.mark.slow
+@AS_ROOT_TOO
 def test_a_bomb_of_the_shell_burns_out(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         line = "exec 2>complaints; vfbomb() { vfbomb | vfbomb & }; vfbomb"
@@ -44,6 +46,7 @@ def test_a_bomb_of_the_shell_burns_out(arena: Arena) -> None:
     arena.attack(attack)
 
 
+@AS_ROOT_TOO
 def test_a_bomb_left_in_the_background_takes_nothing_but_its_own_sandbox(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         code = f"import os\nif os.fork(): os._exit(0)\nos.setsid()\n{STUBBORN_BOMB}"
@@ -84,6 +87,7 @@ def test_a_timeout_is_told_apart_from_being_out_of_memory(arena: Arena) -> None:
     arena.attack(attack)
 
 
+@AS_ROOT_TOO
 def test_many_that_eat_memory_at_once_cannot_take_the_supervisor(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         code = f"import os\nfor _ in range(4): os.fork()\n{EAT}"

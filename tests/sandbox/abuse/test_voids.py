@@ -16,7 +16,7 @@ from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 
-from .conftest import MIB, PROFILE, Arena, processes_of
+from .conftest import AS_ROOT_TOO, MIB, PROFILE, Arena, processes_of
 from .voids import LOWER, VOIDS
 
 SMALL = {"backend": "docker", "pool": 2, "memory": 256 * MIB, "workspace": 64 * MIB, "tmp": MIB}
@@ -24,6 +24,7 @@ SMALL |= {"pids": 64, "lifetime": 300}
 
 
 @pytest.mark.parametrize("name", VOIDS)
+@AS_ROOT_TOO
 def test_it_comes_to_a_result_and_so_does_what_follows(arena: Arena, name: str) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         result = await sandbox.python(VOIDS[name], timeout=2)
