@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,8 @@ def examine(engine: Engine, profile: Profile) -> list[Finding]:
     check("users", lambda: describe_users(features))
     check("ipc", lambda: describe_ipc(features))
     check("runtime", lambda: check_runtime(info, profile.runtime))
-    check("image", lambda: check_image(engine, profile.image))
+    covered = {each.target for each in profile.joined.mounts} if profile.joined else set[str]()
+    check("image", lambda: check_image(engine, profile.image, covered))
     return found
 
 
@@ -251,8 +252,13 @@ def check_runtime(info: Mapping[str, Any], runtime: str | None) -> str:
     return runtime or f"{info.get('DefaultRuntime', '?')} (the engine's default)"
 
 
-def check_image(engine: Engine, image: str) -> str:
+def check_image(engine: Engine, image: str, covered: Collection[str] = ()) -> str:
     """Check that an image is on this machine and asks for nothing that would weaken the sandbox.
+
+    Args:
+        engine: Whose.
+        image: Its name.
+        covered: Where other file systems are in place of its volumes.
 
     Raises:
         ImageMissing: It is not.
@@ -270,7 +276,7 @@ def check_image(engine: Engine, image: str) -> str:
         raise ImageMissing(
             f"the image {image!r} is not on this machine, and nothing is pulled during a run: {fix}"
         ) from None
-    volumes = (found.get("Config") or {}).get("Volumes") or {}
+    volumes = sorted(set((found.get("Config") or {}).get("Volumes") or {}) - set(covered))
     if volumes:
         raise ImageUnfit(
             f"the image {image!r} declares volumes ({', '.join(volumes)}): code could fill the "

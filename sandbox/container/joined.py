@@ -11,6 +11,20 @@ from typing import Any
 NO_RESOLVER = "127.0.0.1"
 SOON = ["timeout:1", "attempts:1"]
 
+# What ordinary images need to start as root and to go on as another user: to make files that
+# user's, to become it, and to listen below port 1024. No raw sockets, devices or other roots.
+# The numbers are those of linux/capability.h.
+CAPABILITIES = {
+    "CHOWN": 0,
+    "DAC_OVERRIDE": 1,
+    "FOWNER": 3,
+    "FSETID": 4,
+    "KILL": 5,
+    "SETGID": 6,
+    "SETUID": 7,
+    "NET_BIND_SERVICE": 10,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:
@@ -39,9 +53,10 @@ class Joined:
         hosts: What the others are called there: names and addresses.
         hostname: What it calls itself.
         mounts: Volumes that it shares, and file systems of its own.
+        read_only: Whether its root is, with nothing else in place of its working directory.
         shm: Bytes in ``/dev/shm``; None for the default.
-        capabilities: What code with uid 0 may do. A program that can be made to do what a model
-            wants has none.
+        capabilities: What code with uid 0 has, of :data:`CAPABILITIES`. It can then stop the
+            supervisor, so it must be none where a model's code runs.
     """
 
     network: str
@@ -49,6 +64,7 @@ class Joined:
     hosts: tuple[tuple[str, str], ...] = ()
     hostname: str = "sandbox"
     mounts: tuple[Mount, ...] = ()
+    read_only: bool = False
     shm: int | None = None
     capabilities: tuple[str, ...] = ()
 
@@ -60,9 +76,12 @@ class Joined:
         settings["networking_config"] = {"EndpointsConfig": {self.network: place}}
         host: dict[str, Any] = settings["host_config"]
         host["NetworkMode"] = self.network
+        host["ReadonlyRootfs"] |= self.read_only
         host["Dns"], host["DnsOptions"] = [NO_RESOLVER], SOON
         host["ExtraHosts"] = [f"{name}:{address}" for name, address in self.hosts]
         host["CapAdd"] = sorted({*host["CapAdd"], *self.capabilities})
+        bits = sum(1 << CAPABILITIES[name] for name in self.capabilities)
+        settings["entrypoint"] += ["--capabilities", str(bits)]
         shared = [_shared(each) for each in self.mounts if each.volume is not None]
         host["Mounts"] = [*host.get("Mounts", []), *shared]
         host["Tmpfs"] |= {each.target: _own(each) for each in self.mounts if each.volume is None}

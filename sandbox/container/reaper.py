@@ -1,4 +1,4 @@
-"""Remove what dead runs left behind, and nothing else.
+"""Remove what dead runs left behind, and nothing else: containers, networks and volumes.
 
 Containers end by themselves when their client goes away, and at the end of their lifetime at the
 latest. What is left is what an engine or a machine lost while it was going down: the reaper removes
@@ -174,7 +174,7 @@ async def find(engine: Engine) -> list[Found]:
 
 
 async def reap(engine: Engine) -> list[Found]:
-    """Remove every container whose owner is provably dead; return those that were removed.
+    """Remove whatever has an owner who is provably dead; return the containers among it.
 
     Raises:
         SandboxError: The engine does not answer.
@@ -192,4 +192,22 @@ async def reap(engine: Engine) -> list[Found]:
         else:
             removed.append(item)
             log.info("removed container %s: %s", item.name, item.dead)
+    await _reap_rest(engine)
     return removed
+
+
+async def _reap_rest(engine: Engine) -> None:
+    """Remove networks and volumes, after the containers that use them."""
+    marked, now, host = {"label": f"{MARK}=1"}, time.time(), this_host()
+    networks = await engine.call("networks", filters=marked)
+    volumes = (await engine.call("volumes", filters=marked)).get("Volumes") or []
+    found = [("network", each) for each in networks] + [("volume", each) for each in volumes]
+    for kind, each in found:
+        dead = why_dead(each.get("Labels") or {}, host=host, now=now)
+        if dead is None:
+            continue
+        try:
+            await engine.call(f"remove_{kind}", each["Name"])
+            log.info("removed %s %s: %s", kind, each["Name"], dead)
+        except SandboxError as error:  # another run was faster, say
+            log.warning("%s %s could not be removed: %s", kind, each["Name"], error)

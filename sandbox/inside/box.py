@@ -34,13 +34,14 @@ class Box:
         self.users = Users()
         self.switch = flags.guard is not None
         self.guard: int = flags.guard if self.switch else os.getuid()
+        self.granted: int = flags.capabilities  # to code with uid 0
         account = self.users.find(flags.user or str(os.getuid()))
         self.who = self.identity_of(account)
         if self.switch:
             with contextlib.suppress(OSError):
                 os.makedirs(self.workdir, exist_ok=True)
             os.chdir("/")
-            kernel.give_up_root(self.guard)
+            kernel.give_up_root(self.guard, kernel.KEPT | self.granted)
         self.walls = kernel.walls() if self.switch else -1
         given = dict(pair.split("=", 1) for pair in flags.env)
         self._home_given = "HOME" in given
@@ -75,7 +76,9 @@ class Box:
         """
         if self.switch and account.uid == self.guard:
             raise ValueError(f"the uid {account.uid} is the supervisor's")
-        return kernel.Identity(*account, self.guard, self.switch)
+        granted = self.granted if account.uid == 0 else 0
+        kept = kernel.KEPT | self.granted
+        return kernel.Identity(*account, self.guard, self.switch, granted, kept)
 
     def variables(self, who: kernel.Identity) -> dict[str, str]:
         """Return the variables of what a user runs."""

@@ -23,7 +23,8 @@ class Identity(NamedTuple):
 
     ``guard`` is the supervisor's own uid, which nobody else has: no process of ``uid`` may signal
     or trace one with it as its real and saved uid, though ``uid`` be 0, since no code has any
-    capability. ``switch`` says whether the supervisor may become others at all.
+    capability, unless it was ``granted``: bits. The supervisor has those that it has ``kept``.
+    ``switch`` says whether it may become others at all.
     """
 
     uid: int
@@ -32,20 +33,22 @@ class Identity(NamedTuple):
     home: str
     guard: int
     switch: bool
+    granted: int
+    kept: int
 
     def become(self) -> None:
-        """Be that user for good, without any capability."""
+        """Be that user for good."""
         if self.switch:
             self._join()
             os.setresuid(self.uid, self.uid, self.uid)
-            hold(0, 0)
+            hold(self.granted, self.granted)
 
     def act(self) -> None:
         """Have that user's rights for good, out of that user's reach."""
         if self.switch:
             self._join()
             os.setresuid(self.guard, self.uid, self.guard)
-            hold(0, 0)
+            hold(self.granted, self.granted)
 
     def watch(self) -> None:
         """Be able to kill that user's processes for good, and to do nothing else."""
@@ -66,12 +69,12 @@ class Identity(NamedTuple):
             yield
             return
         os.setresuid(self.guard, self.uid, self.guard)
-        hold(BECOME, KEPT)
+        hold(BECOME, self.kept)
         try:
             yield
         finally:
             os.setresuid(self.guard, self.guard, self.guard)
-            hold(KEPT, KEPT)
+            hold(self.kept, self.kept)
             own_files(True)
 
     @contextlib.contextmanager
@@ -120,8 +123,8 @@ def hold(effective: int, permitted: int) -> None:
         raise OSError(number, f"the capabilities cannot be set: {os.strerror(number)}")
 
 
-def give_up_root(guard: int) -> None:
-    """Be a user that nobody else is for good, able to kill and to become others.
+def give_up_root(guard: int, kept: int) -> None:
+    """Be a user that nobody else is for good, with the capabilities in ``kept``.
 
     So code with uid 0 is a stranger to the supervisor: it has the uid, but no capability.
     """
@@ -129,7 +132,7 @@ def give_up_root(guard: int) -> None:
     os.setgroups([])
     os.setresgid(guard, guard, guard)
     os.setresuid(guard, guard, guard)
-    hold(KEPT, KEPT)
+    hold(kept, kept)
     own_files(True)
 
 

@@ -175,6 +175,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("supervisor")
     parser.add_argument("--user")
     parser.add_argument("--guard", type=int)
+    parser.add_argument("--capabilities", type=int, default=0)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--env", action="append", default=[])
     parser.add_argument("--workdir", default=os.getcwd())

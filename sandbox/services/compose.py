@@ -10,13 +10,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from vf.runtime.errors import ConfigError, did_you_mean
+from vf.sandbox.container.joined import CAPABILITIES
 from vf.sandbox.services.schema import (
     ComposeKeys,
     HealthKeys,
     MountKeys,
     ServiceKeys,
 )
-from vf.sandbox.services.service_spec import CAPABILITIES, Health, ServiceSpec
+from vf.sandbox.services.service_spec import Health, ServiceSpec
 from vf.sandbox.services.units import parse_size
 from vf.sandbox.services.variables import interpolate, read_variables
 from vf.sandbox.services.yaml_file import read_yaml
@@ -25,13 +26,6 @@ from vf.sandbox.spec import Build, Pairs, pairs
 # As the source of a mount: a folder of the container's own. Task folders name the host's folders
 # for their logs by variables, and this is what the variables are set to.
 OWN_FOLDER = "/.vf-own-folder"
-IDLE = {
-    ("sleep", "infinity"),
-    ("tail", "-f", "/dev/null"),
-    ("sh", "-c", "sleep infinity"),
-    ("sh", "-c", "tail -f /dev/null"),
-    ("bash", "-c", "sleep infinity"),
-}
 MOST_SERVICES = 16  # of an episode
 NO_PORTS = "remove it: every port of a service is reached by the service's name"
 NO_HOST = "remove it: no container has a part of this machine"

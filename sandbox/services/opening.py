@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vf.runtime.errors import ConfigError, SandboxError, did_you_mean
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
-from vf.sandbox.container.joined import Joined, Mount
-from vf.sandbox.container.profile import OVERHEAD, SHM, Profile
+from vf.sandbox.container.joined import Joined
+from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits, Sandbox
-from vf.sandbox.services.compose import IDLE, Compose, read_compose
+from vf.sandbox.services.compose import Compose, read_compose
+from vf.sandbox.services.containers import (
+    command_of,
+    command_of_main,
+    health_of,
+    mounts_of,
+    profile_of,
+)
 from vf.sandbox.services.network import Network, open_network
 from vf.sandbox.services.service import Service
-from vf.sandbox.services.service_spec import Health, ServiceSpec
+from vf.sandbox.services.service_spec import ServiceSpec
 from vf.sandbox.spec import Build
 
-# What a service may use where its file says nothing.
-LIMITS = Limits(memory=512 * 2**20, cpus=1.0, pids=256)
-SUPERVISOR_PIDS = 16  # of a service's container, on top of what its file allows
+# What a side service may use where its file says nothing.
+LIMITS = Limits(memory=768 * 2**20, cpus=1.0, pids=256)
 START_TIMEOUT = 300.0  # seconds until all services must work
-NANO = 1e9
+SAID = 500  # characters of each service's output, in an error
 
-FindImage = Callable[[Build | str], Awaitable[str]]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -37,17 +43,18 @@ class Services:
 
     Attributes:
         compose: What the file says.
-        network: The episode's network.
+        network: The episode's network, and its volumes.
         addresses: Where each service is in it, by its name.
-        image: The image of the main service.
+        images: The names of their images, likewise.
+        configs: What those say of themselves, likewise.
     """
 
     compose: Compose
     network: Network
     addresses: Mapping[str, str]
-    image: str
-    _engine: Engine
-    _running: dict[str, Service]
+    images: Mapping[str, str]
+    configs: Mapping[str, Mapping[str, Any]]
+    _running: dict[str, Service] = field(default_factory=dict)
 
     def main_profile(self, base: Profile) -> Profile:
         """Return how the sandbox is made: the main service's container.
@@ -56,10 +63,9 @@ class Services:
             base: What holds where the file says nothing; its variables come before the file's.
 
         Raises:
-            ConfigError: The file's numbers do not fit together.
+            ConfigError: The numbers do not fit together.
         """
-        spec = self.compose.main
-        return _profile(spec, self.image, base, self._join(spec, ()))
+        return self._profile(self.compose.main, base, ())
 
     async def start_main(self, sandbox: Sandbox) -> None:
         """Do in the sandbox what the file says of the main service: files, a program, health.
@@ -69,11 +75,8 @@ class Services:
             OSError: A file does not fit, say.
         """
         spec = self.compose.main
-        config = await _config(self._engine, self.image)
-        said = (spec.entrypoint or ()) + (spec.command or ())
-        # The image's own program is not run: the sandbox is there for what the episode runs in it.
-        command = _command(self.compose, spec, config) if said and said not in IDLE else ()
-        service = Service(spec, sandbox, command, _health(spec, config))
+        config = self.configs[spec.name]
+        service = Service(spec, sandbox, command_of_main(spec, config), health_of(spec, config))
         self._running[spec.name] = service
         await service.start()
         await service.healthy()
@@ -93,22 +96,55 @@ class Services:
         """Return the end of what every service has written, by its name."""
         return {name: service.log for name, service in self._running.items()}
 
-    def _join(self, spec: ServiceSpec, capabilities: tuple[str, ...]) -> Joined:
-        volumes = self.network.volumes
-        shared = (Mount(at, volumes[name], read_only=ro) for name, at, ro in spec.volumes)
-        own = (Mount(at) if size is None else Mount(at, size=size) for at, size in spec.tmpfs)
-        others = (self.compose.main, *self.compose.sides)
-        return Joined(
+    async def _start(self, engine: Engine, lifetime: float) -> None:
+        """Start every side service: their containers at once, their programs in order."""
+        sides = self.compose.sides
+        await _all(self._make(engine, spec, lifetime) for spec in sides)
+        for spec in sides:
+            await self._await_those_before(spec)
+            await self._running[spec.name].start()
+        await self._await_those_before(self.compose.main)
+        for spec in sides:
+            self._running[spec.name].check()
+            await self._running[spec.name].healthy()
+
+    async def _make(self, engine: Engine, spec: ServiceSpec, lifetime: float) -> None:
+        config = self.configs[spec.name]
+        command, health = command_of(spec, config), health_of(spec, config)
+        base = Profile(limits=replace(LIMITS, lifetime=lifetime))
+        profile = self._profile(spec, base, spec.capabilities)
+        profile = await asyncio.to_thread(prepare, engine, profile)
+        sandbox = await DockerSandbox.create(engine, profile)
+        self._running[spec.name] = Service(spec, sandbox, command, health)
+
+    async def _await_those_before(self, spec: ServiceSpec) -> None:
+        for name, condition in spec.after:
+            service = self._running[name]
+            if condition == "service_healthy":
+                await service.healthy()
+            elif condition == "service_completed_successfully":
+                await service.completed()
+
+    def _profile(self, spec: ServiceSpec, base: Profile, capabilities: tuple[str, ...]) -> Profile:
+        every = (self.compose.main, *self.compose.sides)
+        joined = Joined(
             network=self.network.name,
             address=self.addresses[spec.name],
-            hosts=tuple(
-                (name, self.addresses[each.name]) for each in others for name in each.aliases
-            ),
+            hosts=tuple((name, self.addresses[one.name]) for one in every for name in one.aliases),
             hostname=spec.hostname,
-            mounts=(*shared, *own),
+            mounts=mounts_of(spec, self.network.volumes, self.configs[spec.name]),
+            read_only=spec.read_only,
             shm=spec.shm,
             capabilities=capabilities,
         )
+        return profile_of(spec, self.images[spec.name], base, joined)
+
+    async def _close(self) -> None:
+        """Destroy the side services; the sandbox is its owner's."""
+        main = self._running.pop(self.compose.main.name, None)
+        if main is not None:
+            await main.leave()
+        await _all(service.close() for service in self._running.values())
 
 
 @contextlib.asynccontextmanager
@@ -116,7 +152,7 @@ async def open_services(
     engine: Engine,
     path: Path,
     *,
-    image: FindImage,
+    image: Callable[[Build | str], Awaitable[str]],
     variables: Mapping[str, str] | None = None,
     main: str = "main",
     lifetime: float = LIMITS.lifetime,
@@ -132,7 +168,7 @@ async def open_services(
         main: The service that is the sandbox itself; the caller makes it, from
             :meth:`Services.main_profile`, and then calls :meth:`Services.start_main`.
         lifetime: Seconds until the services end by themselves.
-        timeout: Seconds until all of them must work.
+        timeout: Seconds until all of them must work, once their images are there.
 
     Yields:
         The services, once each is started, healthy, or completed. They are destroyed on the way
@@ -143,94 +179,42 @@ async def open_services(
         SandboxError: A service has failed before the episode has begun, or the engine has.
     """
     compose = await asyncio.to_thread(read_compose, path, variables, main=main)
-    async with contextlib.AsyncExitStack() as stack:
-        made = open_network(engine, compose.volumes, lifetime=lifetime)
-        network = await stack.enter_async_context(made)
-        names = [spec.name for spec in (compose.main, *compose.sides)]
-        addresses = dict(zip(names, network.addresses(), strict=False))
-        main_image = await image(compose.main.build or compose.main.image or "")
-        services = Services(compose, network, addresses, main_image, engine, {})
-        try:
-            async with asyncio.timeout(timeout):
-                for spec in compose.sides:
-                    await _await_those_before(services, spec)
-                    found = await image(spec.build or spec.image or "")
-                    service = await _make(services, engine, spec, found, lifetime, stack)
-                    services._running[spec.name] = service
-                    await service.start()
-                await _await_those_before(services, compose.main)
-                for service in services._running.values():
-                    service.check()
-                    if service.ended is None:
-                        await service.healthy()
-        except TimeoutError:
-            logs = "; ".join(f"{name}: {text[-500:]}" for name, text in services.logs().items())
-            raise SandboxError(
-                f"the services of {path} do not work after {timeout:g} s; they wrote: {logs}"
-            ) from None
-        except OSError as error:
-            raise SandboxError(f"a service of {path} cannot be started: {error}") from error
-        yield services
-
-
-async def _await_those_before(services: Services, spec: ServiceSpec) -> None:
-    """Wait for what a service depends on."""
-    for name, condition in spec.after:
-        service = services._running[name]
-        if condition == "service_healthy":
-            await service.healthy()
-        elif condition == "service_completed_successfully":
-            await service.completed()
-
-
-async def _make(
-    services: Services,
-    engine: Engine,
-    spec: ServiceSpec,
-    image: str,
-    lifetime: float,
-    stack: contextlib.AsyncExitStack,
-) -> Service:
-    """Make a side service's container."""
-    config = await _config(engine, image)
-    joined = services._join(spec, spec.capabilities)
-    covered = {each.target for each in joined.mounts}
-    anonymous = (Mount(at) for at in config.get("Volumes") or {} if at not in covered)
-    joined = replace(joined, mounts=(*joined.mounts, *anonymous))
-    base = Profile(limits=replace(LIMITS, lifetime=lifetime))
-    profile = _profile(spec, image, base, joined)
-    profile = await asyncio.to_thread(prepare, engine, profile)
-    sandbox = await DockerSandbox.create(engine, profile)
-    await stack.enter_async_context(sandbox)
-    service = Service(
-        spec, sandbox, _command(services.compose, spec, config), _health(spec, config)
-    )
-    stack.push_async_callback(service.close)
-    return service
-
-
-def _profile(spec: ServiceSpec, image: str, base: Profile, joined: Joined) -> Profile:
-    limits, shm = base.limits, spec.shm or SHM
-    try:
-        return replace(
-            base,
-            image=image,
-            packages=(),
-            limits=replace(
-                limits,
-                memory=(spec.memory or limits.memory) + OVERHEAD + shm + limits.tmp,
-                cpus=spec.cpus or limits.cpus,
-                pids=(spec.pids or limits.pids) + SUPERVISOR_PIDS,
-            ),
-            writable=not spec.read_only,
-            user=base.user if spec.user is None else spec.user,
-            workdir=base.workdir if spec.workdir is None else spec.workdir,
-            env={**dict(spec.env), **dict(base.env)},
-            entry=None,
-            joined=joined,
+    specs = (compose.main, *compose.sides)
+    names = [spec.name for spec in specs]
+    images = await _all(image(spec.build or spec.image or "") for spec in specs)
+    configs = await _all(_config(engine, each) for each in images)
+    async with open_network(engine, compose.volumes, lifetime=lifetime) as network:
+        services = Services(
+            compose,
+            network,
+            dict(zip(names, network.addresses(), strict=False)),
+            dict(zip(names, images, strict=True)),
+            dict(zip(names, configs, strict=True)),
         )
-    except ValueError as error:
-        raise ConfigError(f"services.{spec.name}: {error}") from error
+        try:
+            await _in_time(services, services._start(engine, lifetime), timeout)
+            yield services
+        finally:
+            await services._close()
+
+
+async def _in_time(services: Services, work: Awaitable[None], timeout: float) -> None:
+    """Await the start of services.
+
+    Raises:
+        SandboxError: It fails, or takes longer than ``timeout`` seconds.
+    """
+    path = services.compose.path
+    try:
+        async with asyncio.timeout(timeout):
+            await work
+    except TimeoutError:
+        logs = "; ".join(f"{name}: {text[-SAID:]}" for name, text in services.logs().items())
+        raise SandboxError(
+            f"the services of {path} do not work after {timeout:g} s; they wrote: {logs}"
+        ) from None
+    except OSError as error:
+        raise SandboxError(f"a service of {path} cannot be started: {error}") from error
 
 
 async def _config(engine: Engine, image: str) -> dict[str, Any]:
@@ -238,36 +222,12 @@ async def _config(engine: Engine, image: str) -> dict[str, Any]:
     return found
 
 
-def _command(compose: Compose, spec: ServiceSpec, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a side service runs."""
-    entrypoint, command = spec.entrypoint, spec.command
-    if entrypoint is None:
-        entrypoint = tuple(config.get("Entrypoint") or ())
-        if command is None:
-            command = tuple(config.get("Cmd") or ())
-    if not (found := (*entrypoint, *(command or ()))):
-        raise ConfigError(
-            f"{compose.path}: services.{spec.name}.command: there is none, and its image has none"
-        )
-    return found
-
-
-def _health(spec: ServiceSpec, config: Mapping[str, Any]) -> Health | None:
-    """Return how a service shows that it works: as the file says, or its image."""
-    if spec.health is not None or spec.healthless:
-        return spec.health
-    found = config.get("Healthcheck") or {}
-    kind, *words = found.get("Test") or ["NONE"]
-    if kind not in ("CMD", "CMD-SHELL"):
-        return None
-
-    def seconds(key: str, default: float) -> float:
-        return (found.get(key) or 0) / NANO or default
-
-    return Health(
-        tuple(words) if kind == "CMD" else " ".join(words),
-        seconds("Interval", 30.0),
-        seconds("Timeout", 30.0),
-        found.get("Retries") or 3,
-        seconds("StartPeriod", 0.0),
-    )
+async def _all(works: Iterable[Awaitable[T]]) -> list[T]:
+    """Do all at once; where one fails, the others are cancelled and waited for."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -86,16 +86,17 @@ class Service:
         for as long as the file says.
 
         Raises:
-            SandboxError: It has not when its time is over, or the service has ended.
+            SandboxError: It has not when its time is over, or its program has failed.
         """
         health = self._health
-        if health is None:
+        if health is None or (self.ended is not None and self.ended.ok):
             return
         began, pause = time.monotonic(), FIRST_PAUSE
         patience = health.start_period + health.retries * (health.interval + health.timeout)
         test = health.test if isinstance(health.test, str) else list(health.test)
         while True:
-            self._insist()
+            if self.ended is not None:
+                raise self._error("has ended before it was healthy")
             done = await self.sandbox.exec(test, timeout=health.timeout)
             if done.ok:
                 return
@@ -125,15 +126,19 @@ class Service:
         if self.ended is not None and not self.ended.ok:
             raise self._error("has ended")
 
-    async def close(self) -> None:
-        """Follow its program no more; its container is its owner's."""
+    async def leave(self) -> None:
+        """Follow its program no more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _insist(self) -> None:
-        if self.ended is not None:
-            raise self._error("has ended before it was healthy")
+    async def close(self) -> None:
+        """Destroy its container."""
+        await self.leave()
+        try:
+            await self.sandbox.close()
+        except SandboxError as error:
+            log.warning("the service %r could not be destroyed: %s", self.spec.name, error)
 
     def _error(self, what: str) -> SandboxError:
         code = "" if self.ended is None else f" (exit code {self.ended.returncode})"

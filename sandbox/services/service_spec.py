@@ -8,13 +8,6 @@ from pathlib import Path
 from vf.sandbox.services.schema import Condition
 from vf.sandbox.spec import Build, Pairs
 
-# What ordinary images need to start as root and to go on as another user: to make files that
-# user's, to become it, and to listen below port 1024. No raw sockets, devices or other roots.
-CAPABILITIES = (
-    *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE"),
-    *("SETGID", "SETUID"),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Health:

@@ -8,8 +8,9 @@ from textwrap import dedent
 import pytest
 
 from vf.runtime.errors import ConfigError
+from vf.sandbox.container.joined import CAPABILITIES
 from vf.sandbox.services.compose import OWN_FOLDER, Compose, read_compose
-from vf.sandbox.services.service_spec import CAPABILITIES, Health
+from vf.sandbox.services.service_spec import Health
 from vf.sandbox.spec import Build
 
 MAIN = "services:\n  main: {image: vf-sandbox}\n"

@@ -1,0 +1,119 @@
+"""How the containers of a Compose file's services are made, and what runs in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from vf.runtime.errors import ConfigError
+from vf.sandbox.container.joined import Joined, Mount
+from vf.sandbox.container.profile import OVERHEAD, SHM, Profile
+from vf.sandbox.services.service_spec import Health, ServiceSpec
+
+SUPERVISOR_PIDS = 16  # of a service's container, on top of what its file allows
+NANO = 1e9
+# What containers that have nothing to do are told to run.
+IDLE = {
+    ("sleep", "infinity"),
+    ("tail", "-f", "/dev/null"),
+    ("sh", "-c", "sleep infinity"),
+    ("sh", "-c", "tail -f /dev/null"),
+    ("bash", "-c", "sleep infinity"),
+    ("/bin/bash", "-c", "sleep infinity"),
+    ("/bin/sh", "-c", "sleep infinity"),
+}
+
+
+def mounts_of(
+    spec: ServiceSpec, volumes: Mapping[str, str], config: Mapping[str, Any]
+) -> tuple[Mount, ...]:
+    """Return a service's file systems.
+
+    Args:
+        spec: What the file says of it.
+        volumes: The engine's names of the episode's volumes.
+        config: What its image says.
+    """
+    shared = [Mount(at, volumes[name], read_only=ro) for name, at, ro in spec.volumes]
+    own = [Mount(at) if size is None else Mount(at, size=size) for at, size in spec.tmpfs]
+    # The engine would give each of the image's volumes a place on its disk, without a limit.
+    covered = {each.target for each in [*shared, *own]}
+    own += [Mount(at) for at in config.get("Volumes") or {} if at not in covered]
+    return (*shared, *own)
+
+
+def profile_of(spec: ServiceSpec, image: str, base: Profile, joined: Joined) -> Profile:
+    """Return how a service's container is made: as ``base``, where the file says nothing.
+
+    Raises:
+        ConfigError: The numbers do not fit together.
+    """
+    limits, shm = base.limits, joined.shm or SHM
+    try:
+        if spec.memory is not None:  # what the supervisor and files in memory need comes on top
+            limits = replace(limits, memory=spec.memory + OVERHEAD + shm + limits.tmp)
+        if spec.pids is not None:
+            limits = replace(limits, pids=spec.pids + SUPERVISOR_PIDS)
+        return replace(
+            base,
+            image=image,
+            packages=(),
+            limits=replace(limits, cpus=spec.cpus or limits.cpus),
+            writable=True,
+            user=base.user if spec.user is None else spec.user,
+            workdir=base.workdir if spec.workdir is None else spec.workdir,
+            env={**dict(spec.env), **dict(base.env)},
+            entry=None,
+            joined=joined,
+        )
+    except ValueError as error:
+        raise ConfigError(f"services.{spec.name}: {error}") from error
+
+
+def command_of(spec: ServiceSpec, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a side service runs: as the file says, or its image.
+
+    Raises:
+        ConfigError: There is nothing.
+    """
+    entrypoint, command = spec.entrypoint, spec.command
+    if entrypoint is None:
+        entrypoint = tuple(config.get("Entrypoint") or ())
+        if command is None:
+            command = tuple(config.get("Cmd") or ())
+    if not (found := (*entrypoint, *(command or ()))):
+        raise ConfigError(
+            f"services.{spec.name}.command: there is none, and its image has none either"
+        )
+    return found
+
+
+def command_of_main(spec: ServiceSpec, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the main service runs: only what the file says, and nothing to wait in.
+
+    The image's own program is not run, as in every sandbox.
+    """
+    said = (spec.entrypoint or ()) + (spec.command or ())
+    return command_of(spec, config) if said and said not in IDLE else ()
+
+
+def health_of(spec: ServiceSpec, config: Mapping[str, Any]) -> Health | None:
+    """Return how a service shows that it works: as the file says, or its image."""
+    if spec.health is not None or spec.healthless:
+        return spec.health
+    found = config.get("Healthcheck") or {}
+    kind, *words = found.get("Test") or ["NONE"]
+    if kind not in ("CMD", "CMD-SHELL"):
+        return None
+
+    def seconds(key: str, default: float) -> float:
+        return (found.get(key) or 0) / NANO or default
+
+    return Health(
+        tuple(words) if kind == "CMD" else " ".join(words),
+        seconds("Interval", 30.0),
+        seconds("Timeout", 30.0),
+        found.get("Retries") or 3,
+        seconds("StartPeriod", 0.0),
+    )
