@@ -50,8 +50,10 @@ class SandboxSpec:
     Attributes:
         image: The name of an image, or what :meth:`~vf.sandbox.contract.Sandbox.snapshot` returned.
         build: A folder from which the image is built.
-        compose: A Compose file. Its service ``main`` becomes the sandbox; the others run beside
+        compose: A Compose file. One of its services becomes the sandbox; the others run beside
             it, in a network of the episode's own.
+        compose_main: The service of it that becomes the sandbox.
+        compose_variables: Values of the variables in it; a mapping is turned into sorted pairs.
         writable: Whether the image's own files can be changed: the container's root is then a
             writable layer of at most ``limits.disk`` bytes. Otherwise only the working directory
             and ``/tmp`` are.
@@ -73,6 +75,8 @@ class SandboxSpec:
     image: str | None = None
     build: Build | None = None
     compose: Path | None = None
+    compose_main: str = "main"
+    compose_variables: Pairs | Mapping[str, str] = ()
     writable: bool | None = None
     user: str | None = None
     workdir: str | None = None
@@ -88,6 +92,7 @@ class SandboxSpec:
         if self.compose is not None:
             object.__setattr__(self, "compose", Path(self.compose).absolute())
         object.__setattr__(self, "env", pairs(self.env))
+        object.__setattr__(self, "compose_variables", pairs(self.compose_variables))
         object.__setattr__(self, "allow", tuple(self.allow))
 
 

@@ -26,6 +26,7 @@ from vf.sandbox.spec import Build, Pairs, pairs
 # As the source of a mount: a folder of the container's own. Task folders name the host's folders
 # for their logs by variables, and this is what the variables are set to.
 OWN_FOLDER = "/.vf-own-folder"
+DOCKERFILE = "Dockerfile"
 MOST_SERVICES = 16  # of an episode
 NO_PORTS = "remove it: every port of a service is reached by the service's name"
 NO_HOST = "remove it: no container has a part of this machine"
@@ -89,7 +90,8 @@ def read_compose(
     episode's are destroyed; ``pull_policy`` is the source's setting.
 
     Args:
-        path: The file. A file ``.env`` beside it sets variables too.
+        path: The file. A file ``.env`` beside it sets variables too, and from a ``Dockerfile``
+            beside it the main service is built where the file says nothing of that.
         variables: Values of the variables in it; those of this process's environment are not used.
         main: The service that becomes the sandbox.
 
@@ -106,6 +108,10 @@ def read_compose(
     if not isinstance(raw, dict) or not isinstance(raw.get("services"), dict):
         raise ConfigError(f"{path} has no services")
     raw = interpolate(_without_extensions(raw), known, str(path))
+    if (path.parent / DOCKERFILE).is_file():  # what Compose files of tasks add services to
+        first = raw["services"].setdefault(main, {})
+        if isinstance(first, dict) and not first.get("image"):
+            first.setdefault("build", {})
     try:
         keys = ComposeKeys.model_validate(raw)
     except ValidationError as error:

@@ -19,6 +19,7 @@ from vf.sandbox.services.service_spec import Health, ServiceSpec
 log = logging.getLogger("vf.sandbox")
 
 LOG = 64 * 2**10  # bytes that are kept of a service's output: the last ones
+PACE = 4 * 2**20  # bytes of it a second: one that writes without end must not keep us busy
 SAID = 2000  # characters of it in an error
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds between tries of a health check
 
@@ -152,10 +153,15 @@ class Service:
 
     async def _follow(self, process: Process) -> None:
         """Keep the end of its output until it ends."""
+        read = 0
         try:
             async for piece in process:
                 self._log += piece.data
                 del self._log[:-LOG]
+                read += len(piece.data)
+                if read >= LOG:
+                    await asyncio.sleep(read / PACE)
+                    read = 0
             self.ended = await process.wait()
         except SandboxError as error:
             log.warning("the service %r is lost: %s", self.spec.name, error)

@@ -191,6 +191,17 @@ def test_variables_come_from_a_file_beside_and_never_from_this_process(
         read(tmp_path, "services: {main: {image: $SECRET}}")
 
 
+@pytest.mark.parametrize("text", ["services: {db: {image: x}}", "services: {main: {user: a}}"])
+def test_main_is_built_from_the_folder_where_the_file_says_nothing(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "Dockerfile").touch()
+    assert read(tmp_path, text).main.build == Build(tmp_path)
+    (tmp_path / "Dockerfile").unlink()
+    with pytest.raises(ConfigError, match="main"):
+        read(tmp_path, text)
+
+
 def test_words_are_not_booleans_and_times_no_numbers(tmp_path: Path) -> None:
     found = read(
         tmp_path,

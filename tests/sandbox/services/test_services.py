@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import re
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+import tarfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until, wait_until
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
+from vf.sandbox.container.reaper import PREFIX, reap, this_process
 from vf.sandbox.services.opening import Services, open_services
 from vf.sandbox.spec import Build
+
+pytestmark = pytest.mark.slow
 
 # A web server that is healthy a moment after its start.
 SERVER = "import http.server as s; s.test(s.SimpleHTTPRequestHandler, port=8000)"
@@ -142,4 +150,158 @@ services:
         assert "no such table" in str(caught.value)
 
     asyncio.run(body())
-    assert not [n for n in engine.client.networks() if n["Name"].startswith("vf-")]
+    assert not left(engine)
+
+
+ORDINARY = "vf-test-services-ordinary:1"
+# As images of databases are: an entry point that starts as root, gives its folder to another user,
+# becomes that user, and listens on a low port.
+ENTRYPOINT = """#!/bin/sh
+set -e
+chown daemon /var/store
+install -m 600 -o daemon /etc/store.conf /var/store/conf
+exec setpriv --reuid daemon --regid daemon --clear-groups python3 -u /srv/serve.py "$@"
+"""
+SERVE = """
+import http.server, os, sys
+os.chdir("/var/store")
+print("uid", os.getuid(), *sys.argv[1:])
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def do_POST(self):
+        print("stopped by a request", flush=True)
+        os._exit(7)
+http.server.HTTPServer(("", 80), Handler).serve_forever()
+"""
+
+
+@pytest.fixture(scope="module")
+def ordinary(containers: None) -> Iterator[str]:
+    """An image that knows nothing of sandboxes."""
+    engine = Engine.connect()
+    dockerfile = f"""
+FROM {DEFAULT_IMAGE}
+COPY entrypoint.sh /usr/local/bin/
+COPY serve.py /srv/
+VOLUME /var/store
+ENTRYPOINT ["entrypoint.sh"]
+CMD ["by default"]
+HEALTHCHECK --interval=1s --retries=30 CMD python3 -c "import urllib.request as r; \
+r.urlopen('http://localhost/conf')"
+"""
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        files = {"Dockerfile": dockerfile, "entrypoint.sh": ENTRYPOINT, "serve.py": SERVE}
+        for name, text in files.items():
+            item = tarfile.TarInfo(name)
+            item.mode, item.size = 0o755, len(text)
+            archive.addfile(item, io.BytesIO(text.encode()))
+    context.seek(0)
+    engine.call_now("build", fileobj=context, custom_context=True, tag=ORDINARY, rm=True)
+    yield ORDINARY
+    engine.call_now("remove_image", ORDINARY, force=True)
+    engine.close()
+
+
+def test_an_ordinary_image_is_a_service_and_what_it_does_is_no_failure(
+    engine: Engine, profile: Profile, ordinary: str, tmp_path: Path
+) -> None:
+    (tmp_path / "store.conf").write_text("a = 1\n")
+    path = write(
+        tmp_path,
+        f"""
+services:
+  main:
+    image: IMAGE
+    environment: {{WHERE: http://store/conf}}
+    working_dir: /srv
+    volumes: [shared:/shared:ro]
+    depends_on:
+      store: {{condition: service_healthy}}
+      seed: {{condition: service_completed_successfully}}
+  store:
+    image: {ordinary}
+    volumes: [./store.conf:/etc/store.conf:ro]
+    mem_limit: 128m
+  seed:
+    image: IMAGE
+    command: sh -c "echo seeded > /shared/file"
+    volumes: [shared:/shared]
+volumes: {{shared: }}
+""",
+    )
+
+    async def body() -> None:
+        async with episode(engine, path, profile) as (services, box):
+            assert (await box.exec("pwd; cat /shared/file")).stdout == "/srv\nseeded\n"
+            assert not (await box.exec("echo x > /shared/file")).ok
+            done = await box.exec(
+                'python3 -c "import os, urllib.request as r; '
+                "print(r.urlopen(os.environ['WHERE']).read())\""
+            )
+            assert done.stdout == "b'a = 1\\n'\n", done
+            store = services.service("store")
+            assert store.log.startswith("uid 1 by default\n")
+            assert (await store.exec("id -u")).stdout == "0\n"
+            # A model can make a service end: that is for whoever scores, and no failure.
+            await box.exec(
+                'python3 -c "import urllib.request as r; '
+                "r.urlopen('http://store/', data=b'stop')\""
+            )
+            await until(lambda: store.ended is not None)
+            assert store.ended is not None
+            assert store.ended.returncode == 7
+            assert store.log.endswith("stopped by a request\n")
+            assert await store.sandbox.read_file("/var/store/conf") == b"a = 1\n"
+            assert (await box.exec("true")).ok
+
+    asyncio.run(body())
+    assert not left(engine)
+
+
+def left(engine: Engine) -> list[str]:
+    """Return what this process has left behind on the engine."""
+    mine = {"label": f"{PREFIX}run={this_process().run}"}
+    networks = [item["Name"] for item in engine.client.networks(filters=mine)]
+    volumes = [item["Name"] for item in engine.client.volumes(filters=mine)["Volumes"] or ()]
+    return networks + volumes + [c["Id"] for c in engine.client.containers(all=True, filters=mine)]
+
+
+HOLD = """
+import asyncio, sys
+from pathlib import Path
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.reaper import this_process
+from vf.sandbox.container.reaper import PREFIX, reap, this_process
+from vf.sandbox.services.opening import open_services
+async def image(wanted): return wanted
+async def main():
+    async with open_services(Engine.connect(), Path(sys.argv[1]), image=image, lifetime=300):
+        print(this_process().run, flush=True)
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+def test_nothing_outlives_a_client_that_is_killed(engine: Engine, tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+services:
+  main: {image: IMAGE}
+  db: {image: IMAGE, command: [sleep, "600"], volumes: [data:/data]}
+volumes: {data: }
+""",
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        run = process.stdout.readline().strip()
+        process.kill()
+    theirs = {"label": f"{PREFIX}run={run}"}
+    wait_until(lambda: not engine.client.containers(all=True, filters=theirs))
+    assert engine.client.networks(filters=theirs)
+    assert engine.client.volumes(filters=theirs)["Volumes"]
+    asyncio.run(reap(engine))
+    assert not engine.client.networks(filters=theirs)
+    assert not engine.client.volumes(filters=theirs)["Volumes"]
