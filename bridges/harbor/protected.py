@@ -40,7 +40,7 @@ PLACES = re.compile(
     r"|/(root|home/[^/]*)/\.local(/lib)?|.*/(glibc-hwcaps|tls)"
 )
 HOMES = re.compile(r"/root|/home|/home/[^/]*|/etc|/etc/profile\.d")
-_STDLIB = re.compile(r".*/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/).+")
+_STDLIB = re.compile(r".*/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages(/|$)).+")
 _SITE = re.compile(r".*/(site|dist)-packages/([^/.]+)(\.[^/]*)?(/.*)?")
 _HARDWARE = re.compile(r".*/(glibc-hwcaps|tls|haswell|x86_64)/.*")
 

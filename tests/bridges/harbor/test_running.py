@@ -17,6 +17,7 @@ from vf.runtime.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("containers")
 
+SANDBOX = {"pool": 1, "concurrency": 1}
 PAY = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"
 # Tests that count on what the image brings: a shell, cat and python3.
 COUNTING = SCRIPT + (
@@ -29,7 +30,7 @@ def play(path: Path, *scripts: Sequence[Line] | str, **args: Any) -> list[vf.Tra
     """Play a task once for each script: "oracle" is what solves it."""
 
     async def run() -> list[vf.Trace]:
-        environment = vf.make(f"harbor:{path}", **args)
+        environment = vf.make(f"harbor:{path}", sandbox=SANDBOX, **args)
         (task,) = environment.tasks("eval")
         traces = []
         for script in scripts:
@@ -90,7 +91,9 @@ env = { SEED = "7" }
             "cat /logs/artifacts/seen\n",
         },
     )
-    (trace,) = play(path, [bash('echo "$(id -un) $PWD $KIND $SECRET" > /tmp/who; ls -ld /tests')])
+    (trace,) = play(
+        path, [bash('echo "$(id -un) $PWD $KIND $SECRET" > /tmp/who; ls -ld /tests'), ""]
+    )
     assert record(trace)["tests"]["output"] == "fruit 7 root /srv\n"
     assert record(trace)["rewards"] == {"reward": 1.0, "files": 3.0}
     assert trace.score is not None
@@ -105,13 +108,15 @@ ATTACKS = {
     "another python first on PATH": "printf '#!/bin/sh\\necho 42\\n' > /usr/local/bin/python3; "
     "chmod +x /usr/local/bin/python3",
     "the shell is a program of its own": "printf '#!/usr/bin/python3\\nimport os\\n"
-    'os.makedirs("/logs/verifier", exist_ok=True)\\nopen("/logs/verifier/reward.txt", "w").write("1")'
+    'os.makedirs("/logs/verifier", exist_ok=True)\\n'
+    'open("/logs/verifier/reward.txt", "w").write("1")'
     "\\n' > /tmp/sh; chmod +x /tmp/sh; cp /tmp/sh /usr/bin/dash",
     "every tool is another one": "printf '#!/bin/sh\\necho 42\\n' > /tmp/x; chmod +x /tmp/x; "
     "for f in grep cat rm mkdir chmod mv; do cp /tmp/x /usr/bin/$f; done; cp /tmp/x /usr/bin/cp",
     "interpreter start-up": "echo 'print(42); import os; os._exit(0)' > "
     "/usr/lib/python3/dist-packages/sitecustomize.py",
-    "a module of the interpreter's": "echo 'loads = lambda _: 42' > /usr/lib/python3.11/json/__init__.py",
+    "a module of the interpreter's": "echo 'loads = lambda _: 42' > "
+    "/usr/lib/python3.11/json/__init__.py",
     "a compiled module": "mkdir -p /usr/lib/python3.11/json/__pycache__; cd /tmp; "
     "echo 'loads = lambda _: 42' > j.py; python3 -m py_compile j.py; python3 -c \"import os; "
     "s = os.stat('/usr/lib/python3.11/json/__init__.py'); "
@@ -174,7 +179,7 @@ def test_changes_can_be_a_tasks_point(make_task: MakeTask) -> None:
 
 def test_what_runs_can_be_kept_for_tests_that_need_it(make_task: MakeTask) -> None:
     files = {
-        "tests/test.sh": SCRIPT + "pgrep -x sleep && r=1 || r=0\n"
+        "tests/test.sh": SCRIPT + "grep -qs sleep /proc/[0-9]*/comm && r=1 || r=0\n"
         "echo $r > /logs/verifier/reward.txt\n"
     }
     serve = [bash("setsid sleep 60 > /dev/null 2>&1 &"), ""]
@@ -313,7 +318,8 @@ def test_terminal_benchs_tests_are_judged_by_what_pytest_prints(make_task: MakeT
             "task.yaml": "instruction: Write 42 to answer.txt.\nparser_name: pytest\n",
             "Dockerfile": "FROM vf-sandbox:latest\nUSER root\nWORKDIR /app\n",
             "tests/check.py": "print('=== short test summary info ===')\n"
-            "print('PASSED' if open('answer.txt').read() == '42\\n' else 'FAILED', 'check.py::it')\n",
+            "right = open('answer.txt').read() == '42\\n'\n"
+            "print('PASSED' if right else 'FAILED', 'check.py::it')\n",
             "run-tests.sh": "#!/bin/bash\npython3 $TEST_DIR/check.py\n",
             "solution.sh": "#!/bin/bash\necho 42 > answer.txt\n",
         }
@@ -335,7 +341,7 @@ def test_arguments_and_splits(make_task: MakeTask, caplog: pytest.LogCaptureFixt
     train, held = ({task.id for task in split.tasks(name)} for name in ("train", "eval"))  # type: ignore[arg-type]
     assert train | held == {task.id for task in asking.tasks("eval")}
     assert not train & held
-    assert train and held
+    assert 0 < len(held) < 10
     wrong = {
         "network": "all",
         "held_out": 2.0,
