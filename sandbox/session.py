@@ -126,6 +126,14 @@ class Session:
         """Start the persistent Python and shell, so that the first call need not wait."""
         await self._ask("warm", wait=self._grace, what=["the interpreter", "the shell"])
 
+    async def end_programs(self) -> None:
+        """Kill every program with everything that it started, the persistent ones too.
+
+        Raises:
+            SandboxError: The sandbox is lost.
+        """
+        await self._ask("end programs", wait=self._grace)
+
     async def stats(self) -> dict[str, Any]:
         """Return ``oom_kills``, ``calls`` that run, the supervisor's ``cpu`` (s) and ``memory``."""
         return (await self._ask("stats", wait=self._grace))[0]

@@ -158,6 +158,13 @@ class SessionSandbox(ABC):
         """Keep the state of its files, where that is possible; see :meth:`Sandbox.snapshot`."""
         raise NotImplementedError(f"{type(self).__name__} cannot keep the state of its files")
 
+    async def end_programs(self) -> None:
+        """Kill every program that runs; see :meth:`~vf.sandbox.audit.Auditable.end_programs`."""
+        try:
+            await self._ask(lambda session: session.end_programs())
+        except Ended as end:
+            raise OSError(errno.EIO, str(end)) from None
+
     async def forward(self, address: Address, *, port: int = 0) -> int:
         """Let what runs inside reach one address; see :meth:`Sandbox.forward`."""
         try:

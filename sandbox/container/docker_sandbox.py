@@ -15,9 +15,10 @@ import itertools
 import logging
 import os
 from collections.abc import Coroutine, Iterator
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from vf.runtime.errors import SandboxError
+from vf.sandbox.audit import Change
 from vf.sandbox.container.disk import LABEL as DISK_LABEL
 from vf.sandbox.container.disk import DiskWatch
 from vf.sandbox.container.docker_engine import (
@@ -39,6 +40,11 @@ log = logging.getLogger("vf.sandbox")
 
 START_TIMEOUT = 60.0  # seconds until the supervisor must have answered
 NO_PROGRAM = ("executable file not found", "no such file or directory")
+_KINDS: dict[int, Literal["added", "changed", "deleted"]] = {
+    0: "changed",
+    1: "added",
+    2: "deleted",
+}
 _numbers = itertools.count(1)
 _live: dict[str, tuple[int, Engine]] = {}  # what atexit removes: name -> process, engine
 
@@ -162,6 +168,15 @@ class DockerSandbox(SessionSandbox):
         disk = int(self._profile.limits.disk)
         self._session.lose(f"its root has grown by {size} bytes, more than disk = {disk}")
         self._end()
+
+    async def changes(self) -> list[Change]:
+        """Ask the engine; see :meth:`~vf.sandbox.audit.Auditable.changes`."""
+        try:
+            await self._ask(lambda session: session.ping())
+        except Ended as end:
+            raise OSError(errno.EIO, str(end)) from None
+        found = await self._engine.call("diff", self.name) or []
+        return [Change(_KINDS[each["Kind"]], each["Path"]) for each in found]
 
     async def _outside(self) -> str | None:
         if self._overflow:

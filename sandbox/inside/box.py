@@ -13,11 +13,13 @@ from typing import Any, Callable  # noqa: UP035  (Python 3.9 runs this)
 
 from vf.sandbox.frames import FrameError, encode
 from vf.sandbox.inside import kernel
+from vf.sandbox.inside.keeper import Keeper
 from vf.sandbox.inside.loop import CHUNK, Loop, Outlet
 from vf.sandbox.inside.users import Account, Users
 
 ENDING = {signal.SIGTERM, signal.SIGHUP}
 PATH = "/usr/local/bin:/usr/bin:/bin"  # where there is none
+END_SECONDS = 10.0  # until all programs must have ended
 ENOUGH = 8 * CHUNK  # bytes that wait to be sent: more would only hold up the next answer
 Output = tuple[bytes, bytes, int]
 
@@ -50,6 +52,7 @@ class Box:
         self.oom = kernel.OomCounter()
         self.calls: dict[int, Any] = {}  # requests under way
         self.helpers: set[int] = set()
+        self.keepers: list[Keeper] = []  # of all programs that may have left something
         self.requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
         out = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -148,6 +151,27 @@ class Box:
             self.out.send(encode({"id": 0, "bye": why}))
         self.kill_all()
         self.loop.stopped = True
+
+    def keep(self, keeper: Keeper) -> None:
+        """Know of a program's keeper."""
+        self.helpers.add(keeper.pid)
+        self.keepers = [each for each in self.keepers if each.alive]
+        self.keepers.append(keeper)
+
+    def end_programs(self, number: int) -> None:
+        """Kill every program with everything that it started; answer once nothing is left."""
+        for keeper in self.keepers:
+            if keeper.alive and not keeper.killed:
+                keeper.kill()
+        self._when_ended(number, time.monotonic() + END_SECONDS)
+
+    def _when_ended(self, number: int, deadline: float) -> None:
+        if not any(keeper.alive for keeper in self.keepers):
+            self.answer(number, {"done": True})
+        elif time.monotonic() > deadline:
+            self.lost(number, "processes survived a kill")
+        else:
+            self.loop.later(0.002, lambda: self._when_ended(number, deadline))
 
     def kill_all(self) -> None:
         """Kill every process that is not ours."""

@@ -39,7 +39,7 @@ class Staged:
             raise
         for fd in (in_r, out_w, err_w):
             os.close(fd)
-        box.helpers.add(self.keeper.pid)
+        box.keep(self.keeper)
 
     def drop(self) -> None:
         """Give it up."""

@@ -139,7 +139,7 @@ class Console:
             self._err = Capture(box.loop, err_r, KEPT)
             self._keeper = Keeper(box.loop, Stage(box.who, fds, box.rlimits, box.walls))
             self._keeper.run(self, self._program.argv, box.env, box.workdir)
-            box.helpers.add(self._keeper.pid)
+            box.keep(self._keeper)
             self._partial, self._orders = b"", 0
             self._exit: tuple[int, str] | None = None
             box.loop.watch(self._answer, self._read)

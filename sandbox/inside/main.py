@@ -127,6 +127,8 @@ class Supervisor(Box):
                 self.answer(number, {"done": True, "port": port})
             except OSError as exc:
                 self.refuse(number, exc)
+        elif op == "end programs":
+            self.end_programs(number)
         elif op == "alive":
             return  # to have been heard is enough
         elif op == "cancel":

@@ -1,0 +1,47 @@
+"""What some sandboxes can do, too: be brought to rest, and be compared with their image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path of a sandbox that is not as in its image.
+
+    Attributes:
+        kind: What was done to it.
+        path: Where it is; absolute.
+    """
+
+    kind: Literal["added", "changed", "deleted"]
+    path: str
+
+
+@runtime_checkable
+class Auditable(Protocol):
+    """What a sandbox can do, too, where its backend lets what ran in it be looked into.
+
+    Nothing that runs inside has a part in either, so nothing inside can get in the way.
+    """
+
+    async def end_programs(self) -> None:
+        """Kill every program with everything that it started, the persistent ones too.
+
+        Raises:
+            OSError: The sandbox has ended.
+            SandboxError: It is lost.
+        """
+        ...
+
+    async def changes(self) -> list[Change]:
+        """Return what is not as in the image that the sandbox started from.
+
+        Mounted file systems, such as ``/tmp``, have no part in it. What runs goes on changing it.
+
+        Raises:
+            OSError: The sandbox has ended.
+            SandboxError: It is lost, or the engine does not answer.
+        """
+        ...
