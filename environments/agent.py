@@ -152,7 +152,8 @@ class AgentEnvironment(Environment):
         max_turns: Most answers of the model in one episode.
         max_tokens: Most tokens sampled in one episode; None for no limit.
         timeout: Seconds that the agent gets, the model's answers not counted. If it takes longer it
-            is stopped, and scored as truncated. Scoring has as many seconds, too.
+            is stopped, and scored as truncated. Scoring has as many seconds, too. A function of the
+            task where tasks differ in that.
         crash: What it means if the agent fails after it has had an answer: ``"scored"``, for the
             model may have brought it about, or ``"failed"``. Before, it is always a failure.
         model: The name under which the model is served to the agent, ``endpoint.model``.
@@ -180,7 +181,7 @@ class AgentEnvironment(Environment):
         rubric: AnyRubric | None = None,
         max_turns: int = MAX_TURNS,
         max_tokens: int | None = None,
-        timeout: float = TIMEOUT,
+        timeout: float | Callable[[Task], float] = TIMEOUT,
         crash: Literal["scored", "failed"] = "scored",
         model: str = "policy",
         processes: int = 0,
@@ -195,7 +196,8 @@ class AgentEnvironment(Environment):
             self.rubric = rubric
         self.max_turns = max_turns
         self.max_tokens = max_tokens
-        self.timeout = timeout
+        self._timeout = timeout
+        self.timeout = TIMEOUT if callable(timeout) else timeout
         self.crash = crash
         self.model = model
         self.__module__ = self.agent.home  # where it is found, when it is registered there
@@ -230,6 +232,10 @@ class AgentEnvironment(Environment):
     def sandbox_spec(self, task: Task) -> SandboxSpec | None:
         """Return what this task's sandbox is made from, where the agent has one for each."""
         return self.agent.sandbox_spec(task)
+
+    def timeout_of(self, task: Task) -> float:
+        """Return how many seconds the agent gets for a task."""
+        return self._timeout(task) if callable(self._timeout) else self.timeout
 
     def attempt(self, task: Task, endpoint: Endpoint) -> Attempt:
         """Return this episode's attempt; it is closed with the episode."""

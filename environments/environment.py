@@ -206,6 +206,13 @@ class Environment:
         """
         return None
 
+    def timeout_of(self, task: Task) -> float:
+        """Return how many seconds the rollout of a task may take, where tasks differ in that.
+
+        By default :attr:`timeout`. Called on the episode, before it begins.
+        """
+        return self.timeout
+
     def first_messages(self, task: Task) -> list[Message]:
         """Return the system prompt (if any) and the task's prompt as messages."""
         messages = as_messages(task.prompt)

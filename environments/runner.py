@@ -56,6 +56,7 @@ async def rollout(
     """
     own = environment.episode(derive_seed(seed, "environment"))
     own.task_sandbox = spec_of(environment, task)
+    own.timeout = own.timeout_of(task)
     trace = Trace(environment=own.id or type(own).__name__, task=task, seed=seed)
     trace.timing = own.timing
     episode = Episode(

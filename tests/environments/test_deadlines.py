@@ -154,3 +154,24 @@ def test_a_hung_tool_does_not_keep_the_process_alive() -> None:
         [sys.executable, "-c", HUNG], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "tool\n"
+
+
+def test_tasks_may_differ_in_the_time_that_they_take() -> None:
+    class Slow(vf.Environment):
+        timeout = 0.05
+
+        def timeout_of(self, task: vf.Task) -> float:
+            return float(task.answer)
+
+        async def step(self, reply: vf.Message) -> vf.Step:
+            await asyncio.sleep(0.2)
+            return vf.Step(terminated=True)
+
+    async def run(seconds: float) -> vf.Trace:
+        task = vf.Task("a", "Go.", answer=seconds)
+        return await vf.rollout(Slow(), task, vf.ScriptedModel(["Yes."]))
+
+    short, long = (asyncio.run(run(seconds)) for seconds in (0.05, 5.0))
+    assert short.error is not None
+    assert "longer than its 0.05 s" in short.error.message
+    assert long.error is None
