@@ -7,9 +7,9 @@ from ipaddress import ip_address, ip_network
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
-from vf.inference.settings import Strict
+from vf.inference.settings import STRICT, Strict
 
 SCHEMAS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 _SIZES = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}  # in MiB
@@ -76,8 +76,10 @@ Host = Annotated[str, AfterValidator(_host)]
 Network = Literal["no-network", "public", "allowlist"]
 
 
-class Networked(Strict):
+class Networked(BaseModel):
     """What a phase, or a whole environment, may reach."""
+
+    model_config = STRICT
 
     network_mode: Network | None = None
     """`no-network`, `public` or `allowlist`."""

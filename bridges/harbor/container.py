@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vf.bridges.harbor.model import ARTIFACTS, SOLUTION, TESTS, VERIFIER, Script
-from vf.sandbox.contract import Auditable, ExecResult, Sandbox
+from vf.sandbox.audit import Auditable
+from vf.sandbox.contract import ExecResult, Sandbox
 
 ROOT = "0"
 AGENT_LOGS = "/logs/agent"

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from vf.bridges.harbor import container
-from vf.bridges.harbor.environment import SPARE, Folders, itself
+from vf.bridges.harbor.folders import SPARE, Folders, itself
 from vf.bridges.harbor.scoring import INFO, FolderRubric
 from vf.bridges.harbor.trial import Trial
 from vf.environments.agent import AgentEnvironment
 from vf.environments.agents import placeholders
 from vf.environments.agents.command import Program
-from vf.environments.environment import Environment, Split
 from vf.inference.endpoint.address import Endpoint
 from vf.runtime.errors import ConfigError
 from vf.runtime.own_deadline import own_deadline
 from vf.runtime.workers import in_thread
+from vf.sandbox.hosting.source import SandboxSource
 from vf.sandbox.spec import SandboxSpec
+from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.traces.messages import writable
 from vf.traces.task import Task
 from vf.traces.trace import Trace
@@ -31,8 +32,15 @@ MOST_OUTPUT = 100_000  # characters of what a program prints that are recorded
 _LONGEST = 7 * 24 * 3600.0  # seconds: who waits has a clock that stands while the model answers
 
 
-class ProgramFolders(AgentEnvironment):
-    """Task folders, for a program inside the container.
+def program_folders(
+    folders: Folders,
+    command: Sequence[str],
+    folder: str | None,
+    env: Mapping[str, str] | None,
+    max_turns: int,
+    max_tokens: int | None,
+) -> AgentEnvironment:
+    """Return task folders as an environment, for a program inside the container.
 
     Args:
         folders: The tasks.
@@ -45,53 +53,15 @@ class ProgramFolders(AgentEnvironment):
     Raises:
         ConfigError: An argument cannot be used.
     """
-
-    def __init__(
-        self,
-        folders: Folders,
-        command: Sequence[str],
-        folder: str | None,
-        env: Mapping[str, str] | None,
-        max_turns: int,
-        max_tokens: int | None,
-    ) -> None:
-        super().__init__(
-            Inside(folders, Program(command, sandbox=folders.source, folder=folder, env=env)),
-            tasks=list,
-            rubric=FolderRubric(),
-            max_turns=max_turns,
-            max_tokens=max_tokens,
-        )
-        self._folders = folders
-        self.source = folders.source
-
-    def tasks(self, split: Split) -> Iterator[Task]:
-        """Yield the tasks of a split.
-
-        Raises:
-            ConfigError: There are none.
-        """
-        return self._folders.tasks(split)
-
-    def sandbox_spec(self, task: Task) -> SandboxSpec:
-        """Return what the task's container is made from."""
-        return self._folders.spec_of(task)
-
-    async def check(self) -> None:
-        """Look whether the engine is there, and can make what the tasks ask for.
-
-        Raises:
-            ConfigError: It is not, or cannot.
-        """
-        self._folders.check()
-        await super().check()
-
-    def episode(self, seed: int, task: Task | None = None) -> Environment:
-        """Return a copy for one episode, with the time that its task takes."""
-        own = super().episode(seed, task)
-        if task is not None:
-            own.timeout = self._folders.longest(task) + SPARE
-        return own
+    program = Program(command, sandbox=folders.source, folder=folder, env=env)
+    return AgentEnvironment(
+        Inside(folders, program),
+        tasks=folders.tasks,
+        rubric=FolderRubric(),
+        max_turns=max_turns,
+        max_tokens=max_tokens,
+        timeout=lambda task: folders.longest(task) + SPARE,
+    )
 
 
 class Inside:
@@ -104,12 +74,21 @@ class Inside:
         self.services = program.services
 
     def check(self) -> None:
-        """Need nothing: the program is the image's, or comes along."""
+        """Say what the tasks do not get; the program is the image's, or comes along.
+
+        Raises:
+            ConfigError: A task's tests cannot have the container that they ask for.
+        """
+        self._folders.check()
+
+    def sandbox_spec(self, task: Task) -> SandboxSpec:
+        """Return what a task's container is made from."""
+        return self._folders.spec_of(task)
 
     def attempt(self, task: Task, endpoint: Endpoint, episode: AgentEnvironment) -> Attempt:
         """Return one attempt at a task."""
-        trial = self._folders.trial(task)
-        return Attempt(self._program, trial, task, endpoint, episode)
+        source, trial = self._folders.source, self._folders.trial(task)
+        return Attempt(self._program, source, trial, task, endpoint, episode)
 
     def measured(self) -> dict[str, Any]:
         """Return the command, and digests of the files that it consists of."""
@@ -122,12 +101,14 @@ class Attempt:
     def __init__(
         self,
         program: Program,
+        source: SandboxSource,
         trial: Trial,
         task: Task,
         endpoint: Endpoint,
         episode: AgentEnvironment,
     ) -> None:
         self._program, self._trial, self._task = program, trial, task
+        self._source = source
         self._endpoint, self._episode = endpoint, episode
         episode.rubric = FolderRubric(self._verify)
 
@@ -135,7 +116,7 @@ class Attempt:
         """Make the container ready, and run the program on each part of the task."""
         trial, episode = self._trial, self._episode
         with own_deadline():
-            sandbox = await episode.sandbox.use(itself)
+            sandbox = await EpisodeSandbox.of(episode, self._source).use(itself)
             await trial.begin(sandbox)
             await self._bring()
             url = urlsplit(self._endpoint.url)

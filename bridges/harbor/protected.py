@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from vf.sandbox.contract import Change
+from vf.sandbox.audit import Change
 
 SYSTEM = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 LIBRARIES = ("lib", "lib32", "lib64", "libx32", "libexec")

@@ -22,7 +22,8 @@ from vf.bridges.harbor.container import Spoilt, as_root, said, spoiling
 from vf.bridges.harbor.model import VERIFIER, Part
 from vf.bridges.harbor.protected import SYSTEM, Guarded, Protected
 from vf.bridges.harbor.verdict import Verdict, read_pytest, read_rewards
-from vf.sandbox.contract import Auditable, Change, ExecResult, Sandbox
+from vf.sandbox.audit import Auditable, Change
+from vf.sandbox.contract import ExecResult, Sandbox
 
 MOST_REWARD = 2**20  # bytes of a reward file
 MOST_OUTPUT = 2**20  # bytes of what tests print
@@ -76,7 +77,8 @@ async def put_right(sandbox: Sandbox, fresh: Fresh, known: Known) -> dict[str, A
         marks = [change.path for change in changes if change.path.endswith(f"/{mark}")]
         found = known.guarded.find([each for each in changes if each.path not in marks], folders)
         if found.of_image:
-            clean = clean or await stack.enter_async_context(fresh())
+            if clean is None:
+                clean = await stack.enter_async_context(fresh())
             await _put_back(sandbox, clean, found)
         elif _PRELOAD in found.added:
             await _silence(sandbox)

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from vf.bridges.harbor.protected import Guarded, Protected
-from vf.sandbox.contract import Change
+from vf.sandbox.audit import Change
 
 Kind = Literal["added", "changed", "deleted"]
 

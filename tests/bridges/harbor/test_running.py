@@ -13,6 +13,7 @@ import pytest
 import vf
 from tests.bridges.harbor.folders import SCRIPT, MakeTask
 from vf.inference.models.scripted_model import Line
+from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("containers")
@@ -338,7 +339,7 @@ def test_arguments_and_splits(make_task: MakeTask, caplog: pytest.LogCaptureFixt
     with pytest.raises(ConfigError, match="nothing says which tasks are for training"):
         list(asking.tasks("train"))
     split = vf.make(f"harbor:{folder}", held_out=0.4)
-    train, held = ({task.id for task in split.tasks(name)} for name in ("train", "eval"))  # type: ignore[arg-type]
+    train, held = ({task.id for task in split.tasks(name)} for name in ("train", "eval"))
     assert train | held == {task.id for task in asking.tasks("eval")}
     assert not train & held
     assert 0 < len(held) < 10
@@ -352,7 +353,7 @@ def test_arguments_and_splits(make_task: MakeTask, caplog: pytest.LogCaptureFixt
     for name, value in wrong.items():
         with pytest.raises(ConfigError, match=rf"env\.args\.{name}"):
             vf.make(f"harbor:{folder}", **{name: value})
-    asyncio.run(asking.check())  # type: ignore[arg-type]
+    asyncio.run(call(asking.check))
     assert "10 of 10 tasks ask for a network" in caplog.text
 
 
@@ -370,3 +371,37 @@ def test_a_variable_of_this_machine_is_only_taken_over_where_it_is_named(
         environment.sandbox_spec(task)
     (trace,) = play(path, "oracle", host_env=["VF_TEST_SECRET"])
     assert trace.reward == 1.0
+
+
+AGENT = """\
+import json, os, urllib.request
+said = {"model": "policy", "messages": [{"role": "user", "content": "What?"}]}
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"],
+           "Content-Type": "application/json"}
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+request = urllib.request.Request(url, json.dumps(said).encode(), headers)
+answer = json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+open("answer.txt", "w").write(answer + chr(10))
+print(json.load(open(os.environ["VF_TASK"]))["prompt"], answer, os.getcwd())
+"""
+
+
+def test_a_program_works_inside_the_tasks_container(make_task: MakeTask, tmp_path: Path) -> None:
+    agent = tmp_path / "agent"
+    agent.mkdir()
+    (agent / "work.py").write_text(AGENT)
+    path = make_task(
+        toml=STEPS.replace("[steps.healthcheck]\ncommand", "[metadata]\nx"), files=STEP_FILES
+    )
+    command = ["python", "/opt/agent/work.py"]
+
+    async def run() -> list[vf.Trace]:
+        environment = vf.make(f"harbor:{path}", command=command, folder=str(agent), sandbox=SANDBOX)
+        (task,) = environment.tasks("eval")
+        models = [vf.ScriptedModel(["1", "0.5"]), vf.ScriptedModel(["0"])]
+        return [await vf.rollout(environment, task, model) for model in models]
+
+    both, first = asyncio.run(run())
+    assert (both.reward, first.reward) == (0.75, 0.0)
+    assert both.info["output"] == "Write what the new file says. 0.5 /app\n"
+    assert list(record(first)["steps"]) == ["one"]

@@ -1,0 +1,89 @@
+"""The environment ``harbor``: task folders, in the formats of Harbor and Terminal-Bench."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from vf.bridges.harbor.environment import TaskFolders
+from vf.bridges.harbor.folders import Folders
+from vf.bridges.harbor.inside import program_folders
+from vf.environments.environment import Environment
+from vf.runtime.errors import ConfigError
+from vf.sandbox.hosting.source import Sandboxes
+
+
+def harbor(
+    tasks: str,
+    sandbox: Sandboxes = "docker",
+    network: Literal["none", "task"] = "none",
+    held_out: float | None = None,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    command: Sequence[str] = (),
+    folder: str | None = None,
+    env: Mapping[str, str] | None = None,
+    agent_timeout: float = 600.0,
+    bash_timeout: float = 120.0,
+    max_turns: int = 50,
+    max_tokens: int | None = None,
+    reward_key: str = "reward",
+    host_env: Sequence[str] = (),
+    keep_changes: Sequence[str] = (),
+    keep_running: Sequence[str] = (),
+    artifacts: str | None = None,
+) -> Environment:
+    """Make an environment of task folders; ``"harbor:path/to/tasks"`` is this with ``tasks``.
+
+    Args:
+        tasks: A folder that is a task, or holds tasks at any depth.
+        sandbox: Where containers run; see :func:`~vf.sandbox.hosting.source.sandbox_source`. Its
+            limits hold where a task says none.
+        network: ``"none"``: no container reaches anything. ``"task"``: each phase of a task reaches
+            what it asks for, through a proxy; what asks for nothing gets all public hosts, which is
+            the format's default.
+        held_out: Share of the tasks that are for evaluation, drawn by their ids; the others are for
+            training. 0 uses all tasks for both. By default ``[metadata] split`` of the tasks
+            decides, and if none has one, all of them are for evaluation.
+        only: Patterns of the ids of tasks to use, such as ``"easy/*"``; by default all.
+        skip: Patterns of the ids of tasks that are left out, unread.
+        command: A program that works on the tasks inside their containers, in place of the tools;
+            see :func:`vf.environments.agents.program.program` for what it is given.
+        folder: The program's own files; copied to ``/opt/agent``, its ``command`` begins there.
+        env: Further variables of the program.
+        agent_timeout: Seconds for the agent where a task does not say; the model's answers do not
+            count.
+        bash_timeout: Seconds for one command of the model's.
+        max_turns: Most answers of the model in one episode.
+        max_tokens: Most tokens sampled in one episode; None for no limit.
+        reward_key: Which key of a ``reward.json`` with several is the reward.
+        host_env: Names of this machine's variables that tasks may take over by ``${NAME}``.
+        keep_changes: Patterns of the ids of tasks whose point it is to change the image's own
+            programs or what starts with them: these changes are not undone before the tests.
+        keep_running: Patterns of the ids of tasks whose tests need what the agent left running. It
+            can then act while the tests run.
+        artifacts: Folder in which artifacts are kept; by default none are.
+
+    Raises:
+        ConfigError: An argument cannot be used, or a task; names file and key.
+    """
+    folders = Folders(
+        tasks,
+        sandbox,
+        network,
+        agent_timeout,
+        held_out,
+        only,
+        skip,
+        reward_key,
+        host_env,
+        keep_changes,
+        keep_running,
+        artifacts,
+    )
+    if command:
+        return program_folders(folders, command, folder, env, max_turns, max_tokens)
+    for name, value in {"folder": folder, "env": env}.items():
+        if value:
+            raise ConfigError(f"env.args.{name} is for env.args.command, which is not given")
+    return TaskFolders(folders, bash_timeout, max_turns, max_tokens)
