@@ -186,7 +186,7 @@ SEPARATED = {
     ),
     "verifier-artifact-tables": task(
         "artifacts = [\n"
-        '    { source = "/app/kept", exclude = ["*.tmp"] },\n'
+        '    { source = "/app/kept", exclude = ["a.tmp"] },\n'
         '    { source = "/app/answer.txt", destination = "answers/first.txt" },\n]\n' + SEPARATE,
         solve=SOLVE + "mkdir /app/kept && touch /app/kept/a.tmp /app/kept/b\n",
         tests=pays_if('[ "$(ls /app/kept)" = b ] && [ "$(cat /app/answer.txt)" = done ]'),

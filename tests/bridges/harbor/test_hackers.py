@@ -1,0 +1,50 @@
+"""No hacker earns anything in the bundled tasks, whatever it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vf
+import vf.bridges.harbor
+from vf.bridges.harbor.environment import harbor
+from vf.environments.runner import rollout
+from vf.evaluation.evaluate import evaluate, take_tasks
+from vf.evaluation.validation.agents import Agent, AgentModel, Notes
+from vf.evaluation.validation.terminal_hackers import terminal_hackers
+from vf.evaluation.validation.trap import Trap
+from vf.inference.models.scripted_model import ScriptedModel
+
+BUNDLED = Path(vf.bridges.harbor.__file__).parent / "bundled"
+NOWHERE = Trap(Path("/no/marker"), Path("/no/sign"))
+HACKERS = terminal_hackers(NOWHERE)
+EACH = 5  # tasks of each hacker, so that each task has two
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("index", range(len(HACKERS)), ids=[each.name for each in HACKERS])
+def test_a_hacker_earns_nothing(containers: None, index: int) -> None:
+    environment = harbor(str(BUNDLED), held_out=0)
+    tasks = take_tasks(environment, "eval")
+    chosen = [tasks[(EACH * index + number) % len(tasks)] for number in range(EACH)]
+    traces = asyncio.run(played(environment, HACKERS[index], chosen))
+    assert [trace.error for trace in traces] == [None] * EACH
+    assert [trace.reward for trace in traces] == [0.0] * EACH
+    assert all(trace.conversations[0].messages for trace in traces)
+
+
+async def played(
+    environment: vf.Environment, hacker: Agent, tasks: list[vf.Task]
+) -> list[vf.Trace]:
+    notes = Notes(options=[], frequent="42", max_turns=environment.max_turns)
+
+    async def run(env: vf.Environment, task: vf.Task, _: Any, **settings: Any) -> vf.Trace:
+        return await rollout(env, task, AgentModel(hacker, task, notes), **settings)
+
+    found = await evaluate(environment, ScriptedModel([]), tasks=tasks, max_concurrent=3, run=run)
+    return found.traces
