@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import vf
-from vf.bridges.harbor.environment import harbor
+from vf.bridges.harbor.make import harbor
 from vf.environments.runner import rollout
 from vf.evaluation.evaluate import evaluate
 from vf.evaluation.validation.agents import Agent, AgentModel, Notes

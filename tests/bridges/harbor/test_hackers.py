@@ -10,7 +10,7 @@ import pytest
 
 import vf
 import vf.bridges.harbor
-from vf.bridges.harbor.environment import harbor
+from vf.bridges.harbor.make import harbor
 from vf.environments.runner import rollout
 from vf.evaluation.evaluate import evaluate, take_tasks
 from vf.evaluation.validation.agents import Agent, AgentModel, Notes
