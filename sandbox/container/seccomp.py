@@ -23,7 +23,7 @@ from typing import Any
 
 FILES = """
     access chdir chmod chown close close_range copy_file_range creat dup dup2 dup3 faccessat
-    faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl fdatasync
+    faccessat2 fadvise64 fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fdatasync
     fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatfs fsync ftruncate futimesat getcwd
     getdents getdents64 getxattr getxattrat ioctl lchown lgetxattr link linkat listxattr listxattrat
     llistxattr lremovexattr lseek lsetxattr lstat mkdir mkdirat mknod mknodat name_to_handle_at
@@ -74,6 +74,9 @@ EPERM, ENOSYS = 1, 38
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, NETLINK_ROUTE = 1, 2, 10, 16, 0
 # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 NAMESPACES = 0x7E020000
+# A descriptor that is ready may signal whatever process root says, of any user; with this, by any
+# signal. The commands of fcntl have no bits above these.
+F_SETSIG, COMMANDS = 10, 12
 # Linux, as 32-bit Linux, either with 2.6 in `uname`; the last is a question.
 PERSONALITIES = (0, 0x0008, 0x20000, 0x20008, 0xFFFFFFFF)
 
@@ -86,8 +89,9 @@ def seccomp_profile() -> str:
         rules.append(_allow("socket", "socketpair", where=[_equal(0, family)]))
     rules.append(_allow("socket", where=[_equal(0, AF_NETLINK), _equal(2, NETLINK_ROUTE)]))
     rules += [_allow("personality", where=[_equal(0, value)]) for value in PERSONALITIES]
-    no_namespace = {"index": 0, "value": NAMESPACES, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}
-    rules.append(_allow("clone", where=[no_namespace]))
+    rules.append(_allow("clone", where=[_masked(0, NAMESPACES, 0)]))
+    for bit in (1 << number for number in range(COMMANDS)):
+        rules.append(_allow("fcntl", where=[_masked(1, bit, ~F_SETSIG & bit)]))
     # Its flags are in memory, where no filter sees them: without it the C library uses clone.
     rules.append({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS})
     return json.dumps(
@@ -98,6 +102,10 @@ def seccomp_profile() -> str:
 
 def _allow(*names: str, where: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     return {"names": list(names), "action": "SCMP_ACT_ALLOW", "args": where or []}
+
+
+def _masked(index: int, mask: int, value: int) -> dict[str, Any]:
+    return {"index": index, "value": mask, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}
 
 
 def _equal(index: int, value: int) -> dict[str, Any]:

@@ -55,9 +55,10 @@ class Box:
         self.keepers: list[Keeper] = []  # of all programs that may have left something
         self.requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
         out = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        os.dup2(null, 0)
-        os.dup2(null, 1)
+        # Opened once: root may put something else in its place, which one would wait for.
+        self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        os.dup2(self.null, 0)
+        os.dup2(self.null, 1)
         os.set_blocking(self.requests, False)
         self.out = Outlet(self.loop, out, self._sent)
         self._waiting: list[Callable[[], None]] = []

@@ -125,7 +125,7 @@ class Console:
             return
         box = self._box
         self._go = self._answer = self._code = -1
-        fds: dict[int, int] = {0: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)}
+        fds: dict[int, int] = {0: os.dup(box.null)}
         try:
             with box.who.maker():
                 out_r, fds[1] = os.pipe()

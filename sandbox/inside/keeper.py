@@ -41,6 +41,7 @@ RESET = (
     signal.SIGPIPE,
     signal.SIGXFSZ,
     signal.SIGUSR1,
+    signal.SIGIO,
 )
 SLAY_SECONDS = 5.0
 NICE = 10  # what a program runs with: the one that shall kill it must get to run

@@ -195,6 +195,7 @@ def main(arguments: list[str]) -> int:
     kernel.adopt_orphans()
     for number in ENDING:
         signal.signal(number, lambda *_: None)  # Box._bury sees it, between two events
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # root may send it to anybody: see seccomp.py
     if flags.parent:
         kernel.die_with_parent(signal.SIGTERM)
         if os.getppid() != flags.parent:

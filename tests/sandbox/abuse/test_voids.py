@@ -29,7 +29,8 @@ def test_it_comes_to_a_result_and_so_does_what_follows(arena: Arena, name: str) 
     async def attack(sandbox: DockerSandbox) -> None:
         result = await sandbox.python(VOIDS[name], timeout=2)
         assert not result.ok
-        for call in (sandbox.exec("true"), sandbox.python("1"), sandbox.bash("true")):
+        calls = (sandbox.exec("true"), sandbox.python("1"), sandbox.bash("true", timeout=5))
+        for call in calls:
             result = await call  # perhaps of a loss: but a result
         await sandbox.exec("rm -f /tmp/full /workspace/full /dev/shm/full")
         # Killed processes count until their parent, the interpreter, has buried them or ended.
