@@ -29,6 +29,7 @@ from vf.sandbox.container.docker_engine import (
     RuntimeUnknown,
 )
 from vf.sandbox.container.ending import describe_end, ended_from_outside
+from vf.sandbox.container.kit import KitGone, kit_of
 from vf.sandbox.container.profile import Profile, container_settings
 from vf.sandbox.container.reaper import this_process
 from vf.sandbox.container.snapshot import take_snapshot
@@ -86,6 +87,15 @@ class DockerSandbox(SessionSandbox):
         profile = profile or Profile()
         if not profile.prepared:
             raise ValueError("let vf.sandbox.container.doctor.prepare prepare the profile first")
+        try:
+            return await cls._create(engine, profile, warm)
+        except KitGone as error:  # engines prune volumes that no container uses at the time
+            log.warning("%s; it is collected again", error)
+            await asyncio.to_thread(kit_of, engine, again=True)
+            return await cls._create(engine, profile, warm)
+
+    @classmethod
+    async def _create(cls, engine: Engine, profile: Profile, warm: bool) -> Self:
         name = f"vf-{this_process().run}-{next(_numbers)}"
         work = asyncio.ensure_future(cls._start(engine, profile, name, warm))
         try:
@@ -214,6 +224,8 @@ def _explained(profile: Profile) -> Iterator[None]:
                 f"the image {profile.image!r} is not on this machine; `vf-rl sandbox build` builds "
                 "the default one"
             ) from error
+        if profile.entry is not None and any(words in said for words in NO_PROGRAM):
+            raise KitGone(f"the volume {profile.entry.kit} has no kit: {said}") from error
         if any(words in said for words in NO_PROGRAM):
             raise ImageUnfit(f"the image {profile.image!r} has no python3: {said}") from error
         if "there is no user" in said or "there is no group" in said:

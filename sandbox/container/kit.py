@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import weakref
 
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.boot import source_of
 from vf.sandbox.container.docker_engine import Engine, ImageMissing
 from vf.sandbox.container.image import inspected, run_in
@@ -21,15 +21,23 @@ LABEL = "vf.sandbox.kit"
 _kits: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
 
 
-def kit_of(engine: Engine) -> str:
+class KitGone(SandboxError):
+    """The volume with the kit is empty."""
+
+
+def kit_of(engine: Engine, *, again: bool = False) -> str:
     """Return the volume with the kit, collected if need be. Blocks, at first for some seconds.
+
+    Args:
+        engine: Where.
+        again: Look again whether it is there.
 
     Raises:
         ImageMissing: The default image is not on this machine.
         ConfigError: Its Python cannot be collected.
         SandboxError: The engine failed.
     """
-    if engine in _kits:
+    if engine in _kits and not again:
         return _kits[engine]
     found = inspected(engine, DEFAULT_IMAGE)
     if found is None:

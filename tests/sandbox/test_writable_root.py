@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 from vf.runtime.errors import SandboxError
+from vf.sandbox.container import kit
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
@@ -88,6 +90,27 @@ def test_a_state_can_be_kept_and_forked(engine: Engine) -> None:
     asyncio.run(run())
 
 
+def test_a_kit_that_was_pruned_is_collected_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A kit of its own: others use the usual one meanwhile.
+    script = kit.source_of("inside/collect.py") + f"# {os.getpid()}\n"
+    monkeypatch.setattr(kit, "source_of", lambda file: script)
+
+    async def run() -> None:
+        prepared = await asyncio.to_thread(prepare, engine, ROOT)
+        assert prepared.entry is not None
+        volume = prepared.entry.kit
+        try:
+            await engine.call("remove_volume", volume)
+            async with await DockerSandbox.create(engine, prepared) as sandbox:
+                assert (await sandbox.exec("echo hi")).stdout == "hi\n"
+        finally:
+            await engine.call("remove_volume", volume, force=True)
+
+    asyncio.run(run())
+
+
 def test_a_read_only_root_has_no_state_to_keep(engine: Engine) -> None:
     async def run() -> None:
         async with opened(engine, Profile(limits=LIMITS)) as sandbox:
@@ -100,6 +123,7 @@ def test_a_read_only_root_has_no_state_to_keep(engine: Engine) -> None:
 TAKE = """
 import asyncio, os, sys
 from tests.sandbox.test_writable_root import opened
+from vf.sandbox.container import kit
 from vf.sandbox.container.docker_engine import Engine
 
 async def main():
