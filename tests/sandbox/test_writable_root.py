@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from vf.runtime.errors import SandboxError
-from vf.sandbox.container import kit
+from vf.sandbox.boot import source_of
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
@@ -94,8 +94,8 @@ def test_a_kit_that_was_pruned_is_collected_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A kit of its own: others use the usual one meanwhile.
-    script = kit.source_of("inside/collect.py") + f"# {os.getpid()}\n"
-    monkeypatch.setattr(kit, "source_of", lambda file: script)
+    script = source_of("inside/collect.py") + f"# {os.getpid()}\n"
+    monkeypatch.setattr("vf.sandbox.container.kit.source_of", lambda file: script)
 
     async def run() -> None:
         prepared = await asyncio.to_thread(prepare, engine, ROOT)
@@ -123,7 +123,7 @@ def test_a_read_only_root_has_no_state_to_keep(engine: Engine) -> None:
 TAKE = """
 import asyncio, os, sys
 from tests.sandbox.test_writable_root import opened
-from vf.sandbox.container import kit
+from vf.sandbox.boot import source_of
 from vf.sandbox.container.docker_engine import Engine
 
 async def main():
