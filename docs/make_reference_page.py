@@ -26,7 +26,7 @@ from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, EngineSettings
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits as SandboxLimits
 from vf.sandbox.hosting.host import Bounds
-from vf.sandbox.hosting.settings import BOUNDS, LIMITS, PROFILE
+from vf.sandbox.hosting.settings import BOUNDS, LIMITS, PROFILE, SPEC
 from vf.sandbox.spec import SandboxSpec
 from vf.trainer.settings.config import Config, EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import SYNONYMS, VALUES
@@ -202,7 +202,7 @@ def _environments() -> Iterator[str]:
     yield 'Where code runs ([more](sandbox.md)). `sandbox = "docker"` is all defaults.'
     yield ""
     homes: list[tuple[type, Sequence[str]]] = [
-        *((Profile, PROFILE), (SandboxSpec, ["build"])),
+        *((Profile, PROFILE), (SandboxSpec, SPEC)),
         *((Bounds, BOUNDS), (SandboxLimits, LIMITS)),
     ]
     rows: list[str] = []

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 from vf.runtime.errors import InfrastructureError, SandboxError
-from vf.sandbox.contract import Sandbox
 
 log = logging.getLogger("vf.sandbox")
 
@@ -27,12 +26,16 @@ BACKOFF = 0.5  # seconds, times the failures in a row
 LONGEST_REST = 30.0  # seconds
 
 
-class Pooled(Sandbox, Protocol):
-    """A sandbox that knows, without asking, whether it can still be used."""
+class Pooled(Protocol):
+    """A sandbox, or what holds one, that knows without asking whether it can still be used."""
 
     @property
     def alive(self) -> bool:
         """Whether it can be used, for all that is known."""
+        ...
+
+    async def close(self) -> None:
+        """Destroy it."""
         ...
 
 

@@ -12,15 +12,17 @@ from typing import Any
 
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
-from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.opening import open_engine
 from vf.sandbox.container.profile import Profile, profile_for
 from vf.sandbox.contract import Sandbox
+from vf.sandbox.hosting.opened import Opened, open_one
 from vf.sandbox.images.builds import DISK, Images, ImageStats, Pull
 from vf.sandbox.images.context import check_build
 from vf.sandbox.pool import PoolStats, SandboxPool
-from vf.sandbox.spec import SandboxSpec
+from vf.sandbox.services.allow import AllowList
+from vf.sandbox.services.compose import read_compose
+from vf.sandbox.spec import Build, SandboxSpec
 
 RECENT = 4  # times the containers kept ready: so many requests say which specs come often
 PATIENCE = 300.0  # seconds until a container must have been made
@@ -93,8 +95,15 @@ def check_spec(spec: SandboxSpec, base: Profile) -> None:
     """
     if spec.build is not None:
         check_build(spec.build)
-    if spec.compose is not None and not spec.compose.is_file():
-        raise ConfigError(f"sandbox_spec.compose: there is no file {spec.compose}")
+    try:
+        AllowList(spec.allow)
+    except ConfigError as error:  # it begins with the field's name
+        raise ConfigError(f"sandbox_spec.{error}") from error
+    try:
+        if spec.compose is not None:
+            read_compose(spec.compose)
+    except ConfigError as error:
+        raise ConfigError(f"sandbox_spec.compose: {error}") from error
     try:
         profile_for(replace(spec, build=None, compose=None), base)
     except ValueError as error:
@@ -122,7 +131,7 @@ class Host:
         self.engine = engine
         self.images = images
         self._base, self._own, self._bounds = base, own, bounds
-        self._pools: OrderedDict[SandboxSpec, SandboxPool[DockerSandbox]] = OrderedDict()
+        self._pools: OrderedDict[SandboxSpec, SandboxPool[Opened]] = OrderedDict()
         self._profiles: dict[SandboxSpec, Profile] = {}
         self._recent: deque[SandboxSpec] = deque()
         self._counts: Counter[SandboxSpec] = Counter()
@@ -195,24 +204,29 @@ class Host:
         pools = list(self._pools.values())
         await asyncio.gather(*(pool.close() for pool in pools))
 
-    async def _enter(self, stack: AsyncExitStack, spec: SandboxSpec) -> DockerSandbox:
+    async def _enter(self, stack: AsyncExitStack, spec: SandboxSpec) -> Sandbox:
         try:
             return await self._acquire(stack, spec)
+        except ImageUnfit as error:
+            if _is_plain(spec):
+                raise
+            raise _unfit(error) from error
         except ImageMissing:
             if _is_plain(spec):
                 raise
         # It was there, and was removed since: another process needed the disk, say.
-        self.images.forget(spec.build or spec.image or "")
+        for image in self._images_of(spec):
+            self.images.forget(image)
         self._profiles.pop(spec, None)
         if (pool := self._pools.pop(spec, None)) is not None:
             self._past = _sum([self._past, pool.stats()])
             await pool.close()
         try:
             return await self._acquire(stack, spec)
-        except ImageMissing as error:
-            raise SandboxError(str(error)) from error
+        except (ImageMissing, ImageUnfit) as error:
+            raise _unfit(error) from error
 
-    async def _acquire(self, stack: AsyncExitStack, spec: SandboxSpec) -> DockerSandbox:
+    async def _acquire(self, stack: AsyncExitStack, spec: SandboxSpec) -> Sandbox:
         pool = self._pools.get(spec)
         if pool is None:
             profile = await self._profile(spec)
@@ -225,7 +239,8 @@ class Host:
         wait = PATIENCE
         if self._bounds.max_containers is not None:  # until one of those in use has ended
             wait += (spec.limits or self._base.limits).lifetime
-        return await stack.enter_async_context(pool.acquire(timeout=wait))
+        opened = await stack.enter_async_context(pool.acquire(timeout=wait))
+        return opened.sandbox
 
     async def _profile(self, spec: SandboxSpec) -> Profile:
         """Return how containers of a spec are made, once its image is there."""
@@ -233,19 +248,40 @@ class Host:
             return self._base
         if (found := self._profiles.get(spec)) is not None:
             return found
-        image = spec.build or spec.image
-        name = None if image is None else await self.images.image(image)
-        profile = profile_for(replace(spec, image=name, build=None), self._base)
-        try:
-            profile = await asyncio.to_thread(prepare, self.engine, profile)
-        except (ImageMissing, ImageUnfit) as error:
-            raise SandboxError(f"no container can be made from a task's image: {error}") from error
+        names = await self._fetched(spec)
+        if spec.compose is None:
+            said = replace(spec, image=names[0] if names else None, build=None)
+            profile = profile_for(said, self._base)
+            try:
+                profile = await asyncio.to_thread(prepare, self.engine, profile)
+            except (ImageMissing, ImageUnfit) as error:
+                raise _unfit(error) from error
+        else:  # prepared when the file's main service is known, with its network
+            profile = profile_for(replace(spec, compose=None), self._base)
         self._profiles[spec] = profile
         return profile
 
-    def _add(self, spec: SandboxSpec, profile: Profile) -> SandboxPool[DockerSandbox]:
-        async def make() -> DockerSandbox:
-            return await DockerSandbox.create(self.engine, profile, warm=True)
+    async def _fetched(self, spec: SandboxSpec) -> list[str]:
+        """Return the names of all images that a spec needs, once they are there."""
+        fetching = [
+            asyncio.ensure_future(self.images.image(image)) for image in self._images_of(spec)
+        ]
+        try:
+            return await asyncio.gather(*fetching)
+        finally:
+            for each in fetching:
+                each.cancel()
+
+    def _images_of(self, spec: SandboxSpec) -> list[Build | str]:
+        if spec.compose is None:
+            return [image for image in (spec.build, spec.image) if image is not None]
+        compose = read_compose(spec.compose)
+        services = (compose.main, *compose.sides)
+        return [service.build or service.image or "" for service in services]
+
+    def _add(self, spec: SandboxSpec, profile: Profile) -> SandboxPool[Opened]:
+        async def make() -> Opened:
+            return await open_one(self.engine, spec, profile, self.images)
 
         pool = self._pools[spec] = SandboxPool(
             make,
@@ -325,6 +361,11 @@ async def open_host(base: Profile, own: SandboxSpec, bounds: Bounds) -> AsyncIte
             yield host
         finally:
             await host.close()
+
+
+def _unfit(error: ConfigError) -> SandboxError:
+    """Make it the failure of the task that brings the image; the others may be well."""
+    return SandboxError(f"no container can be made from a task's image: {error}")
 
 
 def _is_plain(spec: SandboxSpec) -> bool:

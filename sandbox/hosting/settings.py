@@ -17,7 +17,8 @@ LIMITS = [field.name for field in fields(Limits)]
 BOUNDS = [field.name for field in fields(Bounds)]
 BUILD = [field.name for field in fields(Build)]
 PROFILE = ["image", "network", "runtime", "packages", "writable", "user", "workdir", "env"]
-DOCKER = ["backend", *PROFILE, "build", *BOUNDS, *LIMITS]
+SPEC = ["build", "compose", "allow"]
+DOCKER = ["backend", *PROFILE, *SPEC, *BOUNDS, *LIMITS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,12 @@ def docker_settings(settings: Mapping[str, Any]) -> DockerSettings:
     require(lambda value: isinstance(value, bool), "true or false", "writable")
     choices = " or ".join(f'"{name}"' for name in PULLS)
     require(lambda value: value in PULLS, choices, "pull")
-    if "build" in settings and settings.keys() & {"image", "packages"}:
-        raise ConfigError("sandbox.build makes an image of its own: leave out image and packages")
+    require(_name, "the path of a Compose file", "compose")
+    require(_names, "a list of hosts", "allow")
+    made = [name for name in ("image", "build", "compose") if name in settings]
+    if len(made) > 1 or (made and made != ["image"] and "packages" in settings):
+        own = " and ".join(f"sandbox.{name}" for name in [*made, "packages"][:2])
+        raise ConfigError(f"{own} exclude each other: leave one of them out")
 
     def given(names: list[str]) -> dict[str, Any]:
         return {name: settings[name] for name in names if name in settings}
@@ -67,7 +72,11 @@ def docker_settings(settings: Mapping[str, Any]) -> DockerSettings:
         profile = Profile(limits=Limits(**given(LIMITS)), **given(PROFILE))
     except ValueError as error:
         raise ConfigError(f"sandbox: {error}") from error
-    spec = SandboxSpec(build=_build(settings["build"]) if "build" in settings else None)
+    spec = SandboxSpec(
+        build=_build(settings["build"]) if "build" in settings else None,
+        compose=settings.get("compose"),
+        allow=tuple(settings.get("allow", ())),
+    )
     try:
         check_spec(spec, profile)
     except ConfigError as error:

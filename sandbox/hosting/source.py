@@ -85,9 +85,9 @@ def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
 
     Args:
         sandbox: ``"docker"``; or a table with ``backend = "docker"`` and any of ``image``,
-            ``network``, ``runtime``, ``packages`` (a list, from PyPI), ``pool`` (how many
-            sandboxes to keep ready), ``concurrency`` (how many to create in parallel) and the
-            fields of :class:`~vf.sandbox.contract.Limits`; or
+            ``build``, ``compose``, ``network``, ``allow``, ``runtime``, ``packages`` (a list, from
+            PyPI), ``writable``, ``user``, ``workdir``, ``env``, and the fields of
+            :class:`~vf.sandbox.hosting.host.Bounds` and :class:`~vf.sandbox.contract.Limits`; or
             ``{backend = "local", unsafe_local = true}``, which runs code on this machine,
             unprotected; or a function that returns a context that opens one; or a source, which
             is returned unchanged.
@@ -128,7 +128,9 @@ def sandbox_source(sandbox: Sandboxes) -> SandboxSource:
 
 
 @contextlib.asynccontextmanager
-async def open_sandbox(sandbox: Sandboxes = "docker") -> AsyncIterator[Sandbox]:
+async def open_sandbox(
+    sandbox: Sandboxes = "docker", spec: SandboxSpec | None = None
+) -> AsyncIterator[Sandbox]:
     """Open one sandbox, and destroy it on the way out.
 
     Example::
@@ -139,19 +141,19 @@ async def open_sandbox(sandbox: Sandboxes = "docker") -> AsyncIterator[Sandbox]:
     Args:
         sandbox: The settings that :func:`sandbox_source` takes. ``pool`` and ``concurrency`` have
             no effect on a single sandbox.
+        spec: What it is made from beyond that.
 
     Raises:
         ConfigError: A setting is wrong, or the container engine is missing something.
-        SandboxError: The engine failed.
+        SandboxError: The engine failed, or the image cannot be built or pulled.
     """
     source = sandbox_source(sandbox)
-    if isinstance(source, DockerSource):
-        from vf.sandbox.container.opening import open_container
-
-        opened: AbstractAsyncContextManager[Sandbox] = open_container(source.settings.profile)
-    else:
-        opened = source.open()
-    async with opened as box:
+    if not isinstance(source, DockerSource):
+        async with source.open(spec) as box:
+            yield box
+        return
+    source.check_spec(spec)
+    async with source.open_host() as host, host.open(spec) as box:
         yield box
 
 
@@ -304,6 +306,11 @@ class DockerSource:
         opened = [ready for _, ready in self._hosts.copy().values()]
         return [ready.result().stats() for ready in opened if ready.done() and not _failed(ready)]
 
+    def open_host(self) -> AbstractAsyncContextManager[Host]:
+        """Return a context that connects to the engine, and closes all that was made there."""
+        made = self.settings
+        return open_host(made.profile, made.spec, made.bounds)
+
     def _host(self) -> asyncio.Future[Host]:
         loop = asyncio.get_running_loop()
         if loop not in self._hosts:
@@ -315,9 +322,8 @@ class DockerSource:
 
     async def _keep(self, ready: asyncio.Future[Host]) -> None:
         """Hold the host open until this is cancelled."""
-        made = self.settings
         try:
-            async with open_host(made.profile, made.spec, made.bounds) as host:
+            async with self.open_host() as host:
                 ready.set_result(host)
                 await asyncio.Event().wait()
         except Exception as error:

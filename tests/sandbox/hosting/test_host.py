@@ -178,7 +178,8 @@ def test_a_tasks_spec_stands_on_the_settings() -> None:
     ("spec", "said"),
     [
         (SandboxSpec(build=Build(Path("/none"))), "sandbox_spec.build.folder: there is no folder"),
-        (SandboxSpec(compose=Path("/none")), "sandbox_spec.compose: there is no file /none"),
+        (SandboxSpec(compose=Path("/none")), "sandbox_spec.compose: /none cannot be read"),
+        (SandboxSpec(allow=("a b",)), "sandbox_spec.allow: 'a b' is no host"),
         (SandboxSpec(workdir="app"), "sandbox_spec: workdir must be an absolute path"),
         (SandboxSpec(limits=Limits(pids=1)), "sandbox_spec: pids must be at least"),
     ],

@@ -1,0 +1,87 @@
+"""A container with what a spec wants beside it: side services, and a proxy as its way out."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from vf.runtime.errors import SandboxError
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.docker_sandbox import DockerSandbox
+from vf.sandbox.container.doctor import prepare
+from vf.sandbox.container.profile import Profile
+from vf.sandbox.images.builds import Images
+from vf.sandbox.services.opening import Services, open_services
+from vf.sandbox.services.proxy import Proxy
+from vf.sandbox.spec import SandboxSpec
+
+PROXY_PORT = 3128  # on the sandbox's own loopback
+
+
+@dataclass(slots=True)
+class Opened:
+    """A sandbox of a pool.
+
+    Attributes:
+        sandbox: The sandbox.
+        beside: Destroys what is beside it.
+    """
+
+    sandbox: DockerSandbox
+    beside: AsyncExitStack
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be used, for all that is known."""
+        return self.sandbox.alive
+
+    async def close(self) -> None:
+        """Destroy it, and what is beside it. Safe to call again, after a cancellation above all."""
+        await self.sandbox.close()
+        await self.beside.aclose()
+
+
+async def open_one(engine: Engine, spec: SandboxSpec, profile: Profile, images: Images) -> Opened:
+    """Make a container, and what belongs beside it.
+
+    Args:
+        engine: Where.
+        spec: What is beside it.
+        profile: How it is made, if not as its Compose file says; prepared.
+        images: Has those of side services.
+
+    Raises:
+        ConfigError: It cannot be made; says how to fix it.
+        SandboxError: The engine failed, or a side service did before the episode began.
+    """
+    async with AsyncExitStack() as stack:
+        services: Services | None = None
+        if spec.compose is not None:
+            services = await stack.enter_async_context(
+                open_services(
+                    engine,
+                    spec.compose,
+                    image=images.image,
+                    lifetime=profile.limits.lifetime,
+                )
+            )
+        if spec.allow:
+            others = [] if services is None else services.addresses
+            proxied = Proxy.environ(PROXY_PORT, direct=list(others))
+            profile = replace(profile, env=proxied | dict(profile.env))
+        if services is not None:
+            profile = await asyncio.to_thread(prepare, engine, services.main_profile(profile))
+        sandbox = await DockerSandbox.create(engine, profile, warm=True)
+        try:
+            if spec.allow:
+                proxy = await stack.enter_async_context(Proxy(spec.allow))
+                await sandbox.forward(proxy.address, port=PROXY_PORT)
+            if services is not None:
+                await services.start_main(sandbox)
+        except BaseException as error:
+            await sandbox.close()
+            if not isinstance(error, OSError):
+                raise
+            raise SandboxError(f"a sandbox ended before its episode began: {error}") from error
+        return Opened(sandbox, stack.pop_all())
