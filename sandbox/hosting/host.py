@@ -21,10 +21,11 @@ from vf.sandbox.images.builds import DISK, Images, ImageStats, Pull
 from vf.sandbox.images.context import check_build
 from vf.sandbox.pool import PoolStats, SandboxPool
 from vf.sandbox.services.allow import AllowList
-from vf.sandbox.services.compose import read_compose
+from vf.sandbox.services.compose import Compose, read_compose
 from vf.sandbox.spec import Build, SandboxSpec
 
 RECENT = 4  # times the containers kept ready: so many requests say which specs come often
+MADE_FROM = ("image", "build", "compose", "compose_main", "compose_variables")
 PATIENCE = 300.0  # seconds until a container must have been made
 
 
@@ -73,13 +74,15 @@ def whole(spec: SandboxSpec | None, own: SandboxSpec) -> SandboxSpec:
     """
     if spec is None:
         return own
+    nothing = SandboxSpec()
+    defaults = {field.name: getattr(nothing, field.name) for field in fields(SandboxSpec)}
     said: dict[str, Any] = {
-        field.name: value
-        for field in fields(SandboxSpec)
-        if (value := getattr(spec, field.name)) not in (None, ())
+        name: getattr(spec, name)
+        for name, default in defaults.items()
+        if getattr(spec, name) != default
     }
-    if said.keys() & {"image", "build", "compose"}:
-        said = {"image": None, "build": None, "compose": None} | said
+    if said.keys() & {"image", "build", "compose"}:  # in the place of all that the settings have
+        said = {name: defaults[name] for name in MADE_FROM} | said
     return replace(own, **said | {"env": {**dict(own.env), **dict(spec.env)}})
 
 
@@ -100,8 +103,7 @@ def check_spec(spec: SandboxSpec, base: Profile) -> None:
     except ConfigError as error:  # it begins with the field's name
         raise ConfigError(f"sandbox_spec.{error}") from error
     try:
-        if spec.compose is not None:
-            read_compose(spec.compose)
+        _compose_of(spec)
     except ConfigError as error:
         raise ConfigError(f"sandbox_spec.compose: {error}") from error
     try:
@@ -273,9 +275,9 @@ class Host:
                 each.cancel()
 
     def _images_of(self, spec: SandboxSpec) -> list[Build | str]:
-        if spec.compose is None:
+        compose = _compose_of(spec)
+        if compose is None:
             return [image for image in (spec.build, spec.image) if image is not None]
-        compose = read_compose(spec.compose)
         services = (compose.main, *compose.sides)
         return [service.build or service.image or "" for service in services]
 
@@ -361,6 +363,12 @@ async def open_host(base: Profile, own: SandboxSpec, bounds: Bounds) -> AsyncIte
             yield host
         finally:
             await host.close()
+
+
+def _compose_of(spec: SandboxSpec) -> Compose | None:
+    if spec.compose is None:
+        return None
+    return read_compose(spec.compose, dict(spec.compose_variables), main=spec.compose_main)
 
 
 def _unfit(error: ConfigError) -> SandboxError:

@@ -63,6 +63,8 @@ async def open_one(engine: Engine, spec: SandboxSpec, profile: Profile, images: 
                     engine,
                     spec.compose,
                     image=images.image,
+                    variables=dict(spec.compose_variables),
+                    main=spec.compose_main,
                     lifetime=profile.limits.lifetime,
                 )
             )

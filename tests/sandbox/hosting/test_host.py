@@ -172,6 +172,10 @@ def test_a_tasks_spec_stands_on_the_settings() -> None:
     image = whole(SandboxSpec(image="i", env={"B": "2"}), own)
     assert (image.image, image.build, image.user) == ("i", None, "root")
     assert dict(image.env) == {"A": "1", "B": "2"}
+    compose = SandboxSpec(compose=Path("c"), compose_main="web", allow=("a",))
+    assert whole(SandboxSpec(user="x"), compose) == replace(compose, user="x")
+    assert whole(SandboxSpec(image="i"), compose) == SandboxSpec(image="i", allow=("a",))
+    assert whole(SandboxSpec(compose=Path("d")), compose).compose_main == "main"
 
 
 @pytest.mark.parametrize(
