@@ -73,13 +73,13 @@ Condition: TypeAlias = Literal[
 ]
 
 
-class Strict(BaseModel):
+class ComposePart(BaseModel):
     """Knows its keys."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class BuildKeys(Strict):
+class BuildKeys(ComposePart):
     """How an image is built."""
 
     context: str = "."
@@ -93,14 +93,14 @@ class BuildKeys(Strict):
         return {"context": value} if isinstance(value, str) else value
 
 
-class DependencyKeys(Strict):
+class DependencyKeys(ComposePart):
     """What has to be before a service is started."""
 
     condition: Condition = "service_started"
     required: Literal[True] = True
 
 
-class HealthKeys(Strict):
+class HealthKeys(ComposePart):
     """How a service shows that it works."""
 
     test: Annotated[list[str], BeforeValidator(_test)] | None = None
@@ -112,13 +112,13 @@ class HealthKeys(Strict):
     disable: bool = False
 
 
-class TmpfsKeys(Strict):
+class TmpfsKeys(ComposePart):
     """A temporary file system."""
 
     size: Size | None = None
 
 
-class MountKeys(Strict):
+class MountKeys(ComposePart):
     """A volume, a temporary file system, or files to be copied."""
 
     type: Literal["volume", "tmpfs", "bind"]
@@ -133,7 +133,7 @@ class MountKeys(Strict):
         return _mount(value)
 
 
-class NetworkKeys(Strict):
+class NetworkKeys(ComposePart):
     """A service's place in the network."""
 
     aliases: list[str] = []
@@ -144,7 +144,7 @@ class NetworkKeys(Strict):
         return {} if value is None else value
 
 
-class LimitKeys(Strict):
+class LimitKeys(ComposePart):
     """What a service may use."""
 
     cpus: float | None = Field(default=None, gt=0)
@@ -152,20 +152,20 @@ class LimitKeys(Strict):
     pids: int | None = Field(default=None, gt=0)
 
 
-class ResourceKeys(Strict):
+class ResourceKeys(ComposePart):
     """Resources."""
 
     limits: LimitKeys = LimitKeys()
 
 
-class DeployKeys(Strict):
+class DeployKeys(ComposePart):
     """How a service is deployed."""
 
     resources: ResourceKeys = ResourceKeys()
     replicas: Literal[1] = 1
 
 
-class EnvFileKeys(Strict):
+class EnvFileKeys(ComposePart):
     """A file with variables."""
 
     path: str
@@ -177,7 +177,7 @@ class EnvFileKeys(Strict):
         return {"path": value} if isinstance(value, str) else value
 
 
-class ServiceKeys(Strict):
+class ServiceKeys(ComposePart):
     """One service."""
 
     image: str | None = None
@@ -215,7 +215,7 @@ class ServiceKeys(Strict):
     labels: Values = {}
 
 
-class VolumeKeys(Strict):
+class VolumeKeys(ComposePart):
     """A volume of the episode."""
 
     driver: Literal["local"] = "local"
@@ -226,7 +226,7 @@ class VolumeKeys(Strict):
         return {} if value is None else value
 
 
-class TopNetworkKeys(Strict):
+class TopNetworkKeys(ComposePart):
     """The episode's network."""
 
     driver: Literal["bridge"] = "bridge"
@@ -238,7 +238,7 @@ class TopNetworkKeys(Strict):
         return {} if value is None else value
 
 
-class ComposeKeys(Strict):
+class ComposeKeys(ComposePart):
     """A Compose file."""
 
     version: Text | None = None  # without a meaning since Compose 1.27

@@ -208,3 +208,13 @@ def test_words_are_not_booleans_and_times_no_numbers(tmp_path: Path) -> None:
         "services: {main: {image: x, environment: {A: no, B: 12:30, C: true, D: 1.0, E: 0x1f}}}",
     )
     assert dict(found.main.env) == {"A": "no", "B": "12:30", "C": "true", "D": "1.0", "E": "31"}
+
+
+def test_the_file_in_the_documentation_is_understood(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "services.md").read_text()
+    (tmp_path / "schema.sql").touch()
+    found = read(tmp_path, page.split("```yaml\n")[1].split("```")[0])
+    assert found.main.build == Build(tmp_path)
+    assert [side.name for side in found.sides] == ["db"]
+    for name in CAPABILITIES:
+        assert f"`{name}`" in page
