@@ -129,6 +129,7 @@ def read_compose(
                 f"{path}: services.{spec.name}.depends_on: remove {main!r}: the sandbox is started "
                 "after its side services"
             )
+    _check_names(path, specs)
     sides = [specs[name] for name in _in_order(path, specs) if name != main]
     return Compose(path, specs[main], tuple(sides), tuple(keys.volumes))
 
@@ -305,6 +306,22 @@ def _problems(error: ValidationError) -> Iterator[str]:
 def _unknown(place: list[str]) -> str:
     names = list((ServiceKeys if place[0] == "services" else ComposeKeys).model_fields)
     return f"this key is not done here: remove it.{did_you_mean(place[-1], names)}"
+
+
+def _check_names(path: Path, specs: Mapping[str, ServiceSpec]) -> None:
+    """Make sure that no two services have one name.
+
+    Raises:
+        ConfigError: Two have.
+    """
+    owners: dict[str, str] = {}
+    for service, spec in specs.items():
+        for name in spec.aliases:
+            if owners.setdefault(name, service) != service:
+                raise ConfigError(
+                    f"{path}: services.{service}.networks: {name!r} is the service "
+                    f"{owners[name]!r} already: take another alias or container_name"
+                )
 
 
 def _in_order(path: Path, specs: Mapping[str, ServiceSpec]) -> list[str]:

@@ -31,6 +31,7 @@ from vf.sandbox.spec import Build
 
 # What a side service may use where its file says nothing.
 LIMITS = Limits(memory=768 * 2**20, cpus=1.0, pids=256)
+ROOT = "0:0"
 START_TIMEOUT = 300.0  # seconds until all services must work
 SAID = 500  # characters of each service's output, in an error
 
@@ -44,7 +45,7 @@ class Services:
     Attributes:
         compose: What the file says.
         network: The episode's network, and its volumes.
-        addresses: Where each service is in it, by its name.
+        addresses: Where each name leads in it: services, and their aliases.
         images: The names of their images, likewise.
         configs: What those say of themselves, likewise.
     """
@@ -112,10 +113,12 @@ class Services:
         config = self.configs[spec.name]
         command, health = command_of(spec, config), health_of(spec, config)
         base = Profile(limits=replace(LIMITS, lifetime=lifetime))
-        profile = self._profile(spec, base, spec.capabilities)
+        # Files are its root's business, commands its user's.
+        profile = replace(self._profile(spec, base, spec.capabilities), user=ROOT)
         profile = await asyncio.to_thread(prepare, engine, profile)
         sandbox = await DockerSandbox.create(engine, profile)
-        self._running[spec.name] = Service(spec, sandbox, command, health)
+        user = spec.user or config.get("User") or ROOT
+        self._running[spec.name] = Service(spec, sandbox, command, health, user)
 
     async def _await_those_before(self, spec: ServiceSpec) -> None:
         for name, condition in spec.after:
@@ -126,11 +129,10 @@ class Services:
                 await service.completed()
 
     def _profile(self, spec: ServiceSpec, base: Profile, capabilities: tuple[str, ...]) -> Profile:
-        every = (self.compose.main, *self.compose.sides)
         joined = Joined(
             network=self.network.name,
             address=self.addresses[spec.name],
-            hosts=tuple((name, self.addresses[one.name]) for one in every for name in one.aliases),
+            hosts=tuple(self.addresses.items()),
             hostname=spec.hostname,
             mounts=mounts_of(spec, self.network.volumes, self.configs[spec.name]),
             read_only=spec.read_only,
@@ -187,7 +189,11 @@ async def open_services(
         services = Services(
             compose,
             network,
-            dict(zip(names, network.addresses(), strict=False)),
+            {
+                name: address
+                for spec, address in zip(specs, network.addresses(), strict=False)
+                for name in spec.aliases
+            },
             dict(zip(names, images, strict=True)),
             dict(zip(names, configs, strict=True)),
         )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+import tempfile
 import time
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vf.runtime.errors import SandboxError
@@ -32,7 +34,8 @@ class Service:
 
     Attributes:
         spec: What the Compose file says of it.
-        sandbox: Its container.
+        sandbox: Its container. Files of a side service are read and written as root.
+        user: Whom its commands run as.
         ended: How its program ended; None while it runs, or where it has none.
 
     Args:
@@ -40,12 +43,18 @@ class Service:
         sandbox: Its container.
         command: What it runs: nothing where it only waits.
         health: How it shows that it works, if it does.
+        user: Whom commands run as; None for the sandbox's own user.
     """
 
     def __init__(
-        self, spec: ServiceSpec, sandbox: Sandbox, command: tuple[str, ...], health: Health | None
+        self,
+        spec: ServiceSpec,
+        sandbox: Sandbox,
+        command: tuple[str, ...],
+        health: Health | None,
+        user: str | None = None,
     ) -> None:
-        self.spec, self.sandbox = spec, sandbox
+        self.spec, self.sandbox, self.user = spec, sandbox, user
         self.ended: ExecResult | None = None
         self._command, self._health = command, health
         self._log = bytearray()
@@ -57,8 +66,8 @@ class Service:
         return self._log.decode("utf-8", "replace")
 
     async def exec(self, cmd: list[str] | str, **options: Any) -> ExecResult:
-        """Run a command in its container; see :meth:`~vf.sandbox.contract.Sandbox.exec`."""
-        return await self.sandbox.exec(cmd, **options)
+        """Run a command as its user; see :meth:`~vf.sandbox.contract.Sandbox.exec`."""
+        return await self.sandbox.exec(cmd, **{"user": self.user, **options})
 
     async def start(self) -> None:
         """Put its files there, and start its program.
@@ -67,17 +76,13 @@ class Service:
             OSError: A file does not fit, say, or the container has ended.
             SandboxError: The container is lost.
         """
-        for folder in self.spec.folders:
-            await self._make_folder(folder)
+        with tempfile.TemporaryDirectory(prefix="vf-") as empty:
+            for folder in self.spec.folders:
+                await self.sandbox.upload(empty, folder)
         for source, target in self.spec.copies:
-            if source.is_dir():
-                await self.sandbox.upload(source, target, leave_out=())
-            else:
-                await self.sandbox.write_file(target, await asyncio.to_thread(source.read_bytes))
-                mode = f"{source.stat().st_mode & 0o777:o}"
-                await self.sandbox.exec(["chmod", mode, target])
+            await self._copy(source, target)
         if self._command:
-            process = await self.sandbox.start(list(self._command))
+            process = await self.sandbox.start(list(self._command), user=self.user)
             self._task = asyncio.get_running_loop().create_task(self._follow(process))
 
     async def healthy(self) -> None:
@@ -98,7 +103,7 @@ class Service:
         while True:
             if self.ended is not None:
                 raise self._error("has ended before it was healthy")
-            done = await self.sandbox.exec(test, timeout=health.timeout)
+            done = await self.exec(test, timeout=health.timeout)
             if done.ok:
                 return
             if done.ended or time.monotonic() - began > patience:
@@ -146,10 +151,14 @@ class Service:
         said = self.log[-SAID:].strip() or "nothing"
         return SandboxError(f"the service {self.spec.name!r} {what}{code}; it wrote: {said}")
 
-    async def _make_folder(self, folder: str) -> None:
-        done = await self.sandbox.exec(["mkdir", "-p", str(PurePosixPath(folder))])
-        if not done.ok:
-            raise OSError(f"{folder} cannot be made: {done.stderr.strip()}")
+    async def _copy(self, source: Path, target: str) -> None:
+        if await asyncio.to_thread(source.is_dir):
+            await self.sandbox.upload(source, target, leave_out=())
+            return
+        with tempfile.TemporaryDirectory(prefix="vf-") as folder:
+            place = PurePosixPath(target)
+            await asyncio.to_thread(shutil.copy, source, Path(folder, place.name))
+            await self.sandbox.upload(folder, str(place.parent), leave_out=())
 
     async def _follow(self, process: Process) -> None:
         """Keep the end of its output until it ends."""

@@ -100,6 +100,7 @@ def test_a_file_says_how_each_service_is_made(tmp_path: Path) -> None:
         ("network_mode: host", "services.db.network_mode: remove it: all services"),
         ("networks: [back]", "services.db.networks.back: remove it: all services"),
         ("devices: [/dev/kvm]", "services.db.devices: remove it: no container"),
+        ("container_name: main", "services.db.networks: 'main' is the service 'main' already"),
         ("restart: always", "services.db.restart: remove it: a service that ends"),
         ("profiles: [x]", "services.db.profiles: remove it"),
         ("enviroment: {A: 1}", "services.db.enviroment: this key is not done here"),

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until, wait_until
-from vf.runtime.errors import SandboxError
+from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
@@ -94,8 +94,8 @@ services:
             port = server.sockets[0].getsockname()[1]
             own = addresses()
             assert own
-            for place in (box, services.service("db").sandbox):
-                done = await place.exec(["python3", "-c", REACH, str(port), *sorted(own)])
+            reach = ["python3", "-c", REACH, str(port), *sorted(own)]
+            for done in await asyncio.gather(box.exec(reach), services.service("db").exec(reach)):
                 assert done.ok, done
                 assert done.stdout == ""
 
@@ -224,6 +224,7 @@ services:
     mem_limit: 128m
   seed:
     image: IMAGE
+    user: daemon
     command: sh -c "echo seeded > /shared/file"
     volumes: [shared:/shared]
 volumes: {{shared: }}
@@ -253,6 +254,10 @@ volumes: {{shared: }}
             assert store.log.endswith("stopped by a request\n")
             assert await store.sandbox.read_file("/var/store/conf") == b"a = 1\n"
             assert (await box.exec("true")).ok
+            seed = services.service("seed")
+            assert (await seed.exec("id -u")).stdout == "1\n"
+            with pytest.raises(ConfigError, match=r"has no service 'sotre'.*'store'"):
+                services.service("sotre")
 
     asyncio.run(body())
     assert not left(engine)
