@@ -44,7 +44,13 @@ def mounts_of(
 
 
 def profile_of(spec: ServiceSpec, image: str, base: Profile, joined: Joined) -> Profile:
-    """Return how a service's container is made: as ``base``, where the file says nothing.
+    """Return how a service's container is made.
+
+    Args:
+        spec: What the file says of it. Its limits come before those of ``base``.
+        image: The name of its image.
+        base: User, working directory and variables that come before the file's, and the rest.
+        joined: What it shares with the others.
 
     Raises:
         ConfigError: The numbers do not fit together.
@@ -61,8 +67,8 @@ def profile_of(spec: ServiceSpec, image: str, base: Profile, joined: Joined) -> 
             packages=(),
             limits=replace(limits, cpus=spec.cpus or limits.cpus),
             writable=True,
-            user=base.user if spec.user is None else spec.user,
-            workdir=base.workdir if spec.workdir is None else spec.workdir,
+            user=spec.user if base.user is None else base.user,
+            workdir=spec.workdir if base.workdir is None else base.workdir,
             env={**dict(spec.env), **dict(base.env)},
             entry=None,
             joined=joined,

@@ -61,7 +61,8 @@ class Services:
         """Return how the sandbox is made: the main service's container.
 
         Args:
-            base: What holds where the file says nothing; its variables come before the file's.
+            base: User, working directory and variables of the task, which come before the
+                file's; and limits, before which the file's come.
 
         Raises:
             ConfigError: The numbers do not fit together.
