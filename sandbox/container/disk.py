@@ -39,7 +39,13 @@ def has_quotas(engine: Engine) -> bool:
     if engine not in _quotas:
         options = {"StorageOpt": {"size": TRIED}}
         try:
-            made = engine.call_now("create_container", DEFAULT_IMAGE, "true", host_config=options)
+            made = engine.call_now(
+                "create_container",
+                DEFAULT_IMAGE,
+                "true",
+                host_config=options,
+                labels=this_process().labels(0.0),  # should nobody be left to remove it
+            )
             engine.call_now("remove_container", made["Id"], force=True, v=True)
             _quotas[engine] = True
         except EngineRefused as error:

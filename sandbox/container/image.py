@@ -31,12 +31,14 @@ from vf.sandbox.container.docker_engine import (
     ImageUnfit,
 )
 from vf.sandbox.container.profile import DEFAULT_IMAGE
+from vf.sandbox.container.reaper import this_process
 
 log = logging.getLogger("vf.sandbox")
 
 BASE = "python:3.12-slim"
 SUITE = "bookworm"
 BUILD_TIMEOUT = 600  # seconds that a step may be silent
+RUN_TIMEOUT = 60.0  # seconds that a program run for us may take
 RECIPE = "2"  # counts up when what is built changes
 LABEL = "vf.sandbox.recipe"
 INSTALL_GIT = (
@@ -314,10 +316,11 @@ def run_in(
         command=[],
         user=user,
         host_config=settings,
+        labels=this_process().labels(RUN_TIMEOUT),  # should nobody be left to remove it
     )["Id"]
     try:
         engine.call_now("start", made)
-        code = engine.call_now("wait", made, timeout=60)["StatusCode"]
+        code = engine.call_now("wait", made, timeout=RUN_TIMEOUT)["StatusCode"]
         said = engine.call_now("logs", made, stream=False).decode("utf-8", "replace").strip()
     finally:
         engine.call_now("remove_container", made, force=True, v=True)

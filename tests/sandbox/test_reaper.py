@@ -200,3 +200,26 @@ def test_what_is_not_provably_dead_stays(engine: Engine, plain: ExitStack) -> No
     asyncio.run(reap(engine))
     assert {why for why, one in made.items() if there(engine, one)} == set(kept)
     assert not there(engine, late)
+
+
+def test_what_a_killed_run_had_its_helpers_in_is_removed_by_the_next(engine: Engine) -> None:
+    """The kit, say, is collected by a container that is no sandbox."""
+    helper = """
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.image import run_in
+from vf.sandbox.container.profile import DEFAULT_IMAGE
+from vf.sandbox.container.reaper import this_process
+print(this_process().run, flush=True)
+run_in(Engine.connect(), DEFAULT_IMAGE, ["sleep", "600"], user="65534:65534")
+"""
+    with client(helper) as (process, run):
+
+        def left() -> bool:
+            return any(item.run == run for item in asyncio.run(find(engine)))
+
+        wait_until(left)
+        process.kill()
+        process.wait()
+        assert left()
+        asyncio.run(reap(engine))
+        assert not left()
