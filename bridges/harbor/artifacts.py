@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from vf.bridges.harbor.config import Artifact
-from vf.bridges.harbor.container import said, spoiling
+from vf.bridges.harbor.container import emptied, said, spoiling
 from vf.bridges.harbor.model import Part
 from vf.runtime.workers import in_thread
 from vf.sandbox.contract import Sandbox
@@ -84,6 +84,8 @@ class Keeper:
     async def hand_on(self, sandbox: Sandbox, part: Part) -> None:
         """Copy what was collected to where it came from, in another container.
 
+        A folder has nothing else in it then: of the image's own, only what the agent kept.
+
         Raises:
             Spoilt: It does not fit, say.
             SandboxError: That container is lost.
@@ -91,6 +93,7 @@ class Keeper:
         for artifact, path in self._there:
             with spoiling(f"the artifact {artifact.source} cannot be handed on"):
                 if path.is_dir():
+                    await emptied(sandbox, artifact.source)
                     await sandbox.upload(path, artifact.source, leave_out=(), max_bytes=MOST)
                 else:
                     await sandbox.write_file(artifact.source, await in_thread(path.read_bytes))

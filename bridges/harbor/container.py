@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,6 +88,16 @@ async def end_programs(sandbox: Sandbox) -> None:
                 break
         else:
             raise Spoilt(f"what the agent has started cannot be ended: {said(done)}")
+
+
+async def emptied(sandbox: Sandbox, folder: str) -> None:
+    """Remove what is in a folder, if there is one.
+
+    Raises:
+        Spoilt: That is not possible.
+    """
+    place = shlex.quote(folder)
+    await as_root(sandbox, f"rm -rf -- {place}/* {place}/.[!.]* {place}/..?*")
 
 
 async def copy_in(sandbox: Sandbox, script: Script) -> None:
