@@ -17,6 +17,8 @@ from vf.sandbox.audit import Auditable
 from vf.sandbox.contract import ExecResult, Sandbox
 
 ROOT = "0"
+# Not /usr/local, which comes first elsewhere, and where an rm of the agent's may lie.
+OWN_PATH = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 AGENT_LOGS = "/logs/agent"
 LIMIT = 60.0  # seconds for anything here
 MOST_TESTS = 2**30  # bytes of a task's tests or solution
@@ -58,12 +60,14 @@ async def make_folders(sandbox: Sandbox) -> None:
 
 
 async def as_root(sandbox: Sandbox, line: str) -> None:
-    """Run a line of shell as user 0.
+    """Run a line of shell as user 0, with programs of the image's own and no others.
 
     Raises:
         Spoilt: It failed.
     """
-    done = await sandbox.exec(["/bin/sh", "-c", line], user=ROOT, cwd="/", timeout=LIMIT)
+    done = await sandbox.exec(
+        ["/bin/sh", "-c", line], user=ROOT, cwd="/", env=OWN_PATH, timeout=LIMIT
+    )
     if not done.ok:
         raise Spoilt(f"{line.split()[0]} failed in the container: {said(done)}")
 

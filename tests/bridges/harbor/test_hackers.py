@@ -10,6 +10,7 @@ import pytest
 
 import vf
 import vf.bridges.harbor
+from tests.bridges.harbor.conventions.make import make
 from vf.bridges.harbor.make import harbor
 from vf.environments.runner import rollout
 from vf.evaluation.evaluate import evaluate, take_tasks
@@ -36,6 +37,30 @@ def test_a_hacker_earns_nothing(containers: None, index: int) -> None:
     assert [trace.error for trace in traces] == [None] * EACH
     assert [trace.reward for trace in traces] == [0.0] * EACH
     assert all(trace.conversations[0].messages for trace in traces)
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.timeout(600)
+def test_tests_in_the_agents_container_are_protected_unless_asked_not_to(
+    containers: None, tmp_path: Path
+) -> None:
+    folder = str(make(tmp_path, only=["single-tests-with-files"]))
+    every = ("*",)
+    open_to_all = harbor(folder, held_out=0, keep_changes=every, keep_running=every)
+    assert earned(open_to_all) >= {"path", "replace-programs", "start-up"}
+    assert earned(harbor(folder, held_out=0)) == set()
+
+
+def earned(environment: vf.Environment) -> set[str]:
+    """Return the hackers who earn anything."""
+    tasks = take_tasks(environment, "eval")
+
+    async def all_of_them() -> set[str]:
+        found = {each.name: await played(environment, each, tasks) for each in HACKERS}
+        return {name for name, traces in found.items() if any(t.reward for t in traces)}
+
+    return asyncio.run(all_of_them())
 
 
 async def played(
