@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, Group
@@ -45,6 +45,15 @@ class Progress:
         self._now = _Now(time.monotonic(), 0)
         self._waited = ""
         self._last_error = ""
+        self._images: Callable[[], list[str]] = list
+
+    def images(self, look: Callable[[], list[str]]) -> None:
+        """Show from now on what has become of the images that tasks bring.
+
+        Args:
+            look: Returns a line for each engine; called in any thread.
+        """
+        self._images = look
 
     def say(self, text: str) -> None:
         """Say something; what an engine waits for comes several times a second."""
@@ -132,7 +141,7 @@ class Progress:
 
     def _line(self) -> str:
         where = f"{self._shown.environment} · {self._shown.model}" if self._shown else ""
-        return f"{self._place()}  {where}  {self._numbers()}"
+        return "  ".join([self._place(), where, self._numbers(), *self._images()])
 
     def _table(self) -> Group:
         done = sum(tally.done for tally in self._tallies)
@@ -141,6 +150,8 @@ class Progress:
         where = f"{self._shown.environment} · {self._shown.model}" if self._shown else ""
         table.add_row(ProgressBar(total, done, width=30), self._place())
         table.add_row(Text(where, style="bold", overflow="ellipsis"), self._numbers())
+        for line in self._images():
+            table.add_row("", Text(line, overflow="ellipsis"))
         error = Text(self._last_error.splitlines()[0] if self._last_error else "", style="red")
         error.truncate(max(10, self.console.width - 2), overflow="ellipsis")
         return Group(table, error) if self._last_error else Group(table)

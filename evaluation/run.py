@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pydantic_core
@@ -15,7 +16,7 @@ import pydantic_core
 from vf.environments.environment import Environment
 from vf.environments.offered import offered_tools
 from vf.environments.registry import make
-from vf.environments.sandboxes import check_sandboxes
+from vf.environments.sandboxes import check_sandboxes, image_stats
 from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig
 from vf.evaluation.evaluate import Job, in_batches, run_jobs, take_tasks
 from vf.evaluation.fingerprint import FORMAT, describe_environment
@@ -246,7 +247,9 @@ async def _run_model(
         model, config, tools=tools, folder=folder.path, say=progress.say
     ) as opened:
         for part in todo:
-            await call(part.place.environment.start)
+            environment = part.place.environment
+            progress.images(partial(_images_missing, environment))
+            await call(environment.start)
             await _unless(opened.failure, _run_part(config, part, opened, progress, writer))
 
 
@@ -293,6 +296,11 @@ async def _run_part(
         max_concurrent=config.max_concurrent,
         on_trace=on_trace,
     )
+
+
+def _images_missing(environment: Environment) -> list[str]:
+    """Return a line for each engine on which images are not ready."""
+    return [str(each) for each in image_stats(environment) if each.ready < each.wanted]
 
 
 def _jobs(part: _Part) -> Iterator[list[Job]]:

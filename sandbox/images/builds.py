@@ -30,6 +30,7 @@ FOLDER = Path("~/.cache/vf-rl/images")
 REPOSITORY = "vf-build"
 PULL_TIMEOUT = 1800.0  # seconds
 RETRY_AFTER = 300.0  # seconds until what failed is tried again
+NAMED = 3  # images, in a line of progress
 LAST_LINES = 15  # of a log, in an error
 SPOOL = 2**24  # bytes of a context that are kept in memory
 DISK = 50 * 2**30  # bytes
@@ -68,6 +69,14 @@ class ImageStats:
     built: int = 0
     pulled: int = 0
     seconds: float = 0.0
+
+    def __str__(self) -> str:
+        """Return it in one line, for who waits."""
+        failed = f", {self.failed} failed" if self.failed else ""
+        busy = ", ".join(self.busy[:NAMED])
+        more = f" and {len(self.busy) - NAMED} more" if len(self.busy) > NAMED else ""
+        now = f"; making {busy}{more}" if busy else ""
+        return f"images: {self.ready} of {self.wanted} ready{failed}{now}"
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from tests.evaluation.commands import START, call, environ, results, traces
 from tests.evaluation.stand_in import MODEL, standing
 from vf.evaluation.progress import Progress
 from vf.evaluation.tally import Tally
+from vf.sandbox.images.builds import ImageStats
 from vf.traces.trace import Score
 
 Capsys = pytest.CaptureFixture[str]
@@ -173,6 +174,7 @@ def test_a_terminal_shows_a_live_bar_with_the_time_left(capsys: Capsys) -> None:
     trace = vf.Trace("e", vf.Task("1", "p"), seed=0)
     trace.score = Score(reward=0.25, outcome=1.0)
     tally.add(trace)
+    progress.images(lambda: [str(ImageStats(wanted=9, ready=3, failed=1, busy=("a", "b")))])
     progress.rollout(tally, trace)
     assert progress.eta is not None
     progress.stop()
@@ -181,6 +183,7 @@ def test_a_terminal_shows_a_live_bar_with_the_time_left(capsys: Capsys) -> None:
     shown = file.getvalue()
     assert "1/4 rollouts" in shown
     assert "left" in shown
+    assert "images: 3 of 9 ready, 1 failed; making a, b" in shown
     assert "reward 0.250  success 100.0%" in shown
 
 
