@@ -96,7 +96,7 @@ class Engine:
     Attributes:
         address: Where it was reached.
         live: The names of the containers that were made here and are not gone yet.
-        lost: Whether it is known not to answer at present.
+        lost: Whether it has stopped to answer, so that another connection takes its place.
 
     Raises:
         OSError: A certificate cannot be read.
@@ -111,6 +111,10 @@ class Engine:
         self._tls: ssl.SSLContext | None = address.context()
         self._features: Features | None = None
         self._threads = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="vf-docker")
+
+    def __str__(self) -> str:
+        """Return what messages call it."""
+        return f"the engine at {self.address}"
 
     @classmethod
     def connect(cls, address: Address | None = None) -> Engine:
@@ -250,16 +254,15 @@ class Engine:
         return sock
 
     async def answers(self, *, timeout: float = PING_TIMEOUT) -> bool:
-        """Find out whether the engine answers, within so many seconds; sets ``lost``.
+        """Find out whether the engine answers, within so many seconds.
 
         An ssh tunnel that has ended is made again.
         """
         asked = asyncio.ensure_future(asyncio.to_thread(self._ping, timeout))
         done, _ = await asyncio.wait([asked], timeout=timeout)
-        self.lost = not done or bool(asked.exception())
         if not done:
             asked.add_done_callback(lambda late: late.cancelled() or late.exception())
-        return not self.lost
+        return bool(done) and asked.exception() is None
 
     def _ping(self, timeout: float) -> None:
         if self._tunnel:

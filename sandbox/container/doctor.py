@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from vf.sandbox.container.address import Address
 from vf.sandbox.container.disk import has_quotas
 from vf.sandbox.container.docker_engine import (
     NOT_THERE,
@@ -50,14 +51,18 @@ class Finding:
     problem: EngineProblem | None = None
 
 
-def check_engine(profile: Profile) -> None:
+def check_engine(profile: Profile, address: Address | None = None) -> None:
     """Make sure that containers with this profile can be made; see :func:`prepare`.
+
+    Args:
+        profile: How they will be made.
+        address: Where the engine is; None: where ``DOCKER_HOST`` says, or on this machine.
 
     Raises:
         ConfigError: They cannot; the type and the message say why, and how to fix it.
         SandboxError: The engine stopped to answer.
     """
-    engine = Engine.connect()
+    engine = Engine.connect(address)
     try:
         prepare(engine, profile)
     finally:
@@ -96,10 +101,10 @@ def prepare(engine: Engine, profile: Profile) -> Profile:
     return replace(profile, image=image, packages=(), entry=entry)
 
 
-def diagnose(profile: Profile) -> list[Finding]:
+def diagnose(profile: Profile, address: Address | None = None) -> list[Finding]:
     """Look at everything, also behind the first problem. Blocks."""
     try:
-        engine = Engine.connect()
+        engine = Engine.connect(address)
     except EngineProblem as problem:
         return [Finding("engine", type(problem).__name__, problem)]
     try:

@@ -22,11 +22,13 @@ class Features:
             takes a path on its own machine only.
         sysctls: Whether it may set the limits of shared memory, message queues and semaphores.
             A rootless one may not on every kernel.
+        cores: How many its machine has.
     """
 
     uids: range = WIDE
     own_seccomp: bool = True
     sysctls: bool = True
+    cores: int = 1
 
 
 def features_of(info: Mapping[str, Any], version: Mapping[str, Any]) -> Features:
@@ -43,6 +45,7 @@ def features_of(info: Mapping[str, Any], version: Mapping[str, Any]) -> Features
         uids=NARROW if rootless or "name=userns" in options else WIDE,
         own_seccomp=not any("Podman" in name for name in names),
         sysctls=not rootless,
+        cores=int(info.get("NCPU") or 1),
     )
 
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 
 from vf.runtime.errors import SandboxError
+from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
@@ -20,8 +21,14 @@ log = logging.getLogger("vf.sandbox")
 
 
 @contextlib.asynccontextmanager
-async def open_engine(profile: Profile) -> AsyncIterator[tuple[Engine, Profile]]:
+async def open_engine(
+    profile: Profile, address: Address | None = None
+) -> AsyncIterator[tuple[Engine, Profile]]:
     """Connect to the engine, check it, and remove what dead runs left there.
+
+    Args:
+        profile: How containers will be made.
+        address: Where the engine is; None: where ``DOCKER_HOST`` says, or on this machine.
 
     Yields:
         The engine, and the profile with an image that has the packages.
@@ -30,7 +37,7 @@ async def open_engine(profile: Profile) -> AsyncIterator[tuple[Engine, Profile]]
         ConfigError: Containers with this profile cannot be made; the message says how to fix it.
         SandboxError: The engine stopped to answer.
     """
-    engine = await asyncio.to_thread(Engine.connect)
+    engine = await asyncio.to_thread(Engine.connect, address)
     try:
         profile = await asyncio.to_thread(prepare, engine, profile)
         try:
@@ -44,7 +51,9 @@ async def open_engine(profile: Profile) -> AsyncIterator[tuple[Engine, Profile]]
 
 
 @contextlib.asynccontextmanager
-async def open_container(profile: Profile | None = None) -> AsyncIterator[DockerSandbox]:
+async def open_container(
+    profile: Profile | None = None, address: Address | None = None
+) -> AsyncIterator[DockerSandbox]:
     """Make one sandbox; it is destroyed on the way out.
 
     Raises:
@@ -52,7 +61,7 @@ async def open_container(profile: Profile | None = None) -> AsyncIterator[Docker
         SandboxError: The engine failed.
     """
     async with (
-        open_engine(profile or Profile()) as (engine, prepared),
+        open_engine(profile or Profile(), address) as (engine, prepared),
         await DockerSandbox.create(engine, prepared) as sandbox,
     ):
         yield sandbox
@@ -60,7 +69,11 @@ async def open_container(profile: Profile | None = None) -> AsyncIterator[Docker
 
 @contextlib.asynccontextmanager
 async def open_pool(
-    profile: Profile | None = None, *, size: int = 4, concurrency: int = 4
+    profile: Profile | None = None,
+    *,
+    size: int = 4,
+    concurrency: int = 4,
+    address: Address | None = None,
 ) -> AsyncIterator[SandboxPool[DockerSandbox]]:
     """Keep ``size`` sandboxes ready, ``concurrency`` made at a time; all are destroyed at the end.
 
@@ -69,7 +82,7 @@ async def open_pool(
         SandboxError: The engine failed.
         ValueError: A number is not positive.
     """
-    async with open_engine(profile or Profile()) as (engine, prepared):
+    async with open_engine(profile or Profile(), address) as (engine, prepared):
 
         async def make() -> DockerSandbox:
             return await DockerSandbox.create(engine, prepared, warm=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from vf.runtime.errors import ConfigError, SandboxError
+from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
 from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.opening import open_engine
@@ -315,6 +316,8 @@ class Host:
 
     def _room(self) -> int:
         """Return how many more containers may be made now."""
+        if self.engine.lost:
+            return 0
         pools = [pool.stats() for pool in self._pools.values()]
         room = self._bounds.concurrency - sum(pool.starting for pool in pools)
         if self._bounds.max_containers is not None:
@@ -347,14 +350,22 @@ class Host:
 
 
 @contextlib.asynccontextmanager
-async def open_host(base: Profile, own: SandboxSpec, bounds: Bounds) -> AsyncIterator[Host]:
-    """Connect to the engine, check it, and close all that was made there at the end.
+async def open_host(
+    base: Profile, own: SandboxSpec, bounds: Bounds, address: Address | None = None
+) -> AsyncIterator[Host]:
+    """Connect to an engine, check it, and close all that was made there at the end.
+
+    Args:
+        base: What holds where a spec says nothing.
+        own: The spec of the settings.
+        bounds: What all containers and images there keep to.
+        address: Where the engine is; None: where ``DOCKER_HOST`` says, or on this machine.
 
     Raises:
         ConfigError: Containers cannot be made there; says how to fix it.
         SandboxError: The engine stopped to answer.
     """
-    async with open_engine(base) as (engine, prepared):
+    async with open_engine(base, address) as (engine, prepared):
         images = Images(
             engine, at_once=bounds.build_concurrency, pull=bounds.pull, disk=bounds.image_disk
         )
@@ -362,7 +373,11 @@ async def open_host(base: Profile, own: SandboxSpec, bounds: Bounds) -> AsyncIte
         try:
             yield host
         finally:
-            await host.close()
+            try:
+                await host.close()
+            except asyncio.CancelledError:  # as a loop that ends does, once, to everything in it
+                await host.close()
+                raise
 
 
 def _compose_of(spec: SandboxSpec) -> Compose | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from vf.runtime.errors import ConfigError, did_you_mean
+from vf.sandbox.container.address import Address
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits
 from vf.sandbox.hosting.host import Bounds, check_spec
@@ -17,8 +19,9 @@ LIMITS = [field.name for field in fields(Limits)]
 BOUNDS = [field.name for field in fields(Bounds)]
 BUILD = [field.name for field in fields(Build)]
 PROFILE = ["image", "network", "runtime", "packages", "writable", "user", "workdir", "env"]
+HOST = ["url", "certs"]
 SPEC = ["build", "compose", "allow"]
-DOCKER = ["backend", *PROFILE, *SPEC, *BOUNDS, *LIMITS]
+DOCKER = ["backend", "hosts", *PROFILE, *SPEC, *BOUNDS, *LIMITS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +31,14 @@ class DockerSettings:
     Attributes:
         profile: How they are made.
         spec: What they are made from beyond that, where a task says nothing.
-        bounds: What all of them keep to.
+        bounds: What all of them on one engine keep to.
+        hosts: Where the engines are; None is the one that ``DOCKER_HOST`` names.
     """
 
     profile: Profile
     spec: SandboxSpec
     bounds: Bounds
+    hosts: Sequence[Address | None] = (None,)
 
 
 def docker_settings(settings: Mapping[str, Any]) -> DockerSettings:
@@ -81,7 +86,35 @@ def docker_settings(settings: Mapping[str, Any]) -> DockerSettings:
         check_spec(spec, profile)
     except ConfigError as error:
         raise ConfigError(str(error).replace("sandbox_spec", "sandbox", 1)) from error
-    return DockerSettings(profile, spec, Bounds(**given(BOUNDS)))
+    hosts = _hosts(settings["hosts"]) if "hosts" in settings else [None]
+    return DockerSettings(profile, spec, Bounds(**given(BOUNDS)), tuple(hosts))
+
+
+def _hosts(value: Any) -> list[Address]:
+    """Return where the engines are: a list of URLs, or of tables with ``url`` and ``certs``."""
+    if not isinstance(value, list | tuple) or not value:
+        raise ConfigError(f"sandbox.hosts must be a list of addresses, got {value!r}")
+    found = [_address(each, f"sandbox.hosts[{number}]") for number, each in enumerate(value)]
+    for number, address in enumerate(found):
+        if address.url in [other.url for other in found[:number]]:
+            raise ConfigError(f"sandbox.hosts[{number}] is there twice: {address}")
+    return found
+
+
+def _address(value: Any, name: str) -> Address:
+    table = {"url": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping) or "url" not in table:
+        raise ConfigError(f"{name} must be an address, or a table with a url, got {value!r}")
+    for key, text in table.items():
+        if key not in HOST:
+            hint = did_you_mean(str(key), HOST)
+            raise ConfigError(f"{name} has no setting {key!r}.{hint} It takes: {', '.join(HOST)}")
+        if not isinstance(text, str) or not text:
+            raise ConfigError(f"{name}.{key} must be text, got {text!r}")
+    try:
+        return Address(table["url"], Path(table["certs"]) if "certs" in table else None)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def _build(value: Any) -> Build:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from vf.runtime.errors import ConfigError, SandboxError, did_you_mean
+from vf.sandbox.container.address import Address
 from vf.sandbox.contract import OpenSandbox, Sandbox
 from vf.sandbox.hosting.host import Host, HostStats, check_spec, open_host, whole
+from vf.sandbox.hosting.hosts import Hosts, answering, check_hosts
 from vf.sandbox.hosting.settings import DOCKER, DockerSettings, docker_settings
 from vf.sandbox.spec import SandboxSpec
 
@@ -153,7 +155,8 @@ async def open_sandbox(
             yield box
         return
     source.check_spec(spec)
-    async with source.open_host() as host, host.open(spec) as box:
+    where = await answering(source.settings.hosts)
+    async with source.open_host(where) as host, host.open(spec) as box:
         yield box
 
 
@@ -232,7 +235,7 @@ class _Local:
 
 
 class DockerSource:
-    """Containers of an engine, which is connected to at the first use in an event loop.
+    """Containers of one engine or several, which are connected to at the first use in a loop.
 
     The loop's end closes all of it: asyncio then cancels what still runs, and waits for it.
 
@@ -243,8 +246,9 @@ class DockerSource:
     def __init__(self, settings: DockerSettings) -> None:
         self.settings = settings
         self._checked: set[SandboxSpec] = set()
+        self._started = False
         self._hosts: dict[
-            asyncio.AbstractEventLoop, tuple[asyncio.Task[None], asyncio.Future[Host]]
+            asyncio.AbstractEventLoop, tuple[asyncio.Task[None], asyncio.Future[Hosts[Host]]]
         ] = {}
 
     @contextlib.asynccontextmanager
@@ -256,8 +260,8 @@ class DockerSource:
             ConfigError: None can be created; says how to fix it.
         """
         self.check_spec(spec)
-        host = await asyncio.shield(self._host())
-        async with host.open(spec) as sandbox:
+        hosts = await asyncio.shield(self._all())
+        async with hosts.open(spec) as sandbox:
             yield sandbox
 
     def check_spec(self, spec: SandboxSpec | None) -> None:
@@ -279,52 +283,58 @@ class DockerSource:
         wanted = Counter(specs)
         for spec in wanted:
             self.check_spec(spec)
-        host = await asyncio.shield(self._host())
+        hosts = await asyncio.shield(self._all())
         await asyncio.gather(
-            *(_tried(host.prefetch(spec, count)) for spec, count in wanted.items())
+            *(_tried(hosts.prefetch(spec, count)) for spec, count in wanted.items())
         )
 
     async def check(self) -> None:
-        """Check the container engine.
+        """Check the container engines.
 
         Raises:
-            ConfigError: It is missing, or lacks something; says how to fix it.
+            ConfigError: One of them lacks something, or none answers; says how to fix it.
         """
-        from vf.sandbox.container.doctor import check_engine
-
-        try:
-            await asyncio.to_thread(check_engine, self.settings.profile)
-        except SandboxError as error:
-            raise ConfigError(f"the container engine does not work: {error}") from error
+        made = self.settings
+        await check_hosts(made.profile, made.hosts)
 
     async def start(self) -> None:
         """Fill the pool of the settings' own spec while the model samples."""
-        self._host().add_done_callback(_start)
+        self._started = True
+        ready = self._all()
+        if ready.done() and not _failed(ready):
+            for host in ready.result().hosts:
+                host.start()
 
     def stats(self) -> Sequence[HostStats]:
-        """Return what its hosts are doing, one for each event loop that uses it."""
+        """Return what its hosts are doing: all of each event loop that uses it."""
         opened = [ready for _, ready in self._hosts.copy().values()]
-        return [ready.result().stats() for ready in opened if ready.done() and not _failed(ready)]
+        done = [ready.result() for ready in opened if ready.done() and not _failed(ready)]
+        return [host.stats() for hosts in done for host in hosts.hosts]
 
-    def open_host(self) -> AbstractAsyncContextManager[Host]:
-        """Return a context that connects to the engine, and closes all that was made there."""
-        made = self.settings
-        return open_host(made.profile, made.spec, made.bounds)
-
-    def _host(self) -> asyncio.Future[Host]:
+    def _all(self) -> asyncio.Future[Hosts[Host]]:
         loop = asyncio.get_running_loop()
         if loop not in self._hosts:
-            ready: asyncio.Future[Host] = loop.create_future()
+            ready: asyncio.Future[Hosts[Host]] = loop.create_future()
             # A failure may go unobserved: retrieve it, so that asyncio does not log it.
             ready.add_done_callback(_failed)
             self._hosts[loop] = loop.create_task(self._keep(ready)), ready
         return self._hosts[loop][1]
 
-    async def _keep(self, ready: asyncio.Future[Host]) -> None:
-        """Hold the host open until this is cancelled."""
+    @contextlib.asynccontextmanager
+    async def open_host(self, address: Address | None = None) -> AsyncIterator[Host]:
+        """Connect to the engine, and close all that was made there on the way out."""
+        made = self.settings
+        async with open_host(made.profile, made.spec, made.bounds, address) as host:
+            if self._started:
+                host.start()
+            yield host
+
+    async def _keep(self, ready: asyncio.Future[Hosts[Host]]) -> None:
+        """Hold the hosts open until this is cancelled."""
+        made = self.settings
         try:
-            async with self.open_host() as host:
-                ready.set_result(host)
+            async with Hosts(made.hosts, self.open_host, images=[made.profile.image]) as hosts:
+                ready.set_result(hosts)
                 await asyncio.Event().wait()
         except Exception as error:
             if ready.done():
@@ -335,12 +345,7 @@ class DockerSource:
             ready.cancel()
 
 
-def _start(done: asyncio.Future[Host]) -> None:
-    if not _failed(done):
-        done.result().start()
-
-
-def _failed(done: asyncio.Future[Host]) -> bool:
+def _failed(done: asyncio.Future[Hosts[Host]]) -> bool:
     return done.cancelled() or done.exception() is not None
 
 

@@ -114,6 +114,11 @@ class SecondEngine:
         self.process.kill()
         self.process.wait()
         wait_until(self._kill)
+        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+            place = line.split()[1]
+            if place.startswith(str(self.folder)):
+                subprocess.run(["umount", "-l", place], check=False, capture_output=True)
+        shutil.rmtree(self.folder / "exec", ignore_errors=True)  # /run is empty after a start
         (self.folder / "pid").unlink(missing_ok=True)
 
     def _processes(self) -> list[tuple[Path, str]]:
@@ -141,10 +146,6 @@ class SecondEngine:
         self.kill()
         if self._listener:
             self._listener.close()
-        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
-            place = line.split()[1]
-            if place.startswith(str(self.folder)):
-                subprocess.run(["umount", "-l", place], check=False, capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -183,7 +183,7 @@ def test_the_pool_fills_ahead_and_is_gone_with_its_loop(engine: Engine) -> None:
 
     async def run() -> set[str]:
         await source.start()
-        host = await source._host()
+        host = (await source._all()).hosts[0]
         await host.filled(timeout=60)
         names = {item.name for item in await find(engine) if item.mine}
         async with source.open() as sandbox:

@@ -1,0 +1,208 @@
+"""Several engines: shortest queue, one that dies while it is used, and one that comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vf
+from tests.sandbox.second_engine import SecondEngine, require_second
+from tests.waiting import until
+from vf.runtime.errors import ConfigError, SandboxError
+from vf.sandbox.container.address import Address
+from vf.sandbox.container.docker_engine import Engine, EngineMissing
+from vf.sandbox.container.docker_sandbox import DockerSandbox
+from vf.sandbox.container.image import inspected
+from vf.sandbox.container.reaper import find
+from vf.sandbox.hosting import hosts as module
+from vf.sandbox.hosting.source import DockerSource, sandbox_source
+from vf.sandbox.spec import SandboxSpec
+
+SMALL = {"memory": 192 * 2**20, "workspace": 32 * 2**20, "tmp": 16 * 2**20, "lifetime": 300}
+NOWHERE = "unix:///nowhere/docker.sock"
+
+
+@pytest.fixture(scope="module")
+def second(containers: None) -> Iterator[SecondEngine]:
+    """An engine without any image."""
+    require_second()
+    found = SecondEngine()
+    yield found
+    found.close()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at engines often."""
+    monkeypatch.setattr(module, "WATCH", 0.2)
+    monkeypatch.setattr(module, "FIRST_REST", 0.1)
+
+
+def source_of(*hosts: Any, **settings: Any) -> DockerSource:
+    """Return a source on the machine's own engine and others."""
+    own = Address.from_environment().url
+    made = sandbox_source({"hosts": [own, *hosts], "pool": 1, **SMALL, **settings})
+    assert isinstance(made, DockerSource)
+    return made
+
+
+async def on(stack: AsyncExitStack, source: DockerSource, count: int) -> list[DockerSandbox]:
+    """Open sandboxes at once."""
+    opened = [stack.enter_async_context(source.open()) for _ in range(count)]
+    found = await asyncio.gather(*opened)
+    assert all(isinstance(sandbox, DockerSandbox) for sandbox in found)
+    return found  # type: ignore[return-value]
+
+
+def where(sandboxes: list[DockerSandbox]) -> Counter[str]:
+    """Count the sandboxes of each engine."""
+    return Counter(str(sandbox._engine.address) for sandbox in sandboxes)
+
+
+@pytest.mark.slow
+def test_the_shortest_queue_is_first_and_a_missing_image_is_copied(second: SecondEngine) -> None:
+    async def run() -> None:
+        source = source_of(second.address.url)
+        await source.check()  # one of them has the image
+        await source.start()
+        async with AsyncExitStack() as stack:
+            await on(stack, source, 1)
+            hosts = await source._all()
+            await until(lambda: len(hosts.hosts) == 2)
+            sandboxes = await on(stack, source, 5)
+            assert where(sandboxes)[second.address.url] == 3  # and the first had one already
+            said = await asyncio.gather(*(sandbox.exec("echo it runs") for sandbox in sandboxes))
+            assert {result.stdout for result in said} == {"it runs\n"}
+            assert len(source.stats()) == 2
+
+    asyncio.run(run())
+    with contextlib.closing(second.connect()) as engine:
+        assert asyncio.run(find(engine)) == []
+
+
+@pytest.mark.slow
+def test_an_engine_that_dies_while_used_is_left_out_and_comes_back(second: SecondEngine) -> None:
+    async def use(sandbox: DockerSandbox) -> str:
+        """Use it until it is lost; return the error's text."""
+        try:
+            while True:
+                assert (await sandbox.exec("echo right")).stdout == "right\n"
+        except SandboxError as error:
+            return str(error)
+
+    async def run() -> None:
+        source = source_of(second.address.url)
+        async with AsyncExitStack() as stack:
+            sandboxes = await on(stack, source, 4)
+            there = [s for s in sandboxes if s._engine.address == second.address]
+            here = [s for s in sandboxes if s not in there]
+            assert len(there) == 2
+            users = [asyncio.create_task(use(sandbox)) for sandbox in there]
+            await asyncio.to_thread(second.kill)
+            async with asyncio.timeout(60):
+                said = await asyncio.gather(*users)
+            assert all(said)
+            assert not any(sandbox.alive for sandbox in there)
+            # The other one takes all, and lost nothing.
+            assert where(await on(stack, source, 4)).keys() == where(here).keys()
+            assert [(await sandbox.exec("echo right")).stdout for sandbox in here] == 2 * [
+                "right\n"
+            ]
+
+            await asyncio.to_thread(second.start)
+            hosts = await source._all()
+            await until(lambda: len(hosts.hosts) == 2)
+            again = await on(stack, source, 2)
+            assert where(again) == {second.address.url: 2}
+            assert (await again[0].exec("echo right")).stdout == "right\n"
+
+    asyncio.run(run())
+    with contextlib.closing(second.connect()) as engine:
+        assert asyncio.run(find(engine)) == []
+
+
+def test_one_that_is_not_there_yet_comes_later(second: SecondEngine, tmp_path: Path) -> None:
+    async def run() -> None:
+        link = tmp_path / "engine.sock"
+        source = source_of(f"unix://{link}")
+        await source.check()
+        async with source.open():
+            hosts = await source._all()
+            assert len(hosts.hosts) == 1
+            link.symlink_to(second.socket)
+            await until(lambda: len(hosts.hosts) == 2)
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_a_snapshot_starts_on_every_host(second: SecondEngine, engine: Engine) -> None:
+    """What one engine has is copied to the one that makes the sandbox."""
+    tag = f"vf-test-hosts-{os.getpid()}:1"
+    engine.call_now("tag", "vf-sandbox:latest", *tag.split(":"))
+
+    async def run() -> None:
+        source = source_of(second.address.url, pull="never")
+        async with AsyncExitStack() as stack:
+            hosts = await source._all()
+            await until(lambda: len(hosts.hosts) == 2)
+            both = {Address.from_environment().url, second.address.url}
+            spec = SandboxSpec(image=tag)
+            opened = [stack.enter_async_context(source.open(spec)) for _ in range(2)]
+            sandboxes = await asyncio.gather(*opened)
+            assert {sandbox._engine.address.url for sandbox in sandboxes} == both  # type: ignore
+
+    try:
+        asyncio.run(run())
+        with contextlib.closing(second.connect()) as other:
+            assert inspected(other, tag) is not None
+    finally:
+        engine.call_now("remove_image", tag)
+
+
+def test_without_any_engine_a_run_does_not_begin() -> None:
+    source = sandbox_source({"hosts": [NOWHERE, "tcp://127.0.0.1:1"]})
+    with pytest.raises(EngineMissing, match="nowhere"):
+        asyncio.run(source.check())
+
+    async def run() -> None:
+        async with source.open():
+            pass
+
+    with pytest.raises(EngineMissing, match="nowhere"):
+        asyncio.run(run())
+
+
+def test_one_sandbox_is_opened_where_an_engine_answers(engine: Engine) -> None:
+    async def run() -> str:
+        hosts = [NOWHERE, Address.from_environment().url]
+        async with vf.open_sandbox({"hosts": hosts, **SMALL}) as sandbox:
+            return (await sandbox.exec("echo it runs")).stdout
+
+    assert asyncio.run(run()) == "it runs\n"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        ([], "sandbox.hosts must be a list of addresses, got \\[\\]"),
+        ("unix:///x", "sandbox.hosts must be a list"),
+        ([1], r"sandbox.hosts\[0\] must be an address"),
+        (["unix:///x", "x"], r"sandbox.hosts\[1\]: 'x' is no address of an engine"),
+        (["unix:///x", "unix:///x"], r"sandbox.hosts\[1\] is there twice"),
+        ([{"url": "tcp://x:1", "cert": "y"}], "no setting 'cert'. Did you mean 'certs'"),
+        ([{"url": "ssh://x", "certs": "y"}], "takes no certificates"),
+        ([{"url": "tcp://x:1", "certs": 1}], r"sandbox.hosts\[0\].certs must be text"),
+    ],
+)
+def test_what_is_wrong_with_the_setting_is_named(hosts: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        sandbox_source({"hosts": hosts})
