@@ -10,6 +10,7 @@ from typing import Any
 
 WIDE = range(2**28, 2**29)  # no account of a machine, and no subordinate id, is in it
 NARROW = range(10_000, 60_000)  # within the 65,536 ids that a user namespace maps as a rule
+NPROC = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,19 @@ class Features:
             takes a path on its own machine only.
         sysctls: Whether it may set the limits of shared memory, message queues and semaphores.
             A rootless one may not on every kernel.
+        tmpfs: Whether a temporary file system can have an owner and a number of files. Podman
+            takes no such options: the working directory is then as ``/tmp`` is, and the number of
+            files is limited by the memory that they count as.
+        nproc: Processes that one user may have on the whole machine; None: as the engine has it.
+            Podman's million takes CAP_SYS_RESOURCE, which root in a container lacks.
         cores: How many its machine has.
     """
 
     uids: range = WIDE
     own_seccomp: bool = True
     sysctls: bool = True
+    tmpfs: bool = True
+    nproc: int | None = None
     cores: int = 1
 
 
@@ -41,10 +49,13 @@ def features_of(info: Mapping[str, Any], version: Mapping[str, Any]) -> Features
     options = " ".join(info.get("SecurityOptions") or ())
     rootless = "name=rootless" in options
     names = [str(part.get("Name")) for part in version.get("Components") or ()]
+    podman = any("Podman" in name for name in names)
     return Features(
         uids=NARROW if rootless or "name=userns" in options else WIDE,
-        own_seccomp=not any("Podman" in name for name in names),
+        own_seccomp=not podman,
         sysctls=not rootless,
+        tmpfs=not podman,
+        nproc=NPROC if podman else None,
         cores=int(info.get("NCPU") or 1),
     )
 

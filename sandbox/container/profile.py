@@ -224,13 +224,17 @@ def host_config(profile: Profile, uids: tuple[int, int], features: Features) -> 
         security.append(f"seccomp={seccomp_profile()}")
 
     def tmpfs(size: int, *, owner: int | None = None) -> str:
-        own = f"mode=0700,uid={owner},gid={owner}" if owner is not None else "mode=1777"
-        return f"rw,exec,nosuid,nodev,size={int(size)},nr_inodes={int(limits.files)},{own}"
+        shared = f"rw,exec,nosuid,nodev,size={int(size)},mode="
+        if not features.tmpfs:
+            return f"{shared}1777"
+        own = f"0700,uid={owner},gid={owner}" if owner is not None else "1777"
+        return f"{shared}{own},nr_inodes={int(limits.files)}"
 
     folders = {"/tmp": tmpfs(limits.tmp), "/dev/shm": tmpfs(SHM)}
     if not profile.writable:
         owner = None if profile.user else uids[1]
         folders[profile.code_workdir] = tmpfs(limits.workspace, owner=owner)
+    nproc = features.nproc
     quota = profile.writable and profile.entry is not None and profile.entry.quota
     return {
         "NetworkMode": profile.network,
@@ -253,6 +257,7 @@ def host_config(profile: Profile, uids: tuple[int, int], features: Features) -> 
             {"Name": "core", "Soft": 0, "Hard": 0},
             {"Name": "nofile", "Soft": 4096, "Hard": 4096},
             {"Name": "memlock", "Soft": 65536, "Hard": 65536},
+            *([{"Name": "nproc", "Soft": nproc, "Hard": nproc}] if nproc else []),
         ],
         "LogConfig": {"Type": "none", "Config": {}},
         "Init": False,  # the supervisor is PID 1, which nothing inside can kill
