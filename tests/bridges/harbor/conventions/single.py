@@ -8,7 +8,7 @@ FULL = """
 source = "somewhere"
 
 [task]
-name = "org/full"
+name = "org/single-full"
 version = "1.0.0"
 description = "Says everything."
 authors = [{ name = "Robin Doe", email = "robin@example.com" }]
