@@ -17,6 +17,7 @@ MODULES = (
     ("vf.sandbox.inside.kernel", "inside/kernel.py"),
     ("vf.sandbox.inside.loop", "inside/loop.py"),
     ("vf.sandbox.inside.users", "inside/users.py"),
+    ("vf.sandbox.inside.program", "inside/program.py"),
     ("vf.sandbox.inside.keeper", "inside/keeper.py"),
     ("vf.sandbox.inside.box", "inside/box.py"),
     ("vf.sandbox.inside.feed", "inside/feed.py"),

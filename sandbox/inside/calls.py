@@ -10,71 +10,85 @@ from typing import Any
 from vf.sandbox.inside import kernel
 from vf.sandbox.inside.box import Box, Output
 from vf.sandbox.inside.feed import Feed, Flow
-from vf.sandbox.inside.keeper import Keeper, Stage
+from vf.sandbox.inside.keeper import Keeper
 from vf.sandbox.inside.loop import Capture, Outlet, Timer
+from vf.sandbox.inside.program import Stage
 
 KILL_SECONDS = 8.0
+KILLED = 137
+MOST_READY = 2
+REFILL_SECONDS = 0.02  # by then a short program has ended, and its keeper is back
 
 
-class Staged:
-    """A process that waits to become a program, and our ends of its pipes."""
+def pipes(who: kernel.Identity) -> tuple[dict[int, int], tuple[int, int, int]]:
+    """Return a program's ends of its pipes, by their numbers there, and ours.
 
-    def __init__(self, box: Box, who: kernel.Identity) -> None:
-        """Make it.
-
-        Raises:
-            OSError: There can be no further process, or no further descriptor.
-        """
-        pipes: list[tuple[int, int]] = []
-        try:
-            with who.maker():
-                for _ in range(3):
-                    pipes.append(os.pipe())
-            (in_r, self.in_w), (self.out_r, out_w), (self.err_r, err_w) = pipes
-            stage = Stage(who, {0: in_r, 1: out_w, 2: err_w}, box.rlimits, box.walls)
-            self.keeper = Keeper(box.loop, stage)
-        except OSError:
-            for fd in (fd for pipe in pipes for fd in pipe):
-                os.close(fd)
-            raise
-        for fd in (in_r, out_w, err_w):
+    Raises:
+        OSError: There can be no further descriptor.
+    """
+    made: list[tuple[int, int]] = []
+    try:
+        with who.maker():
+            for _ in range(3):
+                made.append(os.pipe())
+    except OSError:
+        for fd in (fd for pipe in made for fd in pipe):
             os.close(fd)
-        box.keep(self.keeper)
-
-    def drop(self) -> None:
-        """Give it up."""
-        for fd in (self.in_w, self.out_r, self.err_r):
-            os.close(fd)
+        raise
+    (in_r, in_w), (out_r, out_w), (err_r, err_w) = made
+    return {0: in_r, 1: out_w, 2: err_w}, (in_w, out_r, err_r)
 
 
 class Spare:
-    """Keeps one process ready for the model's user, so that a program starts at once."""
+    """Keeps processes ready for the model's user, so that a program starts at once.
+
+    A keeper whose program has ended comes back, as long as there are few. Two, since it takes a
+    moment until the next process waits below it.
+    """
 
     def __init__(self, box: Box) -> None:
         """Keep none yet."""
         self._box = box
-        self._ready: Staged | None = None
+        self._ready: list[Keeper] = []
+        self._timer: Timer = []
 
-    def take(self, who: kernel.Identity) -> Staged:
+    def take(self, who: kernel.Identity) -> Keeper:
         """Return a process for a user.
 
         Raises:
             OSError: There is none ready, and there can be no further one.
         """
-        ready = self._ready
-        if ready is None or who != self._box.who:
-            return Staged(self._box, who)
-        self._ready = None
-        if ready.keeper.alive:
-            return ready
-        ready.drop()
-        return Staged(self._box, who)
+        mine = who == self._box.who
+        if mine and not self._timer:
+            self._timer = self._box.loop.later(REFILL_SECONDS, self._refill)
+        while mine and self._ready:
+            keeper = self._ready.pop(0)
+            if keeper.alive and not keeper.killed:
+                return keeper
+        return self._make(who)
 
     def fill(self) -> None:
         """Make one ready, if that is possible."""
-        if self._ready is None:
+        if not self._ready:
             with contextlib.suppress(OSError):
-                self._ready = Staged(self._box, self._box.who)
+                self._ready.append(self._make(self._box.who))
+
+    def _refill(self) -> None:
+        self._timer.clear()
+        self.fill()
+
+    def _make(self, who: kernel.Identity) -> Keeper:
+        box = self._box
+        back = self._back if who == box.who else None
+        keeper = Keeper(box.loop, Stage(who, box.rlimits, box.walls), back)
+        box.keep(keeper)
+        return keeper
+
+    def _back(self, keeper: Keeper) -> None:
+        if len(self._ready) < MOST_READY:
+            self._ready.append(keeper)
+        else:
+            keeper.close()
 
 
 class Execution:
@@ -104,26 +118,33 @@ class Execution:
         self._trouble = ""
         self._timer: Timer = []
         who = box.identity(request.get("user"))
-        staged = spare.take(who)
+        who = box.identity(request.get("user"))
+        cwd = os.path.join(box.workdir, request["cwd"]) if request.get("cwd") else box.workdir
+        env = {**box.env, "PWD": cwd, **(request.get("env") or {})}
+        theirs, (in_w, out_r, err_r) = pipes(who)
+        try:
+            self._keeper = spare.take(who)
+            self._keeper.run(self, request["cmd"], env, cwd, theirs)
+        except OSError:
+            for fd in (in_w, out_r, err_r):
+                os.close(fd)
+            raise
+        finally:
+            for fd in theirs.values():
+                os.close(fd)
         box.calls[number] = self
         self._flow: Flow | None = None
         if request.get("stream"):
             flow = self._flow = Flow(box, self._send)
-            self._out: Capture = Feed(flow, 1, staged.out_r)
-            self._err: Capture = Feed(flow, 2, staged.err_r)
+            self._out: Capture = Feed(flow, 1, out_r)
+            self._err: Capture = Feed(flow, 2, err_r)
         else:
-            self._out = Capture(box.loop, staged.out_r, int(request["max_output"]))
-            self._err = Capture(box.loop, staged.err_r, int(request["max_output"]))
-        self._stdin = Outlet(box.loop, staged.in_w, self._consumed)
-        self._keeper = staged.keeper
-        cwd = os.path.join(box.workdir, request["cwd"]) if request.get("cwd") else box.workdir
-        env = {**box.variables(who), "PWD": cwd, **(request.get("env") or {})}
-        self._keeper.run(self, request["cmd"], env, cwd)
+            self._out = Capture(box.loop, out_r, int(request["max_output"]))
+            self._err = Capture(box.loop, err_r, int(request["max_output"]))
+        self._stdin = Outlet(box.loop, in_w, self._consumed)
         if request["timeout"] is not None:
             self._timer = box.loop.later(float(request["timeout"]), self._late)
         self.feed(data, end=bool(request["whole"]))
-        # While the program starts.
-        spare.fill()
 
     def feed(self, data: bytes, *, end: bool) -> None:
         """Give the program more of its stdin."""
@@ -169,7 +190,9 @@ class Execution:
     def ended(self) -> None:
         """Answer that the time was over, now that nothing is left."""
         if self._timed_out:
-            self._finish(137)
+            self._finish(KILLED)
+        elif self._code is None and self._keeper.killed:
+            self.exited(KILLED, "")
         elif self._code is None:
             self._box.lost(self._number, "the keeper of a program was killed")
 
@@ -216,8 +239,7 @@ class Background(Execution):
     def ended(self) -> None:
         """Say that nothing is left of it."""
         self._deadline.clear()
-        if self._code is None:
-            self._box.lost(0, "the keeper of a program was killed")
+        super().ended()
         self._all.drop(self._process)
         self._tell({"gone": True})
         for number in self.killers:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from vf.sandbox.inside import kernel
 from vf.sandbox.inside.box import Box
 from vf.sandbox.inside.calls import KILL_SECONDS
-from vf.sandbox.inside.keeper import Keeper, Stage
+from vf.sandbox.inside.keeper import Keeper
 from vf.sandbox.inside.loop import Capture, Timer
+from vf.sandbox.inside.program import Stage
 
 GO, ANSWER, CODE = 100, 101, 102  # out of the way of what the code opens and closes
 INTERRUPT_SECONDS = (
@@ -137,14 +138,17 @@ class Console:
             os.set_blocking(self._answer, False)
             self._out = Capture(box.loop, out_r, KEPT)
             self._err = Capture(box.loop, err_r, KEPT)
-            self._keeper = Keeper(box.loop, Stage(box.who, fds, box.rlimits, box.walls))
-            self._keeper.run(self, self._program.argv, box.env, box.workdir)
+            self._keeper = Keeper(box.loop, Stage(box.who, box.rlimits, box.walls))
             box.keep(self._keeper)
+            self._keeper.run(self, self._program.argv, box.env, box.workdir, fds)
             self._partial, self._orders = b"", 0
             self._exit: tuple[int, str] | None = None
             box.loop.watch(self._answer, self._read)
             os.write(self._go, self._program.first)
         except OSError:
+            if self._keeper is not None:
+                self._keeper.close()
+                self._keeper = None
             for fd in (self._go, self._answer, self._code):
                 if fd >= 0:
                     os.close(fd)

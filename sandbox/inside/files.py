@@ -16,8 +16,9 @@ from typing import Any, Callable, NoReturn  # noqa: UP035  (Python 3.9 runs this
 
 from vf.sandbox.folder import Pack, Unpack, write_all
 from vf.sandbox.inside.box import Box
-from vf.sandbox.inside.keeper import close_all_but, lower_limits
+from vf.sandbox.inside.keeper import close_all_but
 from vf.sandbox.inside.loop import CHUNK, Outlet
+from vf.sandbox.inside.program import lower_limits
 
 SECONDS = 120.0
 PIPE_SIZE = 16 * CHUNK

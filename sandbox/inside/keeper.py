@@ -6,21 +6,21 @@ until it is dead; when the kernel tells the keeper that it has no child left, no
 keeper has the supervisor's uid and no capability but to kill: the program cannot signal it.
 
 The program's process is there before it is known what it shall be: it waits, with everything done
-that does not depend on that, for an order on a pipe. So a spare one can be kept ready.
+that does not depend on that, for an order and its descriptors on a socket. So a spare one can be
+kept ready. Once nothing is left of a program, another process waits below the same keeper.
 
 Supervisor and keeper speak over a socket of messages. To the keeper: ``K`` kill everything;
 ``S signal ticks pid`` send the main process a signal, kill what else was started since (see
-kernel.Moment). From it:
-``E code text`` the program could not start; ``X status`` the main process ended; ``D`` the ``S``
-was done. When the socket ends nothing is left of the program, or the keeper was killed: that is
-so where neither ``K`` nor ``X`` came first.
+kernel.Moment). From it: ``B`` the order was taken: a process that is killed while it waits leaves
+it to the next; ``E code text`` the program could not start; ``X status`` the main process ended;
+``D`` the ``S`` was done; ``I`` nothing is left of the program, and there may be another one. When
+the socket ends nothing is left either, or the keeper was killed: that is so where neither ``K`` nor
+``X`` came first.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import resource
@@ -28,12 +28,15 @@ import select
 import signal
 import socket
 import time
-from typing import NamedTuple, NoReturn, Protocol
+from typing import Callable, NoReturn, Protocol  # noqa: UP035  (Python 3.9 runs this)
 
+from vf.sandbox.folder import write_all
 from vf.sandbox.inside import kernel
-from vf.sandbox.inside.loop import Loop, Outlet
+from vf.sandbox.inside.loop import Loop
+from vf.sandbox.inside.program import Stage, start
 
-RESET = (
+HANDLED = (
+    signal.SIGCHLD,
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -43,21 +46,8 @@ RESET = (
     signal.SIGUSR1,
     signal.SIGIO,
 )
+UNTAKEN = (b"E", b"X", b"I")
 SLAY_SECONDS = 5.0
-NICE = 10  # what a program runs with: the one that shall kill it must get to run
-LONGEST_ARGUMENT = 2**17  # the kernel refuses a longer one (MAX_ARG_STRLEN)
-
-
-class Stage(NamedTuple):
-    """Where a program will run.
-
-    ``fds`` maps descriptors of the program to ones of this process; ``walls``: a Landlock ruleset.
-    """
-
-    who: kernel.Identity
-    fds: dict[int, int]
-    rlimits: list[tuple[int, int]]
-    walls: int
 
 
 class Owner(Protocol):
@@ -76,40 +66,72 @@ class Owner(Protocol):
 class Keeper:
     """The supervisor's end."""
 
-    def __init__(self, loop: Loop, stage: Stage) -> None:
+    def __init__(
+        self, loop: Loop, stage: Stage, idle: Callable[[Keeper], None] | None = None
+    ) -> None:
         """Make a process that waits for :meth:`run`.
+
+        Args:
+            loop: Where it is listened to.
+            stage: Where the program will run.
+            idle: Called each time that nothing is left of a program, and :meth:`run` may be called
+                again; by default it is closed then.
 
         Raises:
             OSError: There can be no further process, or no further descriptor.
         """
         self._loop = loop
         self._owner: Owner | None = None
+        self._begun = False  # whether a process has taken the order
         self._trouble = ""
         self.alive = True
         self.killed = False
+        self._idle = idle
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order, w = os.pipe()
         try:
-            self.pid = os.fork()
+            self._orders, orders = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                self.pid = os.fork()
+            except OSError:
+                self._orders.close()
+                raise
+            else:
+                if self.pid == 0:
+                    keep(theirs, orders, stage)
+            finally:
+                orders.close()
         except OSError:
             ours.close()
-            os.close(w)
             raise
-        else:
-            if self.pid == 0:
-                keep(theirs, order, stage)
         finally:
             theirs.close()
-            os.close(order)
-        self._socket, self._order = ours, Outlet(loop, w)
+        self._socket = ours
         ours.setblocking(False)
         loop.watch(ours.fileno(), self._read)
 
-    def run(self, owner: Owner, argv: list[str] | str, env: dict[str, str], cwd: str) -> None:
-        """Let the process be a program, or the shell with a line."""
-        self._owner = owner
-        self._order.send(json.dumps([argv, env, cwd]).encode())
-        self._order.end()
+    def run(
+        self,
+        owner: Owner,
+        argv: list[str] | str,
+        env: dict[str, str],
+        cwd: str,
+        fds: dict[int, int],
+    ) -> None:
+        """Let the process be a program, or the shell with a line.
+
+        ``fds`` maps descriptors of the program to ones of this process.
+
+        Raises:
+            OSError: There can be no further descriptor.
+        """
+        plan = os.memfd_create("plan")
+        try:
+            write_all(plan, json.dumps([argv, env, cwd, list(fds)]).encode())
+            with contextlib.suppress(BrokenPipeError):  # it was killed: _read learns of that
+                socket.send_fds(self._orders, [b"P"], [plan, *fds.values()])
+        finally:
+            os.close(plan)
+        self._owner, self._trouble, self._begun = owner, "", False
 
     def kill(self) -> None:
         """Kill everything; the owner is told when it has ended."""
@@ -119,6 +141,13 @@ class Keeper:
     def signal(self, number: int, since: kernel.Moment) -> None:
         """Signal the main process, kill what was started since then; tell the owner when done."""
         self._send(b"S %d %d %d" % (number, *since))
+
+    def close(self) -> None:
+        """End it, with everything that is left of a program."""
+        self.alive = False
+        self._loop.forget(self._socket.fileno())
+        self._socket.close()
+        self._orders.close()
 
     def _send(self, message: bytes) -> None:
         with contextlib.suppress(OSError):
@@ -132,7 +161,11 @@ class Keeper:
         except OSError:
             message = b""
         kind, _, rest = message.partition(b" ")
-        if kind == b"E":
+        if kind == b"B":
+            self._begun = True
+        elif kind in UNTAKEN and not self._begun:
+            return  # that was a process which still waited for an order
+        elif kind == b"E":
             self._trouble = rest.decode("utf-8", "replace")
         elif kind == b"X":
             if self._owner is not None:
@@ -141,12 +174,15 @@ class Keeper:
             if self._owner is not None:
                 self._owner.settled()
         else:
-            self.alive = False
-            self._loop.forget(self._socket.fileno())
-            self._socket.close()
-            self._order.close()
-            if self._owner is not None:
-                self._owner.ended()
+            owner, self._owner = self._owner, None
+            again = kind == b"I" and self._idle is not None and not self.killed
+            if not again:
+                self.close()
+            if owner is not None:
+                owner.ended()
+            self._begun = False
+            if again and self._idle is not None:
+                self._idle(self)
 
 
 def returncode(status: int) -> int:
@@ -164,11 +200,11 @@ def close_all_but(keep: set[int]) -> None:
     os.closerange(start, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 8192))
 
 
-def keep(channel: socket.socket, order: int, stage: Stage) -> NoReturn:
+def keep(channel: socket.socket, orders: socket.socket, stage: Stage) -> NoReturn:
     """Be the keeper, in the child of a fork."""
     code = 70
     try:
-        Watch(channel, order, stage).run()
+        Watch(channel, orders, stage).run()
         code = 0
     except BaseException as exc:
         with contextlib.suppress(OSError):
@@ -180,39 +216,49 @@ def keep(channel: socket.socket, order: int, stage: Stage) -> NoReturn:
 class Watch:
     """The keeper's end."""
 
-    def __init__(self, channel: socket.socket, order: int, stage: Stage) -> None:
-        """Start the program's process below us."""
-        self._channel = channel
+    def __init__(self, channel: socket.socket, orders: socket.socket, stage: Stage) -> None:
+        """Be out of the program's reach."""
+        self._channel, self._orders, self._stage = channel, orders, stage
         self._who = stage.who
-        close_all_but({channel.fileno(), order, stage.walls, *stage.fds.values()})
+        self._ending = False
+        self.main = -1
+        close_all_but({channel.fileno(), orders.fileno(), stage.walls})
         kernel.adopt_orphans()
         self._wakeup, wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
         os.set_blocking(wakeup, False)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        try:
-            self.main = os.fork()
-        except OSError as exc:
-            channel.send(f"E cannot start: {exc.strerror}".encode())
-            channel.send(b"X %d" % (126 << 8))
-            self.main = -1
-            return
-        if self.main == 0:
-            start(channel, order, stage)
-        for fd in {order, *stage.fds.values()}:
-            os.close(fd)
+        # Handled, not ignored: an exec sets those back, and no program need do it for itself.
+        for number in HANDLED:
+            signal.signal(number, lambda *_: None)
         self._who.watch()
 
     def run(self) -> None:
-        """Watch until nothing is left."""
-        if self.main < 0:
-            return
+        """Watch one program after the other, until there is to be no other."""
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
         poll.register(self._wakeup, select.POLLIN)
+        while self._fork():
+            self._watch(poll)
+            if self._ending:
+                return
+            self._channel.send(b"I")
+
+    def _fork(self) -> bool:
+        """Have a process wait for an order below us, if that is possible."""
+        try:
+            self.main = os.fork()
+        except OSError as exc:
+            self._channel.send(b"B")
+            self._channel.send(f"E cannot start: {exc.strerror}".encode())
+            self._channel.send(b"X %d" % (126 << 8))
+            return False
+        if self.main == 0:
+            start(self._channel, self._orders, self._stage)
+        return True
+
+    def _watch(self, poll: select.poll) -> None:
+        """Watch until nothing is left."""
         while self._reap():
             for fd, _ in poll.poll():
                 if fd == self._wakeup:
@@ -250,6 +296,7 @@ class Watch:
                 if done:  # otherwise the supervisor will have all of it killed
                     self._channel.send(b"D")
         else:
+            self._ending = True
             self._slay(None)
 
     def _slay(self, since: kernel.Moment | None) -> bool:
@@ -291,86 +338,3 @@ class Watch:
                     if process.state not in "ZX":
                         found.add(process.pid)
         return found
-
-
-def start(channel: socket.socket, order: int, stage: Stage) -> NoReturn:
-    """Wait for the order and become the program, in the child of a fork."""
-    code, name = 126, ""
-    try:
-        prepare(stage)
-        text = b""
-        while more := os.read(order, 2**20):
-            text += more
-        argv, env, cwd = json.loads(text)
-        stage.who.become()
-        kernel.die_with_parent()
-        os.chdir(cwd)
-        if isinstance(argv, str):
-            argv = shell(argv)
-        name = argv[0]
-        code = execute(argv, env)
-        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-    except BaseException as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else repr(exc)
-        name = getattr(exc, "filename", None) or name
-        with contextlib.suppress(OSError):
-            channel.send(f"E {str(name)[:1000]}: {reason}".encode("utf-8", "replace"))
-    finally:
-        os._exit(code)
-
-
-def prepare(stage: Stage) -> None:
-    """Take on descriptors and limits."""
-    signal.set_wakeup_fd(-1)
-    for number in RESET:
-        signal.signal(number, signal.SIG_DFL)
-    moved = {fd: fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 64) for fd, ours in stage.fds.items()}
-    for fd, ours in moved.items():
-        os.dup2(ours, fd, inheritable=True)
-    os.setsid()
-    kernel.die_first()
-    kernel.stay_within(stage.walls)
-    lower_limits(stage.rlimits)
-    os.nice(NICE)
-    os.umask(0o022)
-
-
-def lower_limits(rlimits: list[tuple[int, int]]) -> None:
-    """Lower resource limits, as far as we may."""
-    for kind, value in rlimits:
-        hard = resource.getrlimit(kind)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
-
-
-def shell(line: str) -> list[str]:
-    """Return how to have the shell run a line, however long."""
-    if len(line) <= LONGEST_ARGUMENT // 4:
-        return ["/bin/sh", "-c", line]
-    fd = os.memfd_create("line")
-    data = memoryview(os.fsencode(line))
-    while data:
-        data = data[os.write(fd, data) :]
-    os.dup2(fd, 9, inheritable=True)
-    return ["/bin/sh", "/proc/self/fd/9"]
-
-
-def execute(argv: list[str], env: dict[str, str]) -> int:
-    """Run the first such program on the path; return 127 where there is none.
-
-    Raises:
-        OSError: There is one that cannot be run.
-    """
-    denied: OSError | None = None
-    name = argv[0]
-    folders = env.get("PATH", "/usr/bin:/bin").split(":") if "/" not in name else [""]
-    for folder in folders:
-        try:
-            os.execve(os.path.join(folder, name) if folder else name, argv, env)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except PermissionError as exc:
-            denied = exc
-    if denied is not None:
-        raise denied
-    return 127

@@ -39,6 +39,7 @@ class Identity(NamedTuple):
     def become(self) -> None:
         """Be that user for good."""
         if self.switch:
+            hold(KEPT, KEPT)
             self._join()
             os.setresuid(self.uid, self.uid, self.uid)
             hold(self.granted, self.granted)
@@ -51,9 +52,9 @@ class Identity(NamedTuple):
             hold(self.granted, self.granted)
 
     def watch(self) -> None:
-        """Be able to kill that user's processes for good, and to do nothing else."""
+        """Be able to kill that user's processes for good; what is forked may become that user."""
         if self.switch:
-            hold(KILL, KILL)
+            hold(KILL, KEPT)
 
     def _join(self) -> None:
         os.setgroups(self.groups)

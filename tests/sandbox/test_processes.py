@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -324,3 +326,42 @@ def test_a_flood_holds_up_no_other_call() -> None:
         await reading
 
     inside(body)
+
+
+def test_an_order_that_a_waiting_process_did_not_live_to_take_is_the_next_one_s() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        assert box._process is not None
+        await box.exec("true")
+        # The processes that wait below the keepers, as the kernel kills them for memory.
+        for keeper in children(box._process.pid):
+            for waiting in children(keeper):
+                os.kill(waiting, signal.SIGKILL)
+        results = await asyncio.gather(*(box.exec(f"echo {number}") for number in range(4)))
+        assert [result.stdout for result in results] == ["0\n", "1\n", "2\n", "3\n"]
+
+    inside(body)
+
+
+def test_what_one_program_leaves_behind_is_not_the_next_one_s() -> None:
+    async def body(box: UnsafeLocalSandbox) -> None:
+        for number in range(8):
+            await box.exec(f"(setsid sleep {MARK} &); cd /; umask 0; ulimit -n 5; exit {number}")
+            result = await box.exec("umask; ulimit -n; basename $PWD; ls /proc/self/fd | wc -l")
+            mask, files, place, descriptors = result.stdout.split()
+            assert (mask, files != "5", place, descriptors) == ("0022", True, "work", "4")
+        assert len(running(SLEEP)) == 8
+        slow = asyncio.create_task(box.exec(f"sleep {MARK}", timeout=0.3))
+        assert (await box.exec("echo fine")).stdout == "fine\n"
+        assert (await slow).timed_out
+        assert len(running(SLEEP)) == 8  # the timeout was the other program's
+
+    inside(body)
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(path.parent.name))
+    return found

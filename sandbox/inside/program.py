@@ -1,0 +1,117 @@
+"""The process that waits for its order, and becomes a program."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import resource
+import socket
+from typing import NamedTuple, NoReturn
+
+from vf.sandbox.folder import write_all
+from vf.sandbox.inside import kernel
+
+MOST_DESCRIPTORS = 16  # that come with an order
+NICE = 10  # what a program runs with: the one that shall kill it must get to run
+LONGEST_ARGUMENT = 2**17  # the kernel refuses a longer one (MAX_ARG_STRLEN)
+
+
+class Stage(NamedTuple):
+    """Where a program will run; ``walls`` is a Landlock ruleset."""
+
+    who: kernel.Identity
+    rlimits: list[tuple[int, int]]
+    walls: int
+
+
+def start(channel: socket.socket, orders: socket.socket, stage: Stage) -> NoReturn:
+    """Wait for the order and become the program, in the child of a fork."""
+    code, name = 126, ""
+    try:
+        prepare(stage)
+        fds = socket.recv_fds(orders, 1, MOST_DESCRIPTORS)[1]
+        if not fds:
+            os._exit(0)  # there is to be no program
+        channel.send(b"B")
+        plan, *given = fds
+        text = os.pread(plan, os.fstat(plan).st_size, 0)
+        os.close(plan)
+        argv, env, cwd, targets = json.loads(text)
+        take_on(targets, given)
+        stage.who.become()
+        kernel.die_with_parent()
+        os.chdir(cwd)
+        if isinstance(argv, str):
+            argv = shell(argv)
+        name = argv[0]
+        code = execute(argv, env)
+        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    except BaseException as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else repr(exc)
+        name = getattr(exc, "filename", None) or name
+        with contextlib.suppress(OSError):
+            channel.send(f"E {str(name)[:1000]}: {reason}".encode("utf-8", "replace"))
+    finally:
+        os._exit(code)
+
+
+def prepare(stage: Stage) -> None:
+    """Take on limits."""
+    os.setsid()
+    kernel.die_first()
+    kernel.stay_within(stage.walls)
+    lower_limits(stage.rlimits)
+    os.nice(NICE)
+    os.umask(0o022)
+
+
+def take_on(targets: list[int], given: list[int]) -> None:
+    """Have the given descriptors as those that the program knows."""
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in given]
+    for fd in given:
+        os.close(fd)
+    for target, fd in zip(targets, moved):  # noqa: B905  (Python 3.9 runs this)
+        os.dup2(fd, target, inheritable=True)
+
+
+def lower_limits(rlimits: list[tuple[int, int]]) -> None:
+    """Lower resource limits, as far as we may."""
+    for kind, value in rlimits:
+        hard = resource.getrlimit(kind)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+
+
+def shell(line: str) -> list[str]:
+    """Return how to have the shell run a line, however long."""
+    if len(line) <= LONGEST_ARGUMENT // 4:
+        return ["/bin/sh", "-c", line]
+    fd = os.memfd_create("line")
+    write_all(fd, os.fsencode(line))
+    os.dup2(fd, 9)
+    os.set_inheritable(9, True)  # which dup2 leaves alone where it is the same
+    return ["/bin/sh", "/proc/self/fd/9"]
+
+
+def execute(argv: list[str], env: dict[str, str]) -> int:
+    """Run the first such program on the path; return 127 where there is none.
+
+    Raises:
+        OSError: There is one that cannot be run.
+    """
+    denied: OSError | None = None
+    name = argv[0]
+    folders = env.get("PATH", "/usr/bin:/bin").split(":") if "/" not in name else [""]
+    for folder in folders:
+        try:
+            os.execve(os.path.join(folder, name) if folder else name, argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as exc:
+            denied = exc
+    if denied is not None:
+        raise denied
+    return 127
