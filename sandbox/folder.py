@@ -46,6 +46,7 @@ class Pack:
         self._folder, self._max_bytes, self._left = folder, max_bytes, max_bytes
         self._leave_out = {name.encode("utf-8", "surrogateescape") for name in leave_out}
         self._strict = strict
+        self.place = ""  # what is being read, below the folder
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the records.
@@ -81,6 +82,7 @@ class Pack:
         return sorted(names)
 
     def _entry(self, folder: int, name: str, path: str, depth: int) -> Iterator[bytes]:
+        self.place = path
         info = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISDIR(info.st_mode):
             inner = os.open(name, LOOK | os.O_DIRECTORY, dir_fd=folder)

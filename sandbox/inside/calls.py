@@ -69,6 +69,7 @@ class Spare:
 
     def fill(self) -> None:
         """Make one ready, if that is possible."""
+        self._ready = [each for each in self._ready if each.alive and not each.killed]
         if not self._ready:
             with contextlib.suppress(OSError):
                 self._ready.append(self._make(self._box.who))

@@ -262,13 +262,15 @@ def pack(path: str, out: int, max_bytes: int, leave_out: list[str]) -> None:
         OSError: It is none, or cannot be read.
         ValueError: It is too large or too deep.
     """
+    records = Pack(path, leave_out, max_bytes, strict=False)
     try:
-        for data in Pack(path, leave_out, max_bytes, strict=False):
+        for data in records:
             write_all(out, data)
     except OSError as exc:
         if exc.errno in (errno.ELOOP, errno.ENAMETOOLONG):
             raise FileNotFoundError(errno.ENOENT, exc.strerror) from exc
-        raise
+        where = f" ({records.place})" if records.place else ""
+        raise OSError(exc.errno, f"{exc.strerror}{where}") from exc
 
 
 def unpack(path: str, source: int, size: int) -> None:

@@ -76,6 +76,10 @@ def test_what_cannot_be_had_is_refused_and_nothing_is_written(tmp_path: Path) ->
         assert (await box.python("import os\nfor _ in range(150): os.mkdir('d'); os.chdir('d')")).ok
         with pytest.raises(ValueError, match="100 folders deep"):
             await box.download(".", to, leave_out=["a", "b", "many"])
+        await box.exec("mkdir -p shut/a/b; chmod 0 shut/a/b")
+        if (await box.exec("ls shut/a/b")).returncode:  # root may read it
+            with pytest.raises(PermissionError, match=r"\(a/b\): 'shut'"):
+                await box.download("shut", to)
         with pytest.raises(ValueError, match="negative"):
             await box.download("a", to, max_bytes=-1)
         assert not to.exists()
