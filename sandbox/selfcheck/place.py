@@ -58,7 +58,7 @@ async def relative(sandbox: Sandbox) -> None:
     home = (await sandbox.exec(["pwd"])).stdout.strip()
     await sandbox.exec(["mkdir", "-p", "sub dir/inner"])
     result = await sandbox.exec(["pwd"], cwd="sub dir/inner")
-    expect("the directory", f"{home}/sub dir/inner\n", result.stdout)
+    expect("the directory", f"{home.rstrip('/')}/sub dir/inner\n", result.stdout)
 
 
 @check("cwd", "absolute, it is that one")
