@@ -20,7 +20,7 @@ BOUNDS = [field.name for field in fields(Bounds)]
 BUILD = [field.name for field in fields(Build)]
 PROFILE = ["image", "network", "runtime", "packages", "writable", "user", "workdir", "env"]
 HOST = ["url", "certs"]
-SPEC = ["build", "compose", "allow"]
+SPEC = ["build", "compose", "compose_main", "compose_variables", "allow"]
 DOCKER = ["backend", "hosts", *PROFILE, *SPEC, *BOUNDS, *LIMITS]
 
 
@@ -59,11 +59,12 @@ def docker_settings(settings: Mapping[str, Any]) -> DockerSettings:
     require(lambda value: _number(value) and value > 0, "a positive number", "image_disk")
     require(_name, "a name", "image", "network", "runtime", "user", "workdir")
     require(_names, "a list of names", "packages")
-    require(_texts, 'a table of texts, { NAME = "value" }', "env")
+    require(_texts, 'a table of texts, { NAME = "value" }', "env", "compose_variables")
     require(lambda value: isinstance(value, bool), "true or false", "writable")
     choices = " or ".join(f'"{name}"' for name in PULLS)
     require(lambda value: value in PULLS, choices, "pull")
     require(_name, "the path of a Compose file", "compose")
+    require(_name, "a service's name", "compose_main")
     require(_names, "a list of hosts", "allow")
     made = [name for name in ("image", "build", "compose") if name in settings]
     if len(made) > 1 or (made and made != ["image"] and "packages" in settings):
@@ -77,11 +78,10 @@ def docker_settings(settings: Mapping[str, Any]) -> DockerSettings:
         profile = Profile(limits=Limits(**given(LIMITS)), **given(PROFILE))
     except ValueError as error:
         raise ConfigError(f"sandbox: {error}") from error
-    spec = SandboxSpec(
-        build=_build(settings["build"]) if "build" in settings else None,
-        compose=settings.get("compose"),
-        allow=tuple(settings.get("allow", ())),
-    )
+    made_from = given(SPEC)
+    if "build" in made_from:
+        made_from["build"] = _build(made_from["build"])
+    spec = SandboxSpec(**made_from)
     try:
         check_spec(spec, profile)
     except ConfigError as error:

@@ -53,6 +53,29 @@ def ours(engine: Engine) -> set[str]:
         ({"network": "host"}, 'network must be "none" or "bridge"'),
         ({"network": True}, "sandbox.network must be a name"),
         ({"image": ""}, "sandbox.image must be a name"),
+        ({"writable": 1}, "sandbox.writable must be true or false, got 1"),
+        ({"user": ""}, "sandbox.user must be a name"),
+        ({"workdir": "app"}, "sandbox: workdir must be an absolute path"),
+        ({"env": {"A": 1}}, "sandbox.env must be a table of texts"),
+        ({"env": ["A"]}, "sandbox.env must be a table of texts"),
+        ({"disk": 0}, "disk must be positive"),
+        ({"max_containers": 0}, "sandbox.max_containers must be a whole number, at least 1"),
+        ({"build_concurrency": 1.5}, "sandbox.build_concurrency must be a whole number"),
+        ({"image_disk": 0}, "sandbox.image_disk must be a positive number, got 0"),
+        ({"pull": "always"}, 'sandbox.pull must be "missing" or "never", got \'always\''),
+        ({"allow": "pypi.org"}, "sandbox.allow must be a list of hosts"),
+        ({"allow": ["a b"]}, "sandbox.allow: 'a b' is no host"),
+        ({"compose": "/none.yaml"}, "sandbox.compose: /none.yaml cannot be read"),
+        ({"build": "/none"}, "sandbox.build.folder: there is no folder /none"),
+        (
+            {"build": {"dockerfile": "D"}},
+            "sandbox.build must be a folder, or a table with folder =",
+        ),
+        ({"build": {"folder": "x", "arg": {}}}, "no setting 'arg'. Did you mean 'args'"),
+        ({"build": {"folder": "x", "args": 1}}, "sandbox.build.args must be a table of texts"),
+        ({"build": {"folder": "x", "timeout": -1}}, "sandbox.build: timeout must be positive"),
+        ({"build": "x", "image": "y"}, "sandbox.image and sandbox.build exclude each other"),
+        ({"build": "x", "packages": []}, "sandbox.build and sandbox.packages exclude each other"),
         ({"backend": "local"}, "unprotected"),
         ({"backend": "local", "unsafe_local": 1}, "unprotected"),
         ({**LOCAL, "memory": 2**30}, "the local sandbox has no setting 'memory'"),
@@ -73,6 +96,11 @@ def test_settings_reach_the_profile() -> None:
     assert (bounds.pool, bounds.concurrency, profile.image) == (2, 2, "i")
     limits = profile.limits
     assert (limits.memory, limits.cpus, limits.pids, limits.lifetime) == (2**29, 0.5, 40, 300)
+    open_ended = {"writable": True, "user": "root", "env": {"A": "1"}, "disk": 2**30}
+    made = sandbox_source({**open_ended, "allow": ["pypi.org"], "pull": "never"})
+    assert isinstance(made, DockerSource)
+    assert (made.settings.profile.writable, made.settings.profile.user) == (True, "root")
+    assert (made.settings.spec.allow, made.settings.bounds.pull) == (("pypi.org",), "never")
     default = sandbox_source("docker")
     assert isinstance(default, DockerSource)
     assert default.settings.profile.network == "none"

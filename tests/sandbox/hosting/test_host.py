@@ -16,7 +16,7 @@ from tests.sandbox.own_images import REPOSITORY, remove_images
 from tests.waiting import until
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.container.reaper import find
+from vf.sandbox.container.reaper import find, this_process
 from vf.sandbox.contract import Limits
 from vf.sandbox.hosting.host import Bounds, Host, check_spec, whole
 from vf.sandbox.images.builds import ImageFailed, Images
@@ -163,6 +163,50 @@ def test_an_image_that_cannot_be_had_is_the_failure_of_its_task_alone(
         remove_images(engine)
 
     asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_side_services_and_a_way_out_are_ready_with_their_sandbox(
+    engine: Engine, tmp_path: Path
+) -> None:
+    (tmp_path / "compose.yaml").write_text(
+        "services:\n"
+        "  main: {image: vf-sandbox:latest}\n"
+        "  web:\n"
+        "    image: vf-sandbox:latest\n"
+        '    command: ["python3", "-m", "http.server", "80"]\n'
+    )
+    spec = SandboxSpec(compose=tmp_path / "compose.yaml", allow=("127.0.0.1",))
+    fetch = "import urllib.request as r; print(r.urlopen('http://{}').status)"
+
+    async def run() -> None:
+        async with opened(engine, tmp_path / "images", pool=1) as host:
+            await host.prefetch(spec, 4)
+            await host.filled(spec)
+            server = await asyncio.start_server(_answer, "127.0.0.1", 0)
+            _, port = server.sockets[0].getsockname()
+            outside = f"127.0.0.1:{port}"
+            async with host.open(spec) as sandbox:
+                by_proxy = fetch.replace("r; ", "r; import os; os.environ['no_proxy'] = ''; ")
+                for code in (fetch.format("web"), by_proxy.format(outside)):
+                    result = await sandbox.exec(["python3", "-c", code])
+                    assert result.stdout == "200\n", result.stderr
+                refused = await sandbox.exec(["python3", "-c", by_proxy.format("127.0.0.2:1")])
+                assert "403" in refused.stderr
+            server.close()
+            # One that nobody took is ready again, with services of its own.
+            await host.filled(spec)
+        assert not engine.call_now(
+            "networks", filters={"label": f"vf.sandbox.run={this_process().run}"}
+        )
+
+    asyncio.run(run())
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.0 200 OK\r\n\r\n")
+    writer.close()
 
 
 def test_a_tasks_spec_stands_on_the_settings() -> None:
