@@ -120,3 +120,13 @@ def test_resting_tasks_are_counted_while_groups_finish() -> None:
     rollouts.join()
     assert counts == sorted(counts)
     assert made.resting == 40_000
+
+
+def test_what_comes_next_can_be_seen_without_being_drawn() -> None:
+    made = cursor(5, rest_easy=1)
+    for _ in range(3):
+        draw = made.draw()
+    made.observe(draw, [1.0])  # it rests in the next epoch
+    coming = [task.id for task in made.next(6)]
+    assert len(coming) >= 4  # as far as a whole epoch reaches
+    assert coming == [made.draw().task.id for _ in coming]
