@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import vf
 from tests.waiting import until
@@ -61,7 +62,7 @@ class Tasks(vf.Environment):
         return vf.SandboxSpec(image=task.id)
 
 
-def build(environment: Tasks, **args: int) -> Orchestrator:
+def build(environment: Tasks, **args: Any) -> Orchestrator:
     return Orchestrator(
         environment,
         vf.ScriptedModel(["Done."]),
