@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from vf.sandbox.container.address import Address
 from vf.sandbox.container.opening import open_container
 from vf.sandbox.container.profile import Profile
 
@@ -35,7 +36,7 @@ WHY_NOT = {
 }
 
 
-async def try_out(profile: Profile) -> tuple[str, dict[str, bool]]:
+async def try_out(profile: Profile, address: Address | None = None) -> tuple[str, dict[str, bool]]:
     """Open a sandbox and run code in it.
 
     Returns:
@@ -45,7 +46,7 @@ async def try_out(profile: Profile) -> tuple[str, dict[str, bool]]:
         ConfigError: No sandbox can be made.
         SandboxError: The engine failed.
     """
-    async with open_container(profile) as sandbox:
+    async with open_container(profile, address) as sandbox:
         product = (await sandbox.python("6 * 7")).stdout.strip()
         held: dict[str, Any] = json.loads((await sandbox.python(PROBE)).stdout or "{}")
         return product, {name: bool(held.get(name)) for name in WHY_NOT}

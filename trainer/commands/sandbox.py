@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 from vf.runtime.command import (
     BAD_USAGE,
@@ -17,6 +18,8 @@ from vf.runtime.command import (
     add_subcommand,
     run_command,
 )
+from vf.runtime.errors import ConfigError
+from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.doctor import diagnose
 from vf.sandbox.container.image import SUITE, build
@@ -56,7 +59,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    ps = add_subcommand(commands, "ps", "list the containers of all runs, in any state", "")
+    ps = add_subcommand(
+        commands,
+        "ps",
+        "list the containers of all runs, in any state",
+        "",
+        "--host ssh://me@gpu-2 --host ssh://me@gpu-3",
+    )
     ps.set_defaults(run=_ps)
 
     reaper = add_subcommand(commands, "reap", "remove the containers of dead runs", "")
@@ -100,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         "check this machine, and say how to fix what is missing",
         "",
         "--image with-numpy --runtime runsc",
+        "--host tcp://10.0.0.7:2376 --certs ~/.docker/gpu-7",
     )
     doctor.add_argument(
         "--image", default=DEFAULT_IMAGE, help="image to check (default: %(default)s)"
@@ -109,66 +119,122 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.set_defaults(run=_doctor)
 
+    for command in (ps, reaper, made, doctor):
+        command.add_argument(
+            "--host",
+            action="append",
+            default=[],
+            dest="hosts",
+            metavar="URL",
+            help="engine, as in the setting sandbox.hosts; may be repeated (default: DOCKER_HOST, "
+            "or the one of this machine)",
+        )
+        command.add_argument(
+            "--certs",
+            metavar="FOLDER",
+            help="ca.pem, cert.pem and key.pem for the tcp and https engines among them",
+        )
+
     commands.add_parser(
         "self-check", help="test a backend against the contract (has its own --help)"
     )
     return parser
 
 
-def _with_engine(work: Callable[[Engine], Awaitable[list[Found]]]) -> list[Found]:
+def _addresses(options: argparse.Namespace) -> list[Address | None]:
+    """Return where the engines are; None is the one that DOCKER_HOST names.
+
+    Raises:
+        ConfigError: One is no address.
+    """
+    found: list[Address | None] = []
+    for url in options.hosts:
+        certs = options.certs if url.startswith(("tcp:", "https:")) else None
+        try:
+            found.append(Address(url, Path(certs) if certs else None))
+        except ValueError as error:
+            raise ConfigError(f"--host: {error}") from None
+    if options.certs and not any(address and address.certs for address in found):
+        raise ConfigError("--certs is for an engine that --host names by tcp:// or https://")
+    return found or [None]
+
+
+def _with_engines(
+    options: argparse.Namespace, work: Callable[[Engine], Awaitable[list[Found]]]
+) -> list[tuple[Address | None, list[Found]]]:
     async def run() -> list[Found]:
         return await work(engine)
 
-    engine = Engine.connect()
-    try:
-        return asyncio.run(run())
-    finally:
-        engine.close()
+    found = []
+    for address in _addresses(options):
+        engine = Engine.connect(address)
+        try:
+            found.append((address, asyncio.run(run())))
+        finally:
+            engine.close()
+    return found
 
 
 def _ps(options: argparse.Namespace) -> int:
-    found = _with_engine(find)
+    for address, found in _with_engines(options, find):
+        if address is not None:
+            print(address)
+        _print_table(found)
+    return DONE
+
+
+def _print_table(found: list[Found]) -> None:
     print(f"{'NAME':28} {'STATE':10} {'PROCESS':>8} {'ENDS IN':>8}  OWNER")
     for item in found:
         left = "?" if item.expires is None else f"{max(0, item.expires - time.time()):.0f} s"
         owner = f"dead: {item.dead}" if item.dead else "alive, or on another machine"
         print(f"{item.name:28} {item.state:10} {item.pid:>8} {left:>8}  {owner}")
-    return DONE
 
 
 def _reap(options: argparse.Namespace) -> int:
-    removed = _with_engine(reap)
-    print(f"removed {len(removed)} container{'' if len(removed) == 1 else 's'}")
+    removed = sum(len(found) for _, found in _with_engines(options, reap))
+    print(f"removed {removed} container{'' if removed == 1 else 's'}")
     return DONE
 
 
 def _build(options: argparse.Namespace) -> int:
-    engine = Engine.connect()
-    try:
-        tag = build(
-            engine,
-            tag=options.tag,
-            base=options.base,
-            packages=options.packages,
-            suite=options.suite,
-            fresh=options.fresh,
-        )
-    finally:
-        engine.close()
-    print(tag)
+    for address in _addresses(options):
+        engine = Engine.connect(address)
+        try:
+            tag = build(
+                engine,
+                tag=options.tag,
+                base=options.base,
+                packages=options.packages,
+                suite=options.suite,
+                fresh=options.fresh,
+            )
+        finally:
+            engine.close()
+        print(tag if address is None else f"{address} {tag}")
     return DONE
 
 
 def _doctor(options: argparse.Namespace) -> int:
     profile = Profile(image=options.image, runtime=options.runtime, limits=Limits(lifetime=120))
-    findings = diagnose(profile)
+    codes = []
+    for address in _addresses(options):
+        if address is not None:
+            print(address)
+        codes.append(_examine(profile, address))
+    return max(codes)
+
+
+def _examine(profile: Profile, address: Address | None) -> int:
+    """Say what an engine lacks, and try it out; returns the exit code."""
+    findings = diagnose(profile, address)
     for finding in findings:
         mark = "MISSING" if finding.problem else "ok"
         print(f"{mark:8} {finding.check:8} {finding.problem or finding.said}")
     if any(finding.problem for finding in findings):
         return BAD_USAGE
     began = time.perf_counter()
-    result, held = asyncio.run(try_out(profile))
+    result, held = asyncio.run(try_out(profile, address))
     took = time.perf_counter() - began
     print(f"{'ok' if result == '42' else 'WRONG':8} {'try out':8} 6 * 7 = {result}, {took:.2f} s")
     for name, holds in held.items():
