@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from vf.runtime.errors import ConfigError, SandboxError, did_you_mean
 from vf.sandbox.container.docker_engine import Engine
@@ -38,6 +39,10 @@ SAID = 500  # characters of each service's output, in an error
 T = TypeVar("T")
 
 
+# Whoever has a sandbox has its contract alone, wherever it came from.
+_beside: WeakKeyDictionary[Sandbox, Services] = WeakKeyDictionary()
+
+
 @dataclass(slots=True)
 class Services:
     """The services of an episode that is open.
@@ -56,6 +61,20 @@ class Services:
     images: Mapping[str, str]
     configs: Mapping[str, Mapping[str, Any]]
     _running: dict[str, Service] = field(default_factory=dict)
+
+    @staticmethod
+    def beside(sandbox: Sandbox) -> Services:
+        """Return the services beside a sandbox that was made from a Compose file.
+
+        Raises:
+            ConfigError: It was not.
+        """
+        found = _beside.get(sandbox)
+        if found is None:
+            raise ConfigError(
+                "the sandbox has no side services: it was made without a Compose file"
+            )
+        return found
 
     def main_profile(self, base: Profile) -> Profile:
         """Return how the sandbox is made: the main service's container.
@@ -80,6 +99,7 @@ class Services:
         config = self.configs[spec.name]
         service = Service(spec, sandbox, command_of_main(spec, config), health_of(spec, config))
         self._running[spec.name] = service
+        _beside[sandbox] = self
         await service.start()
         await service.healthy()
 

@@ -240,6 +240,7 @@ volumes: {{shared: }}
                 "print(r.urlopen(os.environ['WHERE']).read())\""
             )
             assert done.stdout == "b'a = 1\\n'\n", done
+            assert Services.beside(box) is services
             store = services.service("store")
             assert store.log.startswith("uid 1 by default\n")
             assert (await store.exec("id -u")).stdout == "0\n"
@@ -258,6 +259,8 @@ volumes: {{shared: }}
             assert (await seed.exec("id -u")).stdout == "1\n"
             with pytest.raises(ConfigError, match=r"has no service 'sotre'.*'store'"):
                 services.service("sotre")
+            with pytest.raises(ConfigError, match="has no side services"):
+                Services.beside(store.sandbox)
 
     asyncio.run(body())
     assert not left(engine)
