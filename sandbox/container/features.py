@@ -11,6 +11,7 @@ from typing import Any
 WIDE = range(2**28, 2**29)  # no account of a machine, and no subordinate id, is in it
 NARROW = range(10_000, 60_000)  # within the 65,536 ids that a user namespace maps as a rule
 NPROC = 8192
+ISOLATING = (1, 41)  # the API's version in Docker 20.10
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Features:
             files is limited by the memory that they count as.
         nproc: Processes that one user may have on the whole machine; None: as the engine has it.
             Podman's million takes CAP_SYS_RESOURCE, which root in a container lacks.
+        networks: Whether it makes networks that its own machine has no address in: Docker 20.10 and
+            later do.
         cores: How many its machine has.
     """
 
@@ -36,6 +39,7 @@ class Features:
     sysctls: bool = True
     tmpfs: bool = True
     nproc: int | None = None
+    networks: bool = True
     cores: int = 1
 
 
@@ -56,8 +60,16 @@ def features_of(info: Mapping[str, Any], version: Mapping[str, Any]) -> Features
         sysctls=not rootless,
         tmpfs=not podman,
         nproc=NPROC if podman else None,
+        networks=not podman and _api(version) >= ISOLATING,
         cores=int(info.get("NCPU") or 1),
     )
+
+
+def _api(version: Mapping[str, Any]) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in str(version.get("ApiVersion")).split("."))
+    except ValueError:
+        return ()
 
 
 _count = itertools.count(int.from_bytes(os.urandom(4), "big"))

@@ -66,6 +66,7 @@ async def open_one(engine: Engine, spec: SandboxSpec, profile: Profile, images: 
                     variables=dict(spec.compose_variables),
                     main=spec.compose_main,
                     lifetime=profile.limits.lifetime,
+                    runtime=profile.runtime,
                 )
             )
         if spec.allow:

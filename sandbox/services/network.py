@@ -63,10 +63,10 @@ async def open_network(
         ConfigError: The engine makes no such networks.
         SandboxError: The engine failed.
     """
-    if not (await engine.features()).own_seccomp:
+    if not (await engine.features()).networks:
         raise ConfigError(
-            "this engine makes no networks without its host (it is Podman): tasks with a Compose "
-            "file need Docker 20.10 or later"
+            "this engine has an address in every network that it makes, so side services could "
+            "reach its machine: tasks with a Compose file need Docker 20.10 or later"
         )
     labels = this_process().labels(lifetime)
     name = f"vf-{this_process().run}-{secrets.token_hex(4)}"

@@ -118,10 +118,10 @@ class Services:
         """Return the end of what every service has written, by its name."""
         return {name: service.log for name, service in self._running.items()}
 
-    async def _start(self, engine: Engine, lifetime: float) -> None:
+    async def _start(self, engine: Engine, base: Profile) -> None:
         """Start every side service: their containers at once, their programs in order."""
         sides = self.compose.sides
-        await _all(self._make(engine, spec, lifetime) for spec in sides)
+        await _all(self._make(engine, spec, base) for spec in sides)
         for spec in sides:
             await self._await_those_before(spec)
             await self._running[spec.name].start()
@@ -130,10 +130,9 @@ class Services:
             self._running[spec.name].check()
             await self._running[spec.name].healthy()
 
-    async def _make(self, engine: Engine, spec: ServiceSpec, lifetime: float) -> None:
+    async def _make(self, engine: Engine, spec: ServiceSpec, base: Profile) -> None:
         config = self.configs[spec.name]
         command, health = command_of(spec, config), health_of(spec, config)
-        base = Profile(limits=replace(LIMITS, lifetime=lifetime))
         # Files are its root's business, commands its user's.
         profile = replace(self._profile(spec, base, spec.capabilities), user=ROOT)
         profile = await asyncio.to_thread(prepare, engine, profile)
@@ -179,6 +178,7 @@ async def open_services(
     variables: Mapping[str, str] | None = None,
     main: str = "main",
     lifetime: float = LIMITS.lifetime,
+    runtime: str | None = None,
     timeout: float = START_TIMEOUT,
 ) -> AsyncIterator[Services]:
     """Start the side services of a Compose file, in a network of their own with no way out.
@@ -191,6 +191,7 @@ async def open_services(
         main: The service that is the sandbox itself; the caller makes it, from
             :meth:`Services.main_profile`, and then calls :meth:`Services.start_main`.
         lifetime: Seconds until the services end by themselves.
+        runtime: Another runtime than the engine's own.
         timeout: Seconds until all of them must work, once their images are there.
 
     Yields:
@@ -218,8 +219,9 @@ async def open_services(
             dict(zip(names, images, strict=True)),
             dict(zip(names, configs, strict=True)),
         )
+        base = Profile(limits=replace(LIMITS, lifetime=lifetime), runtime=runtime)
         try:
-            await _in_time(services, services._start(engine, lifetime), timeout)
+            await _in_time(services, services._start(engine, base), timeout)
             yield services
         finally:
             await services._close()

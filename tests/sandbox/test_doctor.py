@@ -181,6 +181,7 @@ def test_unfiltered_system_calls_are_refused(options: list[str] | None) -> None:
 
 def test_an_engine_that_takes_no_list_of_calls_must_have_its_own() -> None:
     features = features_of(GOOD, PODMAN)
+    assert not features.networks
     assert "the engine's own" in doctor.check_seccomp(GOOD, features)
     open_one = GOOD | {"SecurityOptions": ["name=seccomp,profile=unconfined"]}
     with pytest.raises(EngineUnsupported, match="unconfined"):
@@ -264,3 +265,8 @@ def test_an_image_with_volumes_is_refused(engine: Engine) -> None:
             check_engine(Profile(image="vf-test-volumes:1"))
     finally:
         engine.call_now("remove_image", "vf-test-volumes:1")
+
+
+@pytest.mark.parametrize(("api", "can"), [("1.40", False), ("1.41", True), ("1.5x", False)])
+def test_networks_without_their_host_take_docker_20(api: str, can: bool) -> None:
+    assert features_of(GOOD, {"ApiVersion": api}).networks is can
