@@ -121,7 +121,7 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
     if args.prices is not None:
         overrides["prices"] = read_toml(args.prices).get("prices", {})
     if args.what.endswith(".toml"):
-        for name in (*ONE_MODEL, "vllm_python", "args"):
+        for name in (*ONE_MODEL, "vllm_python", "args", "agent"):
             if getattr(args, name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(f"{flag} needs a single environment; set it in {args.what}")
@@ -129,6 +129,11 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
         config = parse_config(read_toml(toml), overrides, toml.absolute().parent)
         default = Path("evals") / slug(Path(args.what).stem)
     else:
+        if args.agent is not None:
+            if named := [name for name in ONE_MODEL if getattr(args, name) is not None]:
+                flag = f"--{named[0].replace('_', '-')}"
+                raise ConfigError(f"{flag} is for a model, and --agent {args.agent} is none")
+            args.model, args.engine = args.agent, "script"
         if args.model is None:
             if named := [name for name in ONE_MODEL if getattr(args, name) is not None]:
                 flag = f"--{named[0].replace('_', '-')}"

@@ -26,7 +26,7 @@ from vf.inference.settings import (
     TopK,
     TopP,
 )
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.runtime.toml import checked
 
 Amount = Annotated[float, Field(ge=0)]
@@ -35,6 +35,7 @@ Amount = Annotated[float, Field(ge=0)]
 NOT_MEASURED = ("max_concurrent", "retry_errors", "generation_timeout", "prices", "output")
 # Of an engine that is started here: where it runs, not what it answers.
 NOT_ANSWERED = ("python", "executable", "host", "port", "startup_timeout")
+SCRIPTED = ("oracle", "nop")  # what the engine "script" can be
 # How much is measured: it can be resumed with higher values.
 SIZE = ("tasks", "rollouts_per_example")
 SYNONYMS = {
@@ -74,9 +75,10 @@ class ModelConfig(Strict):
     """Name at the API; for an engine started here, a folder, `tiny` or a hub name."""
     name: str = ""
     """Name in the results; by default the same."""
-    engine: Literal["api", "embedded", "vllm"] | None = None
-    """`api`: an OpenAI-compatible chat API; `embedded` and `vllm` are started here. By default
-    `embedded` for `tiny` and for a folder, and else `api`."""
+    engine: Literal["api", "embedded", "vllm", "script"] | None = None
+    """`api`: an OpenAI-compatible chat API; `embedded` and `vllm` are started here; `script`: no
+    model at all, but `oracle`, which does what solves each task, or `nop`, which does nothing. By
+    default `embedded` for `tiny` and for a folder, and else `api`."""
     base_url: str | None = None
     """The API, up to and including /v1; OpenAI's own by default."""
     api_key_env: str | None = None
@@ -112,10 +114,13 @@ class ModelConfig(Strict):
             "tokenizer": "engine",
             "chat_template": "engine",
         }
-        kind = "api" if self.engine == "api" else "engine"
+        kind = self.engine if self.engine in ("api", "script") else "engine"
         wrong = [name for name in self.model_fields_set if only.get(name, kind) != kind]
+        if kind == "script" and self.model not in SCRIPTED:
+            hint = did_you_mean(self.model, SCRIPTED)
+            raise ValueError(f"there is no script {self.model!r}.{hint} It is oracle or nop")
         if wrong:
-            where = "an API" if kind == "api" else f"the {self.engine} engine"
+            where = {"api": "an API", "script": "a script"}.get(kind, f"the {self.engine} engine")
             raise ValueError(f"{', '.join(sorted(wrong))} has no effect with {where}")
         self.name = self.name or self.model
         return self

@@ -7,19 +7,23 @@ import hashlib
 import importlib.util
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vf.environments.environment import Environment
 from vf.environments.runner import rollout
 from vf.evaluation.eval_config import EvalConfig, ModelConfig, looks_local, slug
 from vf.inference.model import Model
 from vf.inference.model_files import Checkpoint, resolve_model
+from vf.inference.models.scripted_model import ScriptedModel
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError, ServerDown
 from vf.runtime.toml import checked
+from vf.traces.messages import Message
+from vf.traces.task import Task
 from vf.traces.trace import Trace
 
 Say = Callable[[str], None]
@@ -38,11 +42,43 @@ class OpenModel:
         model: Who answers.
         run: Runs a rollout; one that an outage of the engine broke is retried.
         failure: Ends with an error if the engine dies; None for an API.
+        of: Returns who answers in a rollout of a task, where that differs.
     """
 
     model: Model
     run: Callable[..., Any] = rollout
     failure: asyncio.Task[None] | None = None
+    of: Callable[[Environment, Task], Model] | None = None
+
+
+def _nothing(messages: Sequence[Message]) -> str:
+    return ""
+
+
+def _oracle(environment: Environment, task: Task) -> Model:
+    script = environment.oracle(task)
+    if script is None:
+        raise ConfigError(
+            f"the environment {environment.id} knows no solution of task {task.id!r}; its oracle() "
+            "returns what solves it"
+        )
+    return ScriptedModel(script)
+
+
+_SCRIPTS: dict[str, Callable[[Environment, Task], Model]] = {
+    "oracle": _oracle,
+    "nop": lambda environment, task: ScriptedModel(_nothing),
+}
+
+
+def check_script(config: ModelConfig, environment: Environment, tasks: Sequence[Task]) -> None:
+    """Find out whether a script can act on tasks.
+
+    Raises:
+        ConfigError: An environment knows no solution of one.
+    """
+    for task in tasks:
+        _SCRIPTS[config.model](environment, task)
 
 
 def engine_settings(config: ModelConfig) -> EmbeddedSettings | VllmSettings:
@@ -72,7 +108,7 @@ def fingerprint(config: ModelConfig) -> dict[str, str] | None:
     So an evaluation is never resumed after the checkpoint in that folder, the model under an
     adapter, or the chat template was replaced. Nothing for an API, and none for a hub name.
     """
-    if config.engine == "api":
+    if config.engine in ("api", "script"):
         return None
     names = [config.model, config.tokenizer]
     with suppress(ConfigError):  # a bad model is an error where it is loaded
@@ -130,6 +166,9 @@ async def open_model(
         ConfigError: Something is missing or does not fit.
         EngineError: The engine does not start.
     """
+    if config.engine == "script":
+        yield OpenModel(ScriptedModel(_nothing), of=_SCRIPTS[config.model])
+        return
     if config.engine == "api":
         from vf.inference.models.chat_model import ChatModel
 

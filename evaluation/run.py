@@ -24,6 +24,7 @@ from vf.evaluation.limits import Limited
 from vf.evaluation.models import (
     OpenModel,
     check_local,
+    check_script,
     engine_settings,
     fingerprint,
     open_model,
@@ -84,7 +85,7 @@ def prepare(config: EvalConfig) -> list[Place]:
         ConfigError: An environment, an argument or a model is not there, or does not fit.
     """
     for model in config.models:
-        if model.engine != "api":
+        if model.engine not in ("api", "script"):
             engine_settings(model)
     places = []
     for entry in config.environments:
@@ -178,6 +179,8 @@ async def run_evaluation(
         EngineError: An engine started here died.
         OSError: A trace could not be written.
     """
+    for place in places:
+        place.environment.artifacts = folder.path / "artifacts"
     parts = [_part(config, place, model, folder) for model in config.models for place in places]
     writer = TraceWriter()
     try:
@@ -218,6 +221,10 @@ async def _check(config: EvalConfig, parts: Sequence[_Part], progress: Progress)
     for model in config.models:
         mine = [part for part in parts if part.model is model]
         if not mine:
+            continue
+        if model.engine == "script":
+            for part in mine:
+                check_script(model, part.place.environment, part.place.tasks)
             continue
         if model.engine != "api":
             check_local(model)
@@ -261,12 +268,13 @@ async def _run_part(
     in_a_row = 0
 
     async def run(job: Job) -> Trace:
+        model = opened.of(environment, job.task) if opened.of else opened.model
         first = job.seed(config.seed)
         for attempt in range(1 + config.retry_errors):
             trace: Trace = await opened.run(
                 environment,
                 job.task,
-                Limited(opened.model, config.limits, price),
+                Limited(model, config.limits, price),
                 sampling=config.sampling,
                 seed=derive_seed(first, "attempt", attempt) if attempt else first,
             )

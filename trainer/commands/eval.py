@@ -21,6 +21,7 @@ examples:
   vf-rl eval calculator -m tiny -n 50 -r 4              the model that ships with vf-rl
   vf-rl eval calculator -m models/smollm2 -n 20         a folder: an engine is started for it
   vf-rl eval ./my_env.py                                a file; nothing is installed
+  vf-rl eval harbor:tasks --agent oracle                the tasks' own solutions, no model
   vf-rl eval geo-qa -m qwen3-8b -b http://127.0.0.1:8000/v1 -n 100 -r 4 -c 64
   vf-rl eval calculator -m gpt-5-mini --args '{"max_operations": 3}' --prices prices.toml
   vf-rl eval evals.toml                                 several environments and models
@@ -81,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--model",
         help="its name at the API; or, for a local engine, a folder or tiny (default)",
     )
+    add("--agent", choices=("oracle", "nop"), help="no model: what solves the tasks, or nothing")
     add(
         "-b",
         "--base-url",
