@@ -8,6 +8,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
 
 from vf.inference.models.scripted_model import Script
@@ -79,6 +80,7 @@ class Environment:
         turn: Zero-based turn of the reply that ``step`` is answering.
         timing: Seconds of this episode by phase; recorded in ``Trace.timing``.
         task_sandbox: What :meth:`sandbox_spec` returned for this episode's task.
+        artifacts: Folder of the run in which episodes may keep files; None outside of a run.
     """
 
     id: str = ""
@@ -94,6 +96,7 @@ class Environment:
     turn: int = 0
     timing: dict[str, float]
     task_sandbox: SandboxSpec | None = None
+    artifacts: Path | None = None
     _toolbox: ToolBox | None = None
     _boxed: tuple[Callable[..., Any] | ToolSet | Tool, ...] = ()  # what the tool box was made of
     _held: dict[Hashable, Closing]

@@ -104,6 +104,7 @@ class RLTrainer:
 
         set_seed(self.args.seed)
         plan, folder = self.plan, self.folder
+        plan.environment.artifacts = folder.path / "artifacts"
         if plan.left_out:
             log.warning("left out: %s", plan.left_out)
         setup = Setup.of(plan, folder, self._records.note, self.display.waiting)

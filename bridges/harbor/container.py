@@ -12,14 +12,13 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from vf.bridges.harbor.model import ARTIFACTS, SOLUTION, TESTS, VERIFIER, Script
+from vf.bridges.harbor.model import AGENT_LOGS, ARTIFACTS, SOLUTION, TESTS, VERIFIER, Script
 from vf.sandbox.audit import Auditable
 from vf.sandbox.contract import ExecResult, Sandbox
 
 ROOT = "0"
 # Not /usr/local, which comes first elsewhere, and where an rm of the agent's may lie.
 OWN_PATH = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-AGENT_LOGS = "/logs/agent"
 LIMIT = 60.0  # seconds for anything here
 MOST_TESTS = 2**30  # bytes of a task's tests or solution
 _TRIES = 5

@@ -92,7 +92,7 @@ class TaskFolders(Environment):
 
     async def reset(self, task: Task) -> list[Message]:
         """Make the task's container ready, and give the first instruction."""
-        self.trial = trial = self.hold("trial", lambda: self._folders.trial(task))
+        self.trial = trial = self.hold("trial", lambda: self._folders.trial(task, self.artifacts))
         self.rubric = FolderRubric(self._verify)
         await trial.begin(await self.sandbox.use(itself))
         return self.first_messages(task)

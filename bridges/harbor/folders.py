@@ -41,7 +41,6 @@ class Folders:
         host_env: Variables of this machine that tasks may take over.
         keep_changes: Patterns of ids.
         keep_running: Patterns of ids.
-        artifacts: Where artifacts are kept.
 
     Raises:
         ConfigError: An argument cannot be used.
@@ -60,7 +59,6 @@ class Folders:
         host_env: Sequence[str],
         keep_changes: Sequence[str],
         keep_running: Sequence[str],
-        artifacts: str | Path | None,
     ) -> None:
         if network not in ("none", "task"):
             raise ConfigError(f'env.args.network must be "none" or "task", got {network!r}')
@@ -70,7 +68,6 @@ class Folders:
             raise ConfigError(f"env.args.agent_timeout must be positive, got {agent_timeout}")
         self.held_out = held_out
         self.keep_changes, self.keep_running = tuple(keep_changes), tuple(keep_running)
-        self.artifacts = None if artifacts is None else Path(artifacts).expanduser().absolute()
         self.source = sandbox_source(sandbox)
         names = {field.name for field in fields(Limits)}
         given = sandbox if isinstance(sandbox, Mapping) else {}
@@ -148,15 +145,15 @@ class Folders:
         folder = self.folder_of(task)
         return self.spec(folder, folder.world, folder.parts[0].agent.user)
 
-    def trial(self, task: Task) -> Trial:
-        """Return a new episode of a task."""
+    def trial(self, task: Task, artifacts: Path | None) -> Trial:
+        """Return a new episode of a task, whose artifacts are kept below a folder, if any."""
         folder = self.folder_of(task)
         return Trial(
             folder,
             self.rules,
             put_back=not any(fnmatchcase(folder.id, each) for each in self.keep_changes),
             keep_running=any(fnmatchcase(folder.id, each) for each in self.keep_running),
-            folder=self.artifacts,
+            folder=artifacts,
         )
 
     def longest(self, task: Task) -> float:

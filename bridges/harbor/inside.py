@@ -87,7 +87,7 @@ class Inside:
 
     def attempt(self, task: Task, endpoint: Endpoint, episode: AgentEnvironment) -> Attempt:
         """Return one attempt at a task."""
-        source, trial = self._folders.source, self._folders.trial(task)
+        source, trial = self._folders.source, self._folders.trial(task, episode.artifacts)
         return Attempt(self._program, source, trial, task, endpoint, episode)
 
     def measured(self) -> dict[str, Any]:

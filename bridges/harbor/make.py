@@ -31,7 +31,6 @@ def harbor(
     host_env: Sequence[str] = (),
     keep_changes: Sequence[str] = (),
     keep_running: Sequence[str] = (),
-    artifacts: str | None = None,
 ) -> Environment:
     """Make an environment of task folders; ``"harbor:path/to/tasks"`` is this with ``tasks``.
 
@@ -62,7 +61,6 @@ def harbor(
             programs or what starts with them: these changes are not undone before the tests.
         keep_running: Patterns of the ids of tasks whose tests need what the agent left running. It
             can then act while the tests run.
-        artifacts: Folder in which artifacts are kept; by default none are.
 
     Raises:
         ConfigError: An argument cannot be used, or a task; names file and key.
@@ -79,7 +77,6 @@ def harbor(
         host_env,
         keep_changes,
         keep_running,
-        artifacts,
     )
     if command:
         return program_folders(folders, command, folder, env, max_turns, max_tokens)

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from vf.bridges.harbor.config import Artifact, Collect, Healthcheck
 
 TESTS, SOLUTION, VERIFIER = "/tests", "/solution", "/logs/verifier"
-ARTIFACTS = "/logs/artifacts"
+ARTIFACTS, AGENT_LOGS = "/logs/artifacts", "/logs/agent"
+MEMORY, CPUS = 2 * 2**30, 1.0  # bytes and cores where a task does not say
 ANYWHERE = ("*",)
 
 
@@ -21,7 +22,9 @@ class World:
     Attributes:
         image: The name of an image.
         build: A folder with a Dockerfile.
-        compose: A Compose file; its service ``main`` is the container.
+        compose: A Compose file.
+        main: The service of it that is the container.
+        variables: Values of the variables in it.
         build_timeout: Seconds for building.
         cpus: Cores; None where the task does not say.
         memory: Bytes, likewise.
@@ -35,6 +38,8 @@ class World:
     image: str | None = None
     build: Path | None = None
     compose: Path | None = None
+    main: str = "main"
+    variables: Mapping[str, str] = field(default_factory=dict)
     build_timeout: float = 600.0
     cpus: float | None = None
     memory: int | None = None

@@ -7,15 +7,16 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vf.bridges.harbor.model import Part, TaskFolder, World
+from vf.bridges.harbor.model import CPUS, MEMORY, Part, TaskFolder, World
 from vf.runtime.errors import ConfigError
 from vf.sandbox.contract import Limits
+from vf.sandbox.services.compose import read_compose
 from vf.sandbox.services.proxy import Proxy
 from vf.sandbox.spec import Build, SandboxSpec
 
 PROXY_PORT = 3128  # on the loopback inside, where a task may have a way out
 # Where a task says nothing; it may use all of its memory for temporary files, almost.
-MEMORY, CPUS, DISK = 2 * 2**30, 1.0, 10 * 2**30
+DISK = 10 * 2**30
 PIDS, FILES = 512, 50_000
 MOST_TMP = 2**30
 HOUR = 3600.0
@@ -50,17 +51,27 @@ def container_of(
     """
     env = resolved(world.env, f"{task.path}: environment.env", host_env)
     if outside:
-        env = {**Proxy.environ(PROXY_PORT), **env}
+        env = {**Proxy.environ(PROXY_PORT, direct=_beside(world)), **env}
     return SandboxSpec(
         image=world.image,
         build=None if world.build is None else Build(world.build, timeout=world.build_timeout),
         compose=world.compose,
+        compose_main=world.main,
+        compose_variables=world.variables,
         writable=True,
         user=user,
         workdir=world.workdir,
         env=env,
         limits=_limits(world, seconds, defaults),
     )
+
+
+def _beside(world: World) -> list[str]:
+    """Return the names of the services beside a container: no proxy is between them."""
+    if world.compose is None:
+        return []
+    sides = read_compose(world.compose, world.variables, main=world.main).sides
+    return [alias for side in sides for alias in side.aliases]
 
 
 def _limits(world: World, seconds: float, defaults: Mapping[str, Any]) -> Limits:

@@ -15,10 +15,14 @@ from vf.bridges.harbor.config import (
     VerifierTable,
 )
 from vf.bridges.harbor.model import (
+    AGENT_LOGS,
     ANYWHERE,
     ARTIFACTS,
+    CPUS,
+    MEMORY,
     SOLUTION,
     TESTS,
+    VERIFIER,
     Part,
     Phase,
     Script,
@@ -27,6 +31,7 @@ from vf.bridges.harbor.model import (
 )
 from vf.runtime.errors import ConfigError
 from vf.runtime.toml import checked, read_toml
+from vf.sandbox.services.compose import OWN_FOLDER, read_compose
 
 TOML = "task.toml"
 COMPOSE, DOCKERFILE = "docker-compose.yaml", "Dockerfile"
@@ -115,8 +120,10 @@ def without_canary(text: str) -> str:
 def _world(table: EnvironmentTable, folder: Path, where: str) -> World:
     """Return what a container is made from: the Compose file, the image, or the Dockerfile."""
     image, build, compose = table.docker_image, None, None
+    variables = _variables(table)
     if (folder / COMPOSE).is_file():
         compose, image = folder / COMPOSE, None
+        read_compose(compose, variables)
         if table.docker_image is not None:
             raise ConfigError(
                 f"{where}.docker_image: not supported beside {compose}; name the image in its "
@@ -133,6 +140,7 @@ def _world(table: EnvironmentTable, folder: Path, where: str) -> World:
         image=image,
         build=build,
         compose=compose,
+        variables=variables if compose else {},
         build_timeout=table.build_timeout_sec,
         cpus=table.cpus,
         memory=table.memory_mb and table.memory_mb * MIB,
@@ -142,6 +150,16 @@ def _world(table: EnvironmentTable, folder: Path, where: str) -> World:
         healthcheck=table.healthcheck,
         allow=ANYWHERE if table.allow is None else table.allow,
     )
+
+
+def _variables(table: EnvironmentTable) -> dict[str, str]:
+    """Return what Compose files of the format count on: they are one layer of several there."""
+    found = {"CONTEXT_DIR": ".", "MAIN_IMAGE_NAME": "main", "TEST_DIR": TESTS}
+    found["CPUS"] = f"{table.cpus or CPUS:g}"
+    found["MEMORY"] = f"{table.memory_mb or MEMORY // MIB}M"
+    for name, folder in {"VERIFIER_LOGS": VERIFIER, "AGENT_LOGS": AGENT_LOGS}.items():
+        found |= {f"ENV_{name}_PATH": folder, f"HOST_{name}_PATH": OWN_FOLDER}
+    return found | {"ENV_ARTIFACTS_PATH": ARTIFACTS, "HOST_ARTIFACTS_PATH": OWN_FOLDER}
 
 
 def _part(path: Path, toml: TaskToml, world: World, step: StepTable | None) -> Part:

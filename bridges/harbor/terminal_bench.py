@@ -23,10 +23,22 @@ from vf.inference.settings import Strict
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
 from vf.runtime.toml import checked
+from vf.sandbox.services.compose import OWN_FOLDER, read_compose
 
 YAML = "task.yaml"
 CLIENT = "client"  # the service that the agent works in
 ORACLE = "/oracle"
+# What the format's Compose files count on; names are of no interest where each episode has its own.
+VARIABLES = {
+    "T_BENCH_TASK_DOCKER_CLIENT_IMAGE_NAME": CLIENT,
+    "T_BENCH_TASK_DOCKER_CLIENT_CONTAINER_NAME": CLIENT,
+    "T_BENCH_TASK_DOCKER_NAME_PREFIX": "task",
+    "T_BENCH_TEST_DIR": TESTS,
+    "T_BENCH_TASK_LOGS_PATH": OWN_FOLDER,
+    "T_BENCH_CONTAINER_LOGS_PATH": "/logs",
+    "T_BENCH_TASK_AGENT_LOGS_PATH": OWN_FOLDER,
+    "T_BENCH_CONTAINER_AGENT_LOGS_PATH": "/agent-logs",
+}
 
 
 class TaskYaml(Strict):
@@ -105,7 +117,8 @@ def read_task(path: Path, id: str) -> TaskFolder:
 
 def _world(path: Path) -> World:
     if (path / COMPOSE).is_file():
-        return World(compose=path / COMPOSE)
+        read_compose(path / COMPOSE, VARIABLES, main=CLIENT)
+        return World(compose=path / COMPOSE, main=CLIENT, variables=VARIABLES)
     if (path / DOCKERFILE).is_file():
         return World(build=path)
     raise ConfigError(

@@ -1,56 +1,20 @@
-"""Task folders in real containers: phases, verdicts, and what a policy does against them."""
+"""Task folders in real containers: phases, verdicts, steps, artifacts, programs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import vf
 from tests.bridges.harbor.folders import SCRIPT, MakeTask
-from vf.inference.models.scripted_model import Line
+from tests.bridges.harbor.playing import SANDBOX, bash, play, record
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("containers")
-
-SANDBOX = {"pool": 1, "concurrency": 1}
-PAY = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"
-# Tests that count on what the image brings: a shell, cat and python3.
-COUNTING = SCRIPT + (
-    "cat answer.txt | python3 -c 'import json; print(json.loads(input()))' | grep -qx 42 && r=1 "
-    "|| r=0\necho $r > /logs/verifier/reward.txt\n"
-)
-
-
-def play(path: Path, *scripts: Sequence[Line] | str, **args: Any) -> list[vf.Trace]:
-    """Play a task once for each script: "oracle" is what solves it."""
-
-    async def run() -> list[vf.Trace]:
-        environment = vf.make(f"harbor:{path}", sandbox=SANDBOX, **args)
-        (task,) = environment.tasks("eval")
-        traces = []
-        for script in scripts:
-            lines = environment.oracle(task) if script == "oracle" else list(script)
-            assert lines is not None
-            traces.append(await vf.rollout(environment, task, vf.ScriptedModel(lines)))
-        return traces
-
-    return asyncio.run(run())
-
-
-def record(trace: vf.Trace) -> dict[str, Any]:
-    assert trace.error is None, trace.error
-    found: dict[str, Any] = trace.info["harbor"]
-    return found
-
-
-def bash(command: str) -> Line:
-    return {"bash": {"command": command}}
 
 
 def test_the_oracle_earns_1_and_nothing_earns_0(make_task: MakeTask) -> None:
@@ -99,69 +63,6 @@ env = { SEED = "7" }
     assert record(trace)["rewards"] == {"reward": 1.0, "files": 3.0}
     assert trace.score is not None
     assert trace.score.metrics["files"] == 3.0
-
-
-ATTACKS = {
-    "reward file written early": PAY,
-    "background writer": f"setsid sh -c 'while :; do {PAY}; sleep 0.01; done' >/dev/null 2>&1 &",
-    "reward folder that cannot be written": "rm -rf /logs; ln -s /dev/null /logs",
-    "tests there before": f"mkdir /tests; printf '#!/bin/sh\\n{PAY}\\n' > /tests/test.sh",
-    "another python first on PATH": "printf '#!/bin/sh\\necho 42\\n' > /usr/local/bin/python3; "
-    "chmod +x /usr/local/bin/python3",
-    "the shell is a program of its own": "printf '#!/usr/bin/python3\\nimport os\\n"
-    'os.makedirs("/logs/verifier", exist_ok=True)\\n'
-    'open("/logs/verifier/reward.txt", "w").write("1")'
-    "\\n' > /tmp/sh; chmod +x /tmp/sh; cp /tmp/sh /usr/bin/dash",
-    "every tool is another one": "printf '#!/bin/sh\\necho 42\\n' > /tmp/x; chmod +x /tmp/x; "
-    "for f in grep cat rm mkdir chmod mv; do cp /tmp/x /usr/bin/$f; done; cp /tmp/x /usr/bin/cp",
-    "interpreter start-up": "echo 'print(42); import os; os._exit(0)' > "
-    "/usr/lib/python3/dist-packages/sitecustomize.py",
-    "a module of the interpreter's": "echo 'loads = lambda _: 42' > "
-    "/usr/lib/python3.11/json/__init__.py",
-    "a compiled module": "mkdir -p /usr/lib/python3.11/json/__pycache__; cd /tmp; "
-    "echo 'loads = lambda _: 42' > j.py; python3 -m py_compile j.py; python3 -c \"import os; "
-    "s = os.stat('/usr/lib/python3.11/json/__init__.py'); "
-    "d = bytearray(open('/tmp/__pycache__/j.cpython-311.pyc', 'rb').read()); "
-    "d[8:16] = int(s.st_mtime).to_bytes(4, 'little') + s.st_size.to_bytes(4, 'little'); "
-    "open('/usr/lib/python3.11/json/__pycache__/__init__.cpython-311.pyc', 'wb').write(d)\"",
-    "a folder replaced by a link": "cp -r /usr/lib/python3.11 /evil; "
-    "echo 'loads = lambda _: 42' > /evil/json/__init__.py; rm -r /usr/lib/python3.11; "
-    "ln -s /evil /usr/lib/python3.11",
-    "user's packages behind a link": "mkdir -p /evil ~/.local/lib/python3.11; "
-    "echo 'print(42); import os; os._exit(0)' > /evil/usercustomize.py; "
-    "ln -s /evil ~/.local/lib/python3.11/site-packages",
-    "a preloaded library": "echo /evil.so > /etc/ld.so.preload",
-    "no memory left": "tail /dev/zero",
-}
-
-
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
-def test_no_attack_is_paid(make_task: MakeTask, attack: str) -> None:
-    path = make_task(files={"tests/test.sh": COUNTING})
-    (trace,) = play(path, [bash("echo 41 > answer.txt"), bash(attack), "Done."])
-    assert record(trace)["reward"] == 0.0
-    assert trace.reward == 0.0
-
-
-def test_what_was_put_back_is_recorded_and_honest_work_still_counts(make_task: MakeTask) -> None:
-    path = make_task(files={"tests/test.sh": COUNTING})
-    (trace,) = play(
-        path,
-        [
-            bash(
-                "cp /bin/true /usr/bin/grep; rm /usr/bin/python3 /usr/bin/cat; "
-                "echo 1 > /usr/lib/python3/dist-packages/x.pth; touch /usr/bin/z; rm /usr/bin/z; "
-                "echo 42 > answer.txt"
-            ),
-            "Done.",
-        ],
-    )
-    found = record(trace)
-    assert found["put_back"] == ["/usr/bin/cat", "/usr/bin/grep", "/usr/bin/python3"]
-    assert found["removed"] == ["/usr/lib/python3/dist-packages/x.pth"]
-    assert trace.reward == 1.0
-    assert trace.score is not None
-    assert trace.score.metrics["put_back"] == 4.0
 
 
 def test_changes_can_be_a_tasks_point(make_task: MakeTask) -> None:
@@ -289,7 +190,7 @@ command = "exit 3"
         },
     )
     kept = tmp_path / "kept"
-    solved, idle = play(path, "oracle", [""], artifacts=str(kept))
+    solved, idle = play(path, "oracle", [""], kept=kept)
     assert (solved.reward, idle.reward) == (1.0, 0.0)
     (folder,) = {Path(record(solved)["artifacts"])}
     assert (folder / "app/out/answer.txt").read_text() == "42\n"

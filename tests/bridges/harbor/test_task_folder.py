@@ -100,11 +100,17 @@ def test_an_image_stands_in_place_of_the_dockerfile(make_task: MakeTask) -> None
 
 
 def test_a_compose_file_is_taken_before_the_dockerfile(make_task: MakeTask) -> None:
-    path = make_task(files={"environment/docker-compose.yaml": "services: {main: {build: .}}"})
-    assert read(path).world.compose == path / "environment/docker-compose.yaml"
+    compose = "services: {main: {image: '${MAIN_IMAGE_NAME}', mem_limit: '${MEMORY}'}}"
+    files = {"environment/docker-compose.yaml": compose}
+    world = read(make_task(toml="[environment]\nmemory_mb = 64", files=files)).world
+    assert (world.compose, world.build) == (make_task() / "environment/docker-compose.yaml", None)
+    assert world.variables["MEMORY"] == "64M"
     toml = '[environment]\ndocker_image = "some:image"'
-    path = make_task(toml=toml, files={"environment/docker-compose.yaml": ""})
-    assert "environment.docker_image: not supported beside" in problem(path)
+    assert "docker_image: not supported beside" in problem(make_task(toml=toml, files=files))
+    files = {"environment/docker-compose.yaml": "services: {main: {image: a, privileged: true}}"}
+    assert "services.main.privileged" in problem(make_task(files=files))
+    toml = '[[verifier.collect]]\ncommand = "true"\nservice = "db"'
+    assert "verifier.collect[0]: service = 'db': only" in problem(make_task(toml=toml))
 
 
 def test_tests_with_a_dockerfile_have_a_container_of_their_own(make_task: MakeTask) -> None:
@@ -268,6 +274,11 @@ def test_terminal_benchs_older_format(tmp_path: Path, make_task: MakeTask) -> No
     assert part.solution is not None
     assert part.solution.path == "/oracle/solution.sh"
     assert task.metadata == {"difficulty": "easy", "tags": ["a", "b"]}
+    (path / "docker-compose.yaml").write_text(
+        "services: {client: {build: ., image: '${T_BENCH_TASK_DOCKER_CLIENT_IMAGE_NAME}', "
+        "volumes: ['${T_BENCH_TASK_LOGS_PATH}:${T_BENCH_CONTAINER_LOGS_PATH}']}}"
+    )
+    assert (read(path).world.main, read(path).world.build) == ("client", None)
     for key, said in {
         "parser_name: swebench": "parser_name = 'swebench'",
         "run_tests_in_same_shell: true": "run_tests_in_same_shell = True",
