@@ -205,7 +205,8 @@ def _environments() -> Iterator[str]:
         *((Profile, PROFILE), (SandboxSpec, SPEC)),
         *((Bounds, BOUNDS), (SandboxLimits, LIMITS)),
     ]
-    rows: list[str] = []
+    hosts = "Where the engines are. None: where `DOCKER_HOST` says, or on this machine."
+    rows = [f"| `hosts` | – | {hosts} |"]
     for home, names in homes:
         defaults = {field.name: field.default for field in fields(home)}
         rows += _rows(home, [(name, defaults[name]) for name in names])
