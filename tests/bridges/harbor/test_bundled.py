@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+import vf
 import vf.bridges.harbor
+from vf.bridges.harbor.terminal_tasks import terminal_tasks
 
 BUNDLED = Path(vf.bridges.harbor.__file__).parent / "bundled"
 FOLDERS = sorted(path.parent for path in BUNDLED.glob("*/task.toml"))
@@ -65,6 +67,19 @@ def test_a_task_is_whole_and_hides_what_it_must(folder: Path) -> None:
         "subprocess",
         "sys",
     }
+
+
+def test_the_environment_has_the_splits_and_levels() -> None:
+    environment = terminal_tasks()
+    train, held_out = (list(environment.tasks(split)) for split in ("train", "eval"))
+    assert [len(train), len(held_out)] == [20, 10]
+    assert environment.oracle(train[0]) is not None
+    easy = terminal_tasks(levels=["easy"], only=["fix-*", "sort-*"])
+    assert [task.id for task in easy.tasks("train")] == ["fix-statistics", "sort-photos"]
+    wrong: list[dict[str, Any]] = [{"levels": ["simple"]}, {"levels": []}, {"only": ["nothing"]}]
+    for args in wrong:
+        with pytest.raises(vf.ConfigError, match=next(iter(args))):
+            terminal_tasks(**args)
 
 
 def imported(path: Path) -> set[str]:
