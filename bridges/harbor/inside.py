@@ -150,8 +150,7 @@ class Attempt:
         command = placeholders.fill(
             self._program.command, placeholders.values(task, endpoint, file)
         )
-        own = {f"{FOLDER}/{name}" for name in self._program.scripts}
-        command = [f"{FOLDER}/{item}" if f"{FOLDER}/{item}" in own else item for item in command]
+        command = [f"{FOLDER}/{item}" if self._is_own(item) else item for item in command]
         env = {**endpoint.environ(), "VF_TASK": file, "VF_AGENT": FOLDER, **self._program.env}
         done = await trial.sandbox.exec(command, env=env, timeout=_LONGEST, max_output=MOST_OUTPUT)
         printed = writable(done.stdout)
@@ -159,6 +158,12 @@ class Attempt:
         self._episode.info["program"] = record
         self._episode.info["output"] = printed
         return printed
+
+    def _is_own(self, item: str) -> bool:
+        """Return whether an argument names one of the program's own files."""
+        folder = self._program.folder
+        named = not item.startswith("/") and folder is not None and (folder / item).is_file()
+        return named or item in self._program.scripts
 
     async def finish(self) -> None:
         """Leave it to the rubric: what is verified then has a deadline of its own."""

@@ -48,7 +48,7 @@ def harbor(
         skip: Patterns of the ids of tasks that are left out, unread.
         command: A program that works on the tasks inside their containers, in place of the tools;
             see :func:`vf.environments.agents.program.program` for what it is given.
-        folder: The program's own files; copied to ``/opt/agent``, its ``command`` begins there.
+        folder: The program's own files, copied to ``/opt/agent``; ``command`` may name them.
         env: Further variables of the program.
         agent_timeout: Seconds for the agent where a task does not say; the model's answers do not
             count.

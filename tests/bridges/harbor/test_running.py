@@ -294,7 +294,7 @@ def test_a_program_works_inside_the_tasks_container(make_task: MakeTask, tmp_pat
     path = make_task(
         toml=STEPS.replace("[steps.healthcheck]\ncommand", "[metadata]\nx"), files=STEP_FILES
     )
-    command = ["python", "/opt/agent/work.py"]
+    command = ["python", "work.py"]
 
     async def run() -> list[vf.Trace]:
         environment = vf.make(f"harbor:{path}", command=command, folder=str(agent), sandbox=SANDBOX)
