@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import REQUIRE_ALL
 from tests.waiting import wait_until
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine, EngineProblem
 from vf.sandbox.container.profile import DEFAULT_IMAGE
 
+NO_SSHD = "needs root and Debian's openssh-server"
 # A listening socket of this network namespace's, as systemd would give it to a service.
 WITH_SOCKET = 'export LISTEN_PID=$$ LISTEN_FDS=1; exec 3<&"$0"; exec "$@"'
 
@@ -79,6 +81,7 @@ class SecondEngine:
     def _answers(self) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
+            assert not REQUIRE_ALL, self.said()
             pytest.skip(f"no second engine here: {self.said()}")
         with contextlib.suppress(EngineProblem):
             self.connect().close()
@@ -186,7 +189,8 @@ def ssh_server(folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """
     sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
     if sshd is None or os.getuid() != 0:
-        pytest.skip("needs root and Debian's openssh-server")
+        assert not REQUIRE_ALL, NO_SSHD
+        pytest.skip(NO_SSHD)
     for name in ("host", "user"):
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True
