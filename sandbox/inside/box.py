@@ -176,6 +176,9 @@ class Box:
 
     def kill_all(self) -> None:
         """Kill every process that is not ours."""
+        for keeper in self.keepers:
+            if keeper.alive:
+                keeper.kill()  # or it would have another process wait
         deadline = time.monotonic() + 5.0
         while True:
             if self.switch:
