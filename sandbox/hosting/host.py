@@ -8,9 +8,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
-from vf.runtime.errors import ConfigError, SandboxError
+from vf.runtime.errors import ConfigError
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
 from vf.sandbox.container.doctor import prepare
@@ -18,15 +17,12 @@ from vf.sandbox.container.opening import open_engine
 from vf.sandbox.container.profile import Profile, profile_for
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.hosting.opened import Opened, open_one
-from vf.sandbox.images.builds import DISK, Images, ImageStats, Pull
-from vf.sandbox.images.context import check_build
+from vf.sandbox.hosting.wanted import images_of, whole
+from vf.sandbox.images.builds import DISK, ImageFailed, Images, ImageStats, Pull
 from vf.sandbox.pool import PoolStats, SandboxPool
-from vf.sandbox.services.allow import AllowList
-from vf.sandbox.services.compose import Compose, read_compose
-from vf.sandbox.spec import Build, SandboxSpec
+from vf.sandbox.spec import SandboxSpec
 
 RECENT = 4  # times the containers kept ready: so many requests say which specs come often
-MADE_FROM = ("image", "build", "compose", "compose_main", "compose_variables")
 PATIENCE = 300.0  # seconds until a container must have been made
 
 
@@ -64,53 +60,6 @@ class HostStats:
     containers: PoolStats
     specs: dict[SandboxSpec, PoolStats]
     images: ImageStats
-
-
-def whole(spec: SandboxSpec | None, own: SandboxSpec) -> SandboxSpec:
-    """Return what a task says on top of what the settings say.
-
-    Args:
-        spec: The task's.
-        own: That of the settings.
-    """
-    if spec is None:
-        return own
-    nothing = SandboxSpec()
-    defaults = {field.name: getattr(nothing, field.name) for field in fields(SandboxSpec)}
-    said: dict[str, Any] = {
-        name: getattr(spec, name)
-        for name, default in defaults.items()
-        if getattr(spec, name) != default
-    }
-    if said.keys() & {"image", "build", "compose"}:  # in the place of all that the settings have
-        said = {name: defaults[name] for name in MADE_FROM} | said
-    return replace(own, **said | {"env": {**dict(own.env), **dict(spec.env)}})
-
-
-def check_spec(spec: SandboxSpec, base: Profile) -> None:
-    """Check that containers can be made from a spec, as far as it shows without an engine.
-
-    Args:
-        spec: As :func:`whole` returned it.
-        base: What holds where it says nothing.
-
-    Raises:
-        ConfigError: They cannot; names the field.
-    """
-    if spec.build is not None:
-        check_build(spec.build)
-    try:
-        AllowList(spec.allow)
-    except ConfigError as error:  # it begins with the field's name
-        raise ConfigError(f"sandbox_spec.{error}") from error
-    try:
-        _compose_of(spec)
-    except ConfigError as error:
-        raise ConfigError(f"sandbox_spec.compose: {error}") from error
-    try:
-        profile_for(replace(spec, build=None, compose=None), base)
-    except ValueError as error:
-        raise ConfigError(f"sandbox_spec: {error}") from error
 
 
 class Host:
@@ -218,7 +167,7 @@ class Host:
             if _is_plain(spec):
                 raise
         # It was there, and was removed since: another process needed the disk, say.
-        for image in self._images_of(spec):
+        for image in images_of(spec):
             self.images.forget(image)
         self._profiles.pop(spec, None)
         if (pool := self._pools.pop(spec, None)) is not None:
@@ -266,21 +215,12 @@ class Host:
 
     async def _fetched(self, spec: SandboxSpec) -> list[str]:
         """Return the names of all images that a spec needs, once they are there."""
-        fetching = [
-            asyncio.ensure_future(self.images.image(image)) for image in self._images_of(spec)
-        ]
+        fetching = [asyncio.ensure_future(self.images.image(image)) for image in images_of(spec)]
         try:
             return await asyncio.gather(*fetching)
         finally:
             for each in fetching:
                 each.cancel()
-
-    def _images_of(self, spec: SandboxSpec) -> list[Build | str]:
-        compose = _compose_of(spec)
-        if compose is None:
-            return [image for image in (spec.build, spec.image) if image is not None]
-        services = (compose.main, *compose.sides)
-        return [service.build or service.image or "" for service in services]
 
     def _add(self, spec: SandboxSpec, profile: Profile) -> SandboxPool[Opened]:
         async def make() -> Opened:
@@ -380,15 +320,9 @@ async def open_host(
                 raise
 
 
-def _compose_of(spec: SandboxSpec) -> Compose | None:
-    if spec.compose is None:
-        return None
-    return read_compose(spec.compose, dict(spec.compose_variables), main=spec.compose_main)
-
-
-def _unfit(error: ConfigError) -> SandboxError:
+def _unfit(error: ConfigError) -> ImageFailed:
     """Make it the failure of the task that brings the image; the others may be well."""
-    return SandboxError(f"no container can be made from a task's image: {error}")
+    return ImageFailed(f"no container can be made from a task's image: {error}")
 
 
 def _is_plain(spec: SandboxSpec) -> bool:

@@ -22,6 +22,7 @@ from vf.sandbox.container.doctor import check_engine
 from vf.sandbox.container.image import inspected
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Sandbox
+from vf.sandbox.images.builds import ImageFailed
 from vf.sandbox.spec import SandboxSpec
 
 log = logging.getLogger("vf.sandbox")
@@ -231,6 +232,8 @@ class Hosts(Generic[H]):
             if not entering.done():
                 return None
             sandbox = entering.result()
+        except ImageFailed:  # that is the task's doing, and the engine is well
+            raise
         except SandboxError:
             visit.failed()
             if await visit.host.engine.answers():

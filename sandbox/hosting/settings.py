@@ -11,7 +11,8 @@ from vf.runtime.errors import ConfigError, did_you_mean
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Limits
-from vf.sandbox.hosting.host import Bounds, check_spec
+from vf.sandbox.hosting.host import Bounds
+from vf.sandbox.hosting.wanted import check_spec
 from vf.sandbox.images.builds import PULLS
 from vf.sandbox.spec import Build, SandboxSpec
 

@@ -13,9 +13,10 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from vf.runtime.errors import ConfigError, SandboxError, did_you_mean
 from vf.sandbox.container.address import Address
 from vf.sandbox.contract import OpenSandbox, Sandbox
-from vf.sandbox.hosting.host import Host, HostStats, check_spec, open_host, whole
+from vf.sandbox.hosting.host import Host, HostStats, open_host
 from vf.sandbox.hosting.hosts import Hosts, answering, check_hosts
 from vf.sandbox.hosting.settings import DOCKER, DockerSettings, docker_settings
+from vf.sandbox.hosting.wanted import check_spec, whole
 from vf.sandbox.spec import SandboxSpec
 
 _LOCAL = ["backend", "unsafe_local"]

@@ -37,7 +37,7 @@ DISK = 50 * 2**30  # bytes
 
 
 class ImageFailed(SandboxError):
-    """An image cannot be built or pulled.
+    """An image cannot be built or pulled, or no container can be made from it.
 
     Attributes:
         log: The file with all that the build has written; None where there was none.

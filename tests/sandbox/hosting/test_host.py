@@ -18,7 +18,8 @@ from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.reaper import find, this_process
 from vf.sandbox.contract import Limits
-from vf.sandbox.hosting.host import Bounds, Host, check_spec, whole
+from vf.sandbox.hosting.host import Bounds, Host
+from vf.sandbox.hosting.wanted import check_spec, whole
 from vf.sandbox.images.builds import ImageFailed, Images
 from vf.sandbox.spec import Build, SandboxSpec
 

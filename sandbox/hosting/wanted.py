@@ -1,0 +1,81 @@
+"""What a sandbox is made from in the end: what its task says, on top of the settings."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+from vf.runtime.errors import ConfigError
+from vf.sandbox.container.profile import Profile, profile_for
+from vf.sandbox.images.context import check_build
+from vf.sandbox.services.allow import AllowList
+from vf.sandbox.services.compose import Compose, read_compose
+from vf.sandbox.spec import Build, SandboxSpec
+
+MADE_FROM = ("image", "build", "compose", "compose_main", "compose_variables")
+
+
+def whole(spec: SandboxSpec | None, own: SandboxSpec) -> SandboxSpec:
+    """Return what a task says on top of what the settings say.
+
+    Args:
+        spec: The task's.
+        own: That of the settings.
+    """
+    if spec is None:
+        return own
+    nothing = SandboxSpec()
+    defaults = {field.name: getattr(nothing, field.name) for field in fields(SandboxSpec)}
+    said: dict[str, Any] = {
+        name: getattr(spec, name)
+        for name, default in defaults.items()
+        if getattr(spec, name) != default
+    }
+    if said.keys() & {"image", "build", "compose"}:  # in the place of all that the settings have
+        said = {name: defaults[name] for name in MADE_FROM} | said
+    return replace(own, **said | {"env": {**dict(own.env), **dict(spec.env)}})
+
+
+def check_spec(spec: SandboxSpec, base: Profile) -> None:
+    """Check that containers can be made from a spec, as far as it shows without an engine.
+
+    Args:
+        spec: As :func:`whole` returned it.
+        base: What holds where it says nothing.
+
+    Raises:
+        ConfigError: They cannot; names the field.
+    """
+    if spec.build is not None:
+        check_build(spec.build)
+    try:
+        AllowList(spec.allow)
+    except ConfigError as error:  # it begins with the field's name
+        raise ConfigError(f"sandbox_spec.{error}") from error
+    try:
+        _compose_of(spec)
+    except ConfigError as error:
+        raise ConfigError(f"sandbox_spec.compose: {error}") from error
+    try:
+        profile_for(replace(spec, build=None, compose=None), base)
+    except ValueError as error:
+        raise ConfigError(f"sandbox_spec: {error}") from error
+
+
+def images_of(spec: SandboxSpec) -> list[Build | str]:
+    """Return the images that a spec needs: the names of some, and what others are built from.
+
+    Raises:
+        ConfigError: Its Compose file says what is not done here.
+    """
+    compose = _compose_of(spec)
+    if compose is None:
+        return [image for image in (spec.build, spec.image) if image is not None]
+    services = (compose.main, *compose.sides)
+    return [service.build or service.image or "" for service in services]
+
+
+def _compose_of(spec: SandboxSpec) -> Compose | None:
+    if spec.compose is None:
+        return None
+    return read_compose(spec.compose, dict(spec.compose_variables), main=spec.compose_main)
