@@ -37,9 +37,13 @@ if ((${#missing[@]})); then
 fi
 
 # Podman's choice of runtime, crun, refuses machines with both versions of cgroups; runc does not.
-podman --runtime runc --cgroup-manager cgroupfs --root "$folder/podman" --runroot "$folder/podman-run" \
-    --tmpdir "$folder/podman-tmp" system service --time=0 "unix://$folder/podman.sock" \
-    >"$folder/podman.log" 2>&1 &
+# Its monitor leaves a file where it starts when a container runs out of memory.
+(
+    cd "$folder"
+    exec podman --runtime runc --cgroup-manager cgroupfs --root "$folder/podman" \
+        --runroot "$folder/podman-run" --tmpdir "$folder/podman-tmp" \
+        system service --time=0 "unix://$folder/podman.sock" >"$folder/podman.log" 2>&1
+) &
 started+=($!)
 
 # runsc needs no virtualisation with ptrace, and takes cgroups of version 2 only.
