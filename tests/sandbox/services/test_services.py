@@ -316,3 +316,29 @@ volumes: {data: }
     asyncio.run(reap(engine))
     assert not engine.client.networks(filters=theirs)
     assert not engine.client.volumes(filters=theirs)["Volumes"]
+
+
+ENDS = """
+import asyncio
+from vf.sandbox.container.docker_engine import Engine
+from vf.sandbox.container.reaper import this_process
+from vf.sandbox.services.network import open_network
+async def hold(engine):
+    async with open_network(engine, ["data"], lifetime=60):
+        await asyncio.Event().wait()
+async def main():
+    engine, seconds = Engine.connect(), float(input())
+    holding = [asyncio.ensure_future(hold(engine)) for _ in range(2)]
+    await asyncio.sleep(seconds)
+    print(this_process().run)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.02, 2.0], ids=["while they are made", "later"])
+def test_an_event_loop_that_ends_leaves_no_network(engine: Engine, seconds: float) -> None:
+    command = [sys.executable, "-c", ENDS]
+    done = subprocess.run(command, input=str(seconds), capture_output=True, text=True, check=True)
+    run = f"vf-{done.stdout.strip()}"
+    assert not engine.call_now("networks", [run])
+    assert not engine.call_now("volumes", filters={"name": run})["Volumes"]
