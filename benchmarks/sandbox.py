@@ -16,6 +16,9 @@ Then so many episodes at once, each in a container of its own, all alive at the 
 answer is checked. Memory is measured while they idle: what the engine says of each container, and
 what the host lost for all of them.
 
+Last, what tasks bring of their own: containers with a writable root a second, one of a task's own
+spec that is kept ready, and folders copied in and out, beside the SDK's archives.
+
 The last line is JSON: times are medians in milliseconds; ratios are the SDK's over ours.
 """
 
@@ -34,6 +37,8 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
+
+from sandbox_tasks import task_rows
 
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
@@ -317,6 +322,7 @@ async def run(args: argparse.Namespace) -> None:
     print(f"\n{args.episodes} episodes at once, each in its container", flush=True)
     at_once = await crowd(args.episodes)
     print(json.dumps(at_once, indent=2))
+    of_tasks = await task_rows(args.episodes // 2, args.creations)
     with contextlib.closing(Engine.connect()) as engine:
         engine_version = engine.call_now("version")["Version"]
     print(
@@ -333,6 +339,7 @@ async def run(args: argparse.Namespace) -> None:
                 **vars(args),
                 "p50_ms": medians,
                 "at_once": at_once,
+                "tasks": of_tasks,
                 "cores": os.cpu_count(),
                 "versions": {
                     "python": platform.python_version(),
