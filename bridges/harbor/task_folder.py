@@ -64,6 +64,12 @@ def read_task(path: Path, id: str) -> TaskFolder:
     world = _world(toml.environment, path / "environment", f"{where}: environment")
     if toml.steps:
         parts = [_part(path, toml, world, step) for step in toml.steps]
+        for number, part in enumerate(parts):
+            if part.agent.user != parts[0].agent.user:
+                raise ConfigError(
+                    f"{where}: steps[{number}].agent.user: another user than that of the first "
+                    "step is not supported; name one user for all of them in [agent]"
+                )
     else:
         parts = [_part(path, toml, world, None)]
     return TaskFolder(

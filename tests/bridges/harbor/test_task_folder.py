@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bridges.harbor.conventions.make import make
 from tests.bridges.harbor.folders import MakeTask
 from vf.bridges.harbor.find import digest, read_tasks
 from vf.bridges.harbor.model import Phase, TaskFolder
@@ -217,6 +218,13 @@ def test_what_is_not_done_is_refused_by_file_and_key(
     path = make_task(toml=toml)
     assert str(path / "task.toml") in problem(path)
     assert said in problem(path)
+
+
+def test_steps_of_several_users_are_refused(tmp_path: Path) -> None:
+    folder = make(tmp_path, only=["steps-mean"]) / "steps-mean"
+    toml = folder / "task.toml"
+    toml.write_text(toml.read_text() + '[steps.agent]\nuser = "robin"\n')
+    assert f"{toml}: steps[1].agent.user: another user" in problem(folder)
 
 
 @pytest.mark.parametrize(

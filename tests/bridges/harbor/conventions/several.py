@@ -145,11 +145,12 @@ STEPS = {
         step("two", "two", "#!/bin/bash\n. /tests/common.sh two\n"),
         **{"tests/common.sh": pays_if("grep -qx $1 /app/answer.txt")},
     ),
-    "steps-users-and-times": steps(
-        TWO.replace(
+    "steps-user-and-times": steps(
+        '[agent]\nuser = "robin"\n'
+        + TWO.replace(
             '"two"\n',
             '"two"\nhealthcheck = { command = "true" }\n'
-            '[steps.agent]\nuser = "robin"\ntimeout_sec = 30.0\n'
+            "[steps.agent]\ntimeout_sec = 30.0\n"
             '[steps.verifier]\ntimeout_sec = 30.0\nenv = { WHO = "robin" }\n',
         ),
         step("one", "one"),
