@@ -1,9 +1,12 @@
-"""What some sandboxes can do, too: be brought to rest, and be compared with their image."""
+"""What some sandboxes can do, too: be brought to rest, compared, and asked who is beside them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
+
+from vf.sandbox.contract import Sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +48,14 @@ class Auditable(Protocol):
             SandboxError: It is lost, or the engine does not answer.
         """
         ...
+
+
+@runtime_checkable
+class Accompanied(Protocol):
+    """A sandbox that may have side services.
+
+    Attributes:
+        beside: Their containers, by the names in the Compose file.
+    """
+
+    beside: Mapping[str, Sandbox]

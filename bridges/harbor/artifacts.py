@@ -14,7 +14,9 @@ from typing import Any, Self
 from vf.bridges.harbor.config import Artifact
 from vf.bridges.harbor.container import emptied, said, spoiling
 from vf.bridges.harbor.model import Part
+from vf.runtime.errors import SandboxError
 from vf.runtime.workers import in_thread
+from vf.sandbox.audit import Accompanied
 from vf.sandbox.contract import Sandbox
 
 MOST = 256 * 2**20  # bytes of one artifact
@@ -62,13 +64,16 @@ class Keeper:
         record: dict[str, Any] = {}
         for hook in part.collect:
             user = None if hook.user is None else str(hook.user)
-            done = await sandbox.exec(hook.command, user=user, timeout=hook.timeout_sec)
+            there = _service(sandbox, hook.service)
+            done = await there.exec(hook.command, user=user, timeout=hook.timeout_sec)
             if not done.ok:
                 record.setdefault("collect", []).append(f"{hook.command[:200]}: {said(done)}")
         listed = []
         for artifact in part.artifacts:
             target = self._place / artifact.kept_as
-            problem = await _copy_out(sandbox, artifact, target)
+            problem = "another artifact is kept there"
+            if not target.exists():
+                problem = await _copy_out(_service(sandbox, artifact.service), artifact, target)
             if not problem:
                 self._there.append((artifact, target))
             listed.append({"source": artifact.source, "kept_as": str(artifact.kept_as)})
@@ -97,6 +102,16 @@ class Keeper:
                     await sandbox.upload(path, artifact.source, leave_out=(), max_bytes=MOST)
                 else:
                     await sandbox.write_file(artifact.source, await in_thread(path.read_bytes))
+
+
+def _service(sandbox: Sandbox, name: str | None) -> Sandbox:
+    """Return the container of a service: the sandbox itself, or one beside it."""
+    if name in (None, "main"):
+        return sandbox
+    beside = sandbox.beside if isinstance(sandbox, Accompanied) else {}
+    if name not in beside:
+        raise SandboxError(f"there is no container of the service {name!r} to look into")
+    return beside[str(name)]
 
 
 async def _copy_out(sandbox: Sandbox, artifact: Artifact, target: Path) -> str:

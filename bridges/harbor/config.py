@@ -174,14 +174,6 @@ class EnvironmentTable(Networked):
         return raw
 
 
-def _only_main(service: str | None) -> None:
-    if service not in (None, "main"):
-        raise ValueError(
-            f"service = {service!r}: only the service main can be looked into; have the other one "
-            "answer a request, or share a volume with main"
-        )
-
-
 class Collect(Strict):
     """``[[verifier.collect]]``: a command that writes down a state, before it is gone."""
 
@@ -193,11 +185,6 @@ class Collect(Strict):
     """Seconds."""
     user: User = None
     """Whom it runs as."""
-
-    @model_validator(mode="after")
-    def _here(self) -> Self:
-        _only_main(self.service)
-        return self
 
 
 class VerifierTable(Networked):
@@ -254,7 +241,6 @@ class Artifact(Strict):
 
     @model_validator(mode="after")
     def _inside(self) -> Self:
-        _only_main(self.service)
         if ".." in PurePosixPath(self.source).parts or not self.source.strip("/"):
             raise ValueError(f"source {self.source!r} must be a path without '..'")
         for pattern in self.exclude:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from vf.bridges.harbor.folders import SPARE, Folders, itself
@@ -29,29 +29,44 @@ class TaskFolders(Environment):
 
     Args:
         folders: The tasks.
+        tools: ``bash`` or ``files``, or both.
         bash_timeout: Seconds for one command.
         max_turns: Most answers of the model in one episode.
         max_tokens: Most tokens sampled in one episode; None for no limit.
 
     Raises:
-        ConfigError: A limit is not positive.
+        ConfigError: A limit is not positive, or there is no such tool.
     """
 
     system_prompt = (
-        "You work in a Linux container, with a shell and file tools, until the task that you are "
+        "You work in a Linux container, with the tools that you have, until the task that you are "
         "given is done. Nobody answers questions. Then say in one sentence what you did, without a "
         "tool call; your work is tested after that."
     )
     expensive_reset = True
 
     def __init__(
-        self, folders: Folders, bash_timeout: float, max_turns: int, max_tokens: int | None
+        self,
+        folders: Folders,
+        tools: Sequence[str],
+        bash_timeout: float,
+        max_turns: int,
+        max_tokens: int | None,
     ) -> None:
         if not bash_timeout > 0:
             raise ConfigError(f"env.args.bash_timeout must be positive, got {bash_timeout}")
         self._folders = folders
         self.source = folders.source
-        self.tools = [BashTool(self.source, timeout=bash_timeout), FileTools(self.source)]
+        known: dict[str, BashTool | FileTools] = {
+            "bash": BashTool(self.source, timeout=bash_timeout),
+            "files": FileTools(self.source),
+        }
+        for name in tools or [""]:
+            if name not in known:
+                raise ConfigError(
+                    f'env.args.tools must be ["bash"], ["files"] or both, got {list(tools)!r}'
+                )
+        self.tools = [known[name] for name in tools]
         self.max_turns, self.max_tokens = max_turns, max_tokens
         self.tool_timeout = 2 * bash_timeout + 30.0
         self.rubric = FolderRubric()

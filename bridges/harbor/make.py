@@ -20,6 +20,7 @@ def harbor(
     held_out: float | None = None,
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
+    tools: Sequence[str] = ("bash", "files"),
     command: Sequence[str] = (),
     folder: str | None = None,
     env: Mapping[str, str] | None = None,
@@ -46,6 +47,7 @@ def harbor(
             decides, and if none has one, all of them are for evaluation.
         only: Patterns of the ids of tasks to use, such as ``"easy/*"``; by default all.
         skip: Patterns of the ids of tasks that are left out, unread.
+        tools: What the model gets: ``bash``, ``files`` (to list, read, write and edit them).
         command: A program that works on the tasks inside their containers, in place of the tools;
             see :func:`vf.environments.agents.program.program` for what it is given.
         folder: The program's own files, copied to ``/opt/agent``; ``command`` may name them.
@@ -83,4 +85,4 @@ def harbor(
     for name, value in {"folder": folder, "env": env}.items():
         if value:
             raise ConfigError(f"env.args.{name} is for env.args.command, which is not given")
-    return TaskFolders(folders, bash_timeout, max_turns, max_tokens)
+    return TaskFolders(folders, tools, bash_timeout, max_turns, max_tokens)

@@ -29,7 +29,7 @@ from vf.bridges.harbor.model import (
     TaskFolder,
     World,
 )
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.runtime.toml import checked, read_toml
 from vf.sandbox.services.compose import OWN_FOLDER, read_compose
 
@@ -178,9 +178,12 @@ def _part(path: Path, toml: TaskToml, world: World, step: StepTable | None) -> P
     env: dict[str, str] = {}
     for verifier in reversed(verifiers):
         env |= verifier.env
+    collect = [hook for each in reversed(verifiers) for hook in each.collect]
     artifacts = [*toml.artifacts, *(step.artifacts if step else [])]
     if not any(each.source.rstrip("/") == ARTIFACTS for each in artifacts):
         artifacts.insert(0, Artifact(source=ARTIFACTS))
+    services = [*(each.service for each in collect), *(each.service for each in artifacts)]
+    _check_services(path, world, services)
     return Part(
         name=step.name if step else "",
         instruction=_instruction(folder / "instruction.md"),
@@ -192,10 +195,26 @@ def _part(path: Path, toml: TaskToml, world: World, step: StepTable | None) -> P
         setup=bool(step) and (files / "setup.sh").is_file(),
         healthcheck=step.healthcheck if step else None,
         own=own,
-        collect=[hook for each in reversed(verifiers) for hook in each.collect],
+        collect=collect,
         artifacts=artifacts,
         min_reward=_thresholds(step),
     )
+
+
+def _check_services(path: Path, world: World, named: Sequence[str | None]) -> None:
+    """Check that there are the services that hooks and artifacts are of."""
+    others = [name for name in named if name not in (None, world.main)]
+    if not others:
+        return
+    if world.compose is None:
+        raise ConfigError(f"{path / TOML}: service {others[0]!r}: the task has no Compose file")
+    known = [side.name for side in read_compose(world.compose, world.variables).sides]
+    for name in others:
+        if name not in known:
+            raise ConfigError(
+                f"{path / TOML}: service {name!r} is none of {world.compose}."
+                f"{did_you_mean(str(name), known)}"
+            )
 
 
 def _thresholds(step: StepTable | None) -> dict[str, float]:

@@ -14,7 +14,7 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, Literal, Self
 
 from vf.runtime.errors import SandboxError
@@ -34,6 +34,7 @@ from vf.sandbox.container.profile import Profile, container_settings
 from vf.sandbox.container.reaper import this_process
 from vf.sandbox.container.snapshot import take_snapshot
 from vf.sandbox.container.stream import Stream
+from vf.sandbox.contract import Sandbox
 from vf.sandbox.session import Session
 from vf.sandbox.session_sandbox import Ended, SessionSandbox
 
@@ -55,12 +56,14 @@ class DockerSandbox(SessionSandbox):
 
     Attributes:
         name: The container's.
+        beside: The containers of side services, by their names.
     """
 
     def __init__(
         self, engine: Engine, profile: Profile, name: str, stream: Stream, session: Session
     ) -> None:
         super().__init__(name, session)
+        self.beside: Mapping[str, Sandbox] = {}
         self._engine, self._profile = engine, profile
         self._stream = stream
         self._overflow = False  # whether its root has grown beyond its bound

@@ -81,6 +81,7 @@ async def open_one(engine: Engine, spec: SandboxSpec, profile: Profile, images: 
                 proxy = await stack.enter_async_context(Proxy(spec.allow))
                 await sandbox.forward(proxy.address, port=PROXY_PORT)
             if services is not None:
+                sandbox.beside = services.containers()
                 await services.start_main(sandbox)
         except BaseException as error:
             await sandbox.close()

@@ -114,6 +114,10 @@ class Services:
             raise ConfigError(f"{self.compose.path} has no service {name!r} that runs.{hint}")
         return self._running[name]
 
+    def containers(self) -> dict[str, Sandbox]:
+        """Return the containers of the side services, by their names."""
+        return {spec.name: self.service(spec.name).sandbox for spec in self.compose.sides}
+
     def logs(self) -> dict[str, str]:
         """Return the end of what every service has written, by its name."""
         return {name: service.log for name, service in self._running.items()}

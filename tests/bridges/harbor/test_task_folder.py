@@ -111,7 +111,10 @@ def test_a_compose_file_is_taken_before_the_dockerfile(make_task: MakeTask) -> N
     files = {"environment/docker-compose.yaml": "services: {main: {image: a, privileged: true}}"}
     assert "services.main.privileged" in problem(make_task(files=files))
     toml = '[[verifier.collect]]\ncommand = "true"\nservice = "db"'
-    assert "verifier.collect[0]: service = 'db': only" in problem(make_task(toml=toml))
+    files["environment/docker-compose.yaml"] = compose
+    assert "service 'db' is none of" in problem(make_task(toml=toml, files=files))
+    files["environment/docker-compose.yaml"] = "services: {main: {image: a}, db: {image: a}}"
+    assert read(make_task(toml=toml, files=files)).parts[0].collect[0].service == "db"
 
 
 def test_tests_with_a_dockerfile_have_a_container_of_their_own(make_task: MakeTask) -> None:
