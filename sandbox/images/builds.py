@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import re
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -46,6 +47,8 @@ class ImageFailed(SandboxError):
     def __init__(self, message: str, log: Path | None = None) -> None:
         super().__init__(message)
         self.log = log
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # the engine writes what a step says on stderr in red
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +270,8 @@ class Images:
     async def _send(self, build: Build, image: str, archive: IO[bytes], written: IO[bytes]) -> None:
         def note(line: Line) -> None:
             with contextlib.suppress(ValueError):  # it is closed: the build was cancelled
-                written.write(str(line.get("stream", "")).encode("utf-8", "replace"))
+                said = _COLOURS.sub("", str(line.get("stream", "")))
+                written.write(said.encode("utf-8", "replace"))
                 written.flush()
 
         await long_call(
