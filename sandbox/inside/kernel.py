@@ -39,7 +39,7 @@ class Identity(NamedTuple):
     def become(self) -> None:
         """Be that user for good."""
         if self.switch:
-            hold(KEPT, KEPT)
+            hold(self.kept, self.kept)
             self._join()
             os.setresuid(self.uid, self.uid, self.uid)
             hold(self.granted, self.granted)
@@ -54,7 +54,7 @@ class Identity(NamedTuple):
     def watch(self) -> None:
         """Be able to kill that user's processes for good; what is forked may become that user."""
         if self.switch:
-            hold(KILL, KEPT)
+            hold(KILL, self.kept)
 
     def _join(self) -> None:
         os.setgroups(self.groups)
