@@ -145,7 +145,8 @@ class SandboxPool(Generic[S]):
     @property
     def idle(self) -> bool:
         """Whether it has no sandbox, makes none, and nobody waits for one."""
-        return not (self._waiting or self._ready or self._in_use or self._making or self._closing)
+        held = self._ready or self._in_use or self._making or self._closing or self._unclosed
+        return not (self._waiting or held)
 
     def stats(self) -> PoolStats:
         """Return what the pool is doing now."""

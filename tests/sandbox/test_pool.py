@@ -322,3 +322,28 @@ def test_a_loop_that_ends_leaves_none_though_it_cancels_their_destruction(steps:
 
     asyncio.run(run())
     assert factory.there == 0
+
+
+def test_one_whose_destruction_was_cancelled_is_still_the_pool_s() -> None:
+    """A host forgets a pool that is idle: nobody else would try again."""
+
+    async def run() -> None:
+        factory = Factory()
+        factory.close_seconds = 30.0
+        pool = SandboxPool(factory, 1, changed=lambda: pool.fill(spare=False))
+        pool.open()
+        pool.resize(0)
+        async with pool.acquire():
+            pass
+        before = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.sleep(0)
+        for task in before:  # as a loop that ends does
+            task.cancel()
+        await asyncio.gather(*before, return_exceptions=True)
+        assert not pool.idle
+        factory.close_seconds = 0.0
+        await pool.close()
+        assert pool.idle
+        assert factory.there == 0
+
+    asyncio.run(run())
