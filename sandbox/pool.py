@@ -13,8 +13,8 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, fields
 from typing import Generic, Protocol, Self, TypeVar
 
 from vf.runtime.errors import InfrastructureError, SandboxError
@@ -72,6 +72,20 @@ class PoolStats:
     acquired: int = 0
     waited: float = 0.0
     longest_wait: float = 0.0
+
+    @property
+    def held(self) -> int:
+        """How many there are in all."""
+        return self.ready + self.starting + self.in_use + self.closing
+
+    @classmethod
+    def sum(cls, stats: Iterable[PoolStats]) -> PoolStats:
+        """Return what several pools are doing together."""
+        every = list(stats)
+        names = [field.name for field in fields(cls)]
+        sums = {name: sum(getattr(each, name) for each in every) for name in names}
+        longest = max((each.longest_wait for each in every), default=0.0)
+        return cls(**sums | {"longest_wait": longest})
 
 
 class SandboxPool(Generic[S]):

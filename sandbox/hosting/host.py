@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container.address import Address
@@ -99,7 +99,7 @@ class Host:
     def stats(self) -> HostStats:
         """Return what it is doing now."""
         specs = {spec: pool.stats() for spec, pool in self._pools.copy().items()}
-        return HostStats(_sum([self._past, *specs.values()]), specs, self.images.stats())
+        return HostStats(PoolStats.sum([self._past, *specs.values()]), specs, self.images.stats())
 
     def start(self) -> None:
         """Begin to fill the pool of the settings' own spec."""
@@ -171,7 +171,7 @@ class Host:
             self.images.forget(image)
         self._profiles.pop(spec, None)
         if (pool := self._pools.pop(spec, None)) is not None:
-            self._past = _sum([self._past, pool.stats()])
+            self._past = PoolStats.sum([self._past, pool.stats()])
             await pool.close()
         try:
             return await self._acquire(stack, spec)
@@ -261,7 +261,7 @@ class Host:
         pools = [pool.stats() for pool in self._pools.values()]
         room = self._bounds.concurrency - sum(pool.starting for pool in pools)
         if self._bounds.max_containers is not None:
-            room = min(room, self._bounds.max_containers - sum(map(_held, pools)))
+            room = min(room, self._bounds.max_containers - sum(pool.held for pool in pools))
         return max(0, room)
 
     def _fill(self) -> None:
@@ -269,7 +269,7 @@ class Host:
         for spec, pool in list(self._pools.items()):
             pool.fill(spare=False)
             if pool.idle and not self._share(spec):
-                self._past = _sum([self._past, self._pools.pop(spec).stats()])
+                self._past = PoolStats.sum([self._past, self._pools.pop(spec).stats()])
         self._give_way()
         for pool in reversed(self._pools.values()):
             pool.fill()
@@ -281,7 +281,7 @@ class Host:
             return
         pools = {pool: pool.stats() for pool in self._pools.values()}
         waiting = sum(max(0, s.waiting - s.ready - s.starting) for s in pools.values())
-        missing = min(waiting, waiting + sum(map(_held, pools.values())) - most)
+        missing = min(waiting, waiting + sum(s.held for s in pools.values()) - most)
         missing -= sum(s.closing for s in pools.values())
         for pool, stats in pools.items():
             for _ in range(min(missing, stats.ready - stats.waiting)):
@@ -328,15 +328,3 @@ def _unfit(error: ConfigError) -> ImageFailed:
 def _is_plain(spec: SandboxSpec) -> bool:
     """Whether a spec says nothing that the settings' profile does not say."""
     return spec == SandboxSpec()
-
-
-def _held(stats: PoolStats) -> int:
-    return stats.ready + stats.starting + stats.in_use + stats.closing
-
-
-def _sum(stats: Iterable[PoolStats]) -> PoolStats:
-    every = list(stats)
-    sums = {
-        field.name: sum(getattr(each, field.name) for each in every) for field in fields(PoolStats)
-    }
-    return PoolStats(**sums | {"longest_wait": max(each.longest_wait for each in every)})
