@@ -77,6 +77,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        with open("/srv/log.txt", "rb") as file:
+            self.wfile.write(file.read())
+
 
 http.server.HTTPServer(("", 8000), Handler).serve_forever()
 """
@@ -218,12 +224,12 @@ COMPOSED = {
         tests=FETCHED,
         more={"environment/docker-compose.yaml": IMAGE_ONLY},
     ),
-    "compose-collect-from-service": task(
-        'artifacts = [{ source = "/srv/seen.txt", service = "side" }]\n'
-        + SEPARATE
-        + '[[verifier.collect]]\nservice = "side"\ncommand = "cp /srv/log.txt /srv/seen.txt"\n',
+    "compose-collect": task(
+        SEPARATE + "[[verifier.collect]]\ncommand = \"mkdir -p /logs/artifacts; python3 -c 'import "
+        'urllib.request as u; print(u.urlopen(\\"http://side:8000/\\").read().decode())\''
+        ' > /logs/artifacts/seen.txt"\n',
         solve=POST,
-        tests=pays_if('[ "$(cat /srv/seen.txt)" = done ]'),
+        tests=pays_if('[ "$(cat /logs/artifacts/seen.txt)" = done ]'),
         more={
             "environment/docker-compose.yaml": LOG_COMPOSE,
             "environment/side/Dockerfile": LOG_SIDE,
