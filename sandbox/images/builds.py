@@ -48,6 +48,7 @@ class ImageFailed(SandboxError):
         super().__init__(message)
         self.log = log
 
+
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # the engine writes what a step says on stderr in red
 
 

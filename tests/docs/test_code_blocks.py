@@ -26,6 +26,7 @@ ELSEWHERE = {
     "docs/gymnasium.md": "tests/bridges/gym/test_docs.py",
     "docs/own-loop.md": "tests/trainer/test_own_loop_page.py",
     "docs/sandbox.md": "tests/sandbox/test_docs.py",
+    "docs/services.md": "tests/sandbox/services/test_compose.py",
 }
 ALL = [block for path in PAGES for block in blocks(path)]
 HERE = [block for block in ALL if block.page not in ELSEWHERE]
@@ -89,11 +90,11 @@ def test_the_json_of_a_page_is_valid(block: Block) -> None:
 
 
 def test_none_is_overlooked() -> None:
-    assert {block.kind for block in ALL} <= {"", "python", "toml", "json"}
+    assert {block.kind for block in ALL} <= {"", "python", "toml", "json", "yaml"}
     assert {block.kind for block in HERE if block.runs} == {"", "python", "toml", "json"}
     for page, test in ELSEWHERE.items():
         assert Path(page).name in (ROOT / test).read_text(encoding="utf-8"), f"{test}: {page}"
-        assert {block.kind for block in ALL if block.page == page} <= {"", "python", "toml"}
+        assert {block.kind for block in ALL if block.page == page} <= {"", "python", "toml", "yaml"}
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
         assert text.count("```") == 2 * len(blocks(path)), f"{path.name}: a fence is not closed"

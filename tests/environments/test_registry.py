@@ -18,8 +18,10 @@ from vf.environments.registry import registered
 # Environments that are one of many, by the argument that says which.
 FIRST = {
     "gym": "gymnasium_id",
+    "harbor": "tasks",
     "openenv": "url",
     "reasoning-gym": "task",
+    "swe": "data",
     "textarena": "game",
     "verifiers": "environment_id",
 }
@@ -179,12 +181,15 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
         "geo-qa",
         "guess-number",
         "gym",
+        "harbor",
         "math-python",
         "openenv",
         "program",
         "reasoning-gym",
         "repo-fix",
         "reverse-text",
+        "swe",
+        "terminal-tasks",
         "textarena",
         "verifiers",
         "wiki-qa",
@@ -200,7 +205,8 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
             continue
         made = vf.make(name)
         assert made.id == name
-        assert made.__module__.startswith("vf.environments.bundled.")
+        bundled = ("vf.environments.bundled.", "vf.bridges.harbor.")
+        assert made.__module__.startswith(bundled)
 
 
 def offer(folder: Path, package: str, id: str, value: str) -> None:
