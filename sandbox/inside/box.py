@@ -161,18 +161,20 @@ class Box:
 
     def end_programs(self, number: int) -> None:
         """Kill every program with everything that it started; answer once nothing is left."""
-        for keeper in self.keepers:
-            if keeper.alive and not keeper.killed:
+        keepers = [keeper for keeper in self.keepers if keeper.alive]
+        for keeper in keepers:
+            if not keeper.killed:
                 keeper.kill()
-        self._when_ended(number, time.monotonic() + END_SECONDS)
+        self._when_ended(number, keepers, time.monotonic() + END_SECONDS)
 
-    def _when_ended(self, number: int, deadline: float) -> None:
-        if not any(keeper.alive for keeper in self.keepers):
+    def _when_ended(self, number: int, keepers: list[Keeper], deadline: float) -> None:
+        # Only of these: others take the places of those that waited for a program.
+        if not any(keeper.alive for keeper in keepers):
             self.answer(number, {"done": True})
         elif time.monotonic() > deadline:
             self.lost(number, "processes survived a kill")
         else:
-            self.loop.later(0.002, lambda: self._when_ended(number, deadline))
+            self.loop.later(0.002, lambda: self._when_ended(number, keepers, deadline))
 
     def kill_all(self) -> None:
         """Kill every process that is not ours."""

@@ -46,6 +46,20 @@ def test_everything_that_was_left_running_ends_and_work_can_go_on(engine: Engine
     asyncio.run(check())
 
 
+def test_what_takes_the_place_of_an_ended_program_is_not_waited_for() -> None:
+    """So many take longer to end than until the next process waits for a program."""
+    many = "for i in $(seq 60); do sleep 99 & done"
+
+    async def check() -> None:
+        async with UnsafeLocalSandbox(unsafe_local=True) as sandbox:
+            for _ in range(5):
+                await sandbox.exec(many)
+                await sandbox.start(f"{many}; wait")
+                await sandbox.end_programs()
+
+    asyncio.run(check())
+
+
 def test_a_fork_bomb_ends(engine: Engine) -> None:
     async def check() -> None:
         async with sandbox_source("docker").open(ROOT) as sandbox:
