@@ -19,6 +19,8 @@ MOST_CONNECTIONS = 256
 WINDOW = 2**17  # bytes of a connection that one side may send before the other acknowledges some
 # Of a program whose output is sent while it runs: bytes on their way, or not read by the client.
 OUTPUT_WINDOW = 2**18
+# The supervisor's exit code where its connection has ended: nothing inside can bring that about.
+CONNECTION_ENDED = 75
 _LENGTHS = struct.Struct(">II")
 
 Frame = Tuple[Dict[str, Any], List[bytes]]  # noqa: UP006

@@ -8,6 +8,7 @@ from typing import Any
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
+from vf.sandbox.frames import CONNECTION_ENDED
 
 PATIENCE = 10.0  # seconds until an engine must have said what became of a container
 SETTLING = 3.0  # seconds that a container may seem to run after its stream has ended
@@ -42,7 +43,8 @@ async def ended_from_outside(engine: Engine, name: str, *, cut: bool) -> str | N
     """Return what took a container away, if that was not what ran in it; None otherwise.
 
     Only what the engine says counts: that it does not answer, that it was told to kill or pause the
-    container, or that the container runs on although its stream broke. That an engine reports no
+    container, that the container runs on although its stream broke, or that it ended because the
+    stream broke at its end, too. That an engine reports no
     lack of memory says nothing, since the last of those reports is often lost with the container.
 
     Args:
@@ -62,8 +64,12 @@ async def ended_from_outside(engine: Engine, name: str, *, cut: bool) -> str | N
                 return "it was paused through the engine"
             if cut and state is not None and state.get("Running"):
                 return "the engine cut its stream while it ran on"
-            if any(action == "kill" for action, _ in await _events(engine, name)):
+            events = await _events(engine, name)
+            if any(action == "kill" for action, _ in events):
                 return "it was killed through the engine"
+            codes = [attributes.get("exitCode") for action, attributes in events if action == "die"]
+            if cut and str(CONNECTION_ENDED) in codes:
+                return "the connection to it broke on the way"
     except TimeoutError:
         return f"the engine did not say within {PATIENCE:g} s what became of it"
     except SandboxError as error:

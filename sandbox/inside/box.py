@@ -51,6 +51,7 @@ class Box:
         self.env = {"PATH": PATH, **(given or os.environ), **home, **given, "PWD": self.workdir}
         self.oom = kernel.OomCounter()
         self.calls: dict[int, Any] = {}  # requests under way
+        self.code = 0
         self.helpers: set[int] = set()
         self.keepers: list[Keeper] = []  # of all programs that may have left something
         self.requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -146,8 +147,9 @@ class Box:
         """Say that the sandbox cannot be trusted any more."""
         self.fail(number, "lost", why)
 
-    def end(self, why: str) -> None:
-        """Kill everything and stop serving."""
+    def end(self, why: str, code: int = 0) -> None:
+        """Kill everything and stop serving, with an exit code."""
+        self.code = code
         with contextlib.suppress(FrameError):
             self.out.send(encode({"id": 0, "bye": why}))
         self.kill_all()

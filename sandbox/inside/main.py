@@ -20,7 +20,7 @@ import sys
 import time
 from typing import Any
 
-from vf.sandbox.frames import Decoder, FrameError
+from vf.sandbox.frames import CONNECTION_ENDED, Decoder, FrameError
 from vf.sandbox.inside import console, kernel
 from vf.sandbox.inside.box import ENDING, Box
 from vf.sandbox.inside.calls import Backgrounds, Execution, Spare
@@ -55,7 +55,7 @@ class Supervisor(Box):
         except OSError:
             data = b""
         if not data:
-            self.end("the client is gone")
+            self.end("the client is gone", CONNECTION_ENDED)
             return
         self._heard = time.monotonic()
         try:
@@ -212,4 +212,4 @@ def main(arguments: list[str]) -> int:
 
         os.chdir("/")
         shutil.rmtree(flags.remove, ignore_errors=True)
-    return 0
+    return supervisor.code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from typing import Any
 
 import pytest
@@ -127,6 +128,19 @@ def test_what_the_engine_was_told_to_do_is_a_failure(engine: Engine, how: str) -
                 await waiting
             with pytest.raises(SandboxError, match="through the engine"):
                 await sandbox.write_file("f", "x")
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_breaks_on_the_way_is_a_failure(engine: Engine) -> None:
+    async def run() -> None:
+        async with await DockerSandbox.create(engine, PROFILE) as sandbox:
+            assert (await sandbox.exec("echo ran")).ok
+            held = sandbox._stream.writer.get_extra_info("socket")
+            with socket.socket(fileno=os.dup(held.fileno())) as copy:
+                copy.shutdown(socket.SHUT_RDWR)
+            with pytest.raises(SandboxError, match="broke on the way"):
+                await sandbox.exec("true")
 
     asyncio.run(run())
 
