@@ -235,6 +235,9 @@ class _Local:
         return ()
 
 
+_keeping: set[asyncio.Task[None]] = set()  # a loop's own references are weak
+
+
 class DockerSource:
     """Containers of one engine or several, which are connected to at the first use in a loop.
 
@@ -318,7 +321,10 @@ class DockerSource:
             ready: asyncio.Future[Hosts[Host]] = loop.create_future()
             # A failure may go unobserved: retrieve it, so that asyncio does not log it.
             ready.add_done_callback(_failed)
-            self._hosts[loop] = loop.create_task(self._keep(ready)), ready
+            task = loop.create_task(self._keep(ready))
+            _keeping.add(task)
+            task.add_done_callback(_keeping.discard)
+            self._hosts[loop] = task, ready
         return self._hosts[loop][1]
 
     @contextlib.asynccontextmanager
