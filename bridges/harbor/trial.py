@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from vf.bridges.harbor.verifying import Known, put_right, run_tests
 from vf.runtime.errors import ConfigError, EnvironmentFailure
 from vf.runtime.own_deadline import own_deadline
 from vf.sandbox.contract import ExecResult, Sandbox
+from vf.sandbox.services.opening import Services
 from vf.sandbox.services.proxy import Proxy
 from vf.sandbox.spec import SandboxSpec
 
@@ -74,6 +75,7 @@ class Trial:
     verdicts: list[Verdict] = field(default_factory=list)
     _sandbox: Sandbox | None = None
     _proxy: Proxy | None = None
+    _services: Services | None = None
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _spent: float = 0.0
     _stopped: bool = False
@@ -114,7 +116,13 @@ class Trial:
 
     def record(self) -> dict[str, Any]:
         """Return what is recorded of the episode."""
-        return {**self.info, "reward": self.reward, "keys": self.rewards}
+        found = {**self.info, "reward": self.reward, "keys": self.rewards}
+        if self._proxy is not None:
+            found["network"] = asdict(self._proxy.stats())
+        if self._services is not None:
+            logs = self._services.logs()
+            found["services"] = {name: log[-MOST_OUTPUT:] for name, log in logs.items()}
+        return found
 
     @property
     def sandbox(self) -> Sandbox:
@@ -135,6 +143,8 @@ class Trial:
             SandboxError: It is lost.
         """
         self._sandbox = sandbox
+        if self.task.world.compose is not None:
+            self._services = Services.beside(sandbox)
         with own_deadline():
             if self.rules.network:
                 self._proxy = await self._stack.enter_async_context(Proxy(self.task.world.allow))
