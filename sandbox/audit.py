@@ -41,7 +41,8 @@ class Auditable(Protocol):
     async def changes(self) -> list[Change]:
         """Return what is not as in the image that the sandbox started from.
 
-        Mounted file systems, such as ``/tmp``, have no part in it. What runs goes on changing it.
+        Mounted file systems, such as ``/tmp``, have no part in it. Running programs keep
+        changing it.
 
         Raises:
             OSError: The sandbox has ended.

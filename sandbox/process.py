@@ -76,7 +76,7 @@ class SessionProcess:
     async def __aiter__(self) -> AsyncGenerator[Output]:
         """Yield what it writes; see :meth:`Process.__aiter__`."""
         if self._begun:
-            raise RuntimeError("its output is read by somebody, or was: that goes only once")
+            raise RuntimeError("its output is being read, or was: that works only once")
         self._begun = self._reading = True
         try:
             while self._pieces or not self.ended:
@@ -149,7 +149,7 @@ class SessionProcess:
         return stream, bytes(data)
 
     def _drain(self) -> None:
-        """Keep the ends of what nobody reads, for those who wait for the result."""
+        """Keep the ends of unread output, for those who wait for the result."""
         while self._pieces and self._waiting and not self._reading:
             stream, data = self._pop()
             self._ends[stream].add(data)

@@ -64,7 +64,7 @@ class SandboxSpec:
         env: Variables of everything that runs inside, on top of the image's; a mapping is turned
             into sorted pairs.
         limits: What it may use.
-        allow: Hosts that can be reached through a proxy of ours, each as ``host``, ``*.host``, an
+        allow: Hosts that can be reached through our proxy, each as ``host``, ``*.host``, an
             IP address or a range of them, all with an optional ``:port``; ``*`` is any host. There
             is no other way out.
 

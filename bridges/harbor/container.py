@@ -139,7 +139,7 @@ def command(script: Script) -> list[str]:
             with path.open("rb") as file:
                 first = file.readline(1000).decode("utf-8", "replace").strip()
     with_arguments = first[2:].split(None, 1) if first.startswith("#!") else ["/bin/sh"]
-    if not script.sources:  # the image's own, whose first line nobody here has seen
+    if not script.sources:  # the image's own, whose first line is not known here
         return ["/bin/sh", "-c", 'chmod +x "$1"; exec "$1" 2>&1', "sh", script.path]
     return ["/bin/sh", "-c", 'exec "$@" 2>&1', "sh", *with_arguments, script.path]
 

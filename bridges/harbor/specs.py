@@ -44,7 +44,7 @@ def container_of(
         host_env: Variables of this machine that tasks may take over.
         defaults: Limits where the task says none, by the names of
             :class:`~vf.sandbox.contract.Limits`.
-        outside: Whether there may be a way out: programs are told of the proxy then.
+        outside: Whether there may be a way out: programs then find the proxy in their environment.
 
     Raises:
         ConfigError: A variable is not there, or may not be taken over.

@@ -259,7 +259,7 @@ class Trial:
 
     @asynccontextmanager
     async def _fresh(self) -> AsyncIterator[Sandbox]:
-        """Open a container like the agent's that nobody has used."""
+        """Open an unused container like the agent's."""
         async with self.rules.open(self._spec(self.task.world)) as sandbox:
             yield sandbox
 

@@ -52,7 +52,7 @@ async def put_right(sandbox: Sandbox, fresh: Fresh, known: Known) -> dict[str, A
 
     Args:
         sandbox: The container, in which nothing runs any more.
-        fresh: Opens another like it, that nobody has used.
+        fresh: Opens another like it, unused.
         known: Remembers what the image holds, between calls for the same image.
 
     Raises:
@@ -178,7 +178,7 @@ async def _silence(sandbox: Sandbox) -> None:
 
 
 async def _fetch(clean: Sandbox, paths: Sequence[str], folder: Path, *, whole: bool) -> None:
-    """Copy files out of a container that nobody has used; folders only where that is allowed.
+    """Copy files out of an unused container; folders only where that is allowed.
 
     Links that lead elsewhere are copied as what they lead to: no absolute one can be told apart
     from one that leads out of what is copied.

@@ -110,7 +110,7 @@ def swe(
             runs the model's code where nothing watches it.
         test_timeout: Seconds that the tests may take.
         patch_is: Whether a row's patch is the ``"fix"``, or the ``"bug"`` as in SWE-smith. By
-            default told by the row.
+            default as the row says.
         held_out: Share of the rows that are for evaluation. By default all are; with 0 all are for
             training.
         allow: Hosts that a task's containers may reach.

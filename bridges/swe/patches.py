@@ -1,4 +1,4 @@
-"""Patches that nobody vouches for: read, checked and cut to what a repair may change.
+"""Untrusted patches: read, checked and cut to what a repair may change.
 
 A model's patch comes out of a container in which it could do anything, ``git`` included. It is
 data: split into files, of which only those are kept that lie in the repository and steer neither

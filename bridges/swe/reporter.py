@@ -33,7 +33,7 @@ class _Report:
         self.process = 0
 
     def begin(self) -> None:
-        """Take the key and connect, if nobody has."""
+        """Take the key and connect, if that was not done yet."""
         key = os.path.join(_HERE, "key")
         try:
             with open(key) as file:

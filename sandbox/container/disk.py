@@ -44,7 +44,7 @@ def has_quotas(engine: Engine) -> bool:
                 DEFAULT_IMAGE,
                 "true",
                 host_config=options,
-                labels=this_process().labels(0.0),  # should nobody be left to remove it
+                labels=this_process().labels(0.0),  # in case no process is left to remove it
             )
             engine.call_now("remove_container", made["Id"], force=True, v=True)
             _quotas[engine] = True

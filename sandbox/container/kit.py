@@ -1,4 +1,4 @@
-"""The kit: a Python of ours, mounted into containers whose image has none that can be trusted.
+"""The kit: our own Python, mounted into containers whose image has none that can be trusted.
 
 It runs the supervisor where the image has no Python, another C library, or nothing at all, and
 where its files could have been changed: with a writable root, or in a snapshot. It is collected

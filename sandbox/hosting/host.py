@@ -66,8 +66,8 @@ class Host:
     """Makes containers on one engine, and keeps those ready that come often.
 
     Of the containers kept ready each spec gets the share that it has among the last requests, so
-    those that do not come any more give way. What an episode waits for is made before what nobody
-    waits for, and at the bound on all containers one that is ready gives way to it.
+    those that do not come any more give way. What an episode waits for is made before what is
+    not waited for, and at the bound on all containers one that is ready gives way to it.
 
     Args:
         engine: Where.
@@ -110,7 +110,7 @@ class Host:
 
     @contextlib.asynccontextmanager
     async def open(self, spec: SandboxSpec | None = None) -> AsyncIterator[Sandbox]:
-        """Take a container that nobody has used; it is destroyed on the way out.
+        """Take an unused container; it is destroyed on the way out.
 
         Raises:
             ConfigError: None can be made; says how to fix it.
@@ -275,7 +275,7 @@ class Host:
             pool.fill()
 
     def _give_way(self) -> None:
-        """Destroy what is ready for nobody where somebody waits at the bound."""
+        """Destroy what is ready and not asked for, where an episode waits at the bound."""
         most = self._bounds.max_containers
         if most is None:
             return

@@ -300,7 +300,7 @@ class Hosts(Generic[H]):
             rest = min(2 * rest, LONGEST_REST)
 
     async def _visit(self, address: Address | None, up: asyncio.Future[_Visit[H]]) -> None:
-        """Hold a host open: until its engine is lost, and then until nobody uses it.
+        """Hold a host open: until its engine is lost, and then until it is unused.
 
         Args:
             address: Where.

@@ -96,7 +96,7 @@ class Images:
     """Builds and pulls images on one engine.
 
     Whoever asks for an image that another one asked for waits for the same work, also across
-    processes. What failed is remembered for five minutes. Work that nobody waits for any more is
+    processes. What failed is remembered for five minutes. Work that is no longer waited for is
     cancelled.
 
     Args:

@@ -15,7 +15,7 @@ from vf.sandbox.folder import write_all
 from vf.sandbox.inside import kernel
 
 MOST_DESCRIPTORS = 16  # that come with an order
-NICE = 10  # what a program runs with: the one that shall kill it must get to run
+NICE = 10  # what a program runs with: what may have to kill it must get to run
 LONGEST_ARGUMENT = 2**17  # the kernel refuses a longer one (MAX_ARG_STRLEN)
 
 

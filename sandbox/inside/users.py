@@ -1,6 +1,6 @@
 """Who is who, as the image says.
 
-The lists are read once, before any code runs: what that does to them changes nobody's uid. The C
+The lists are read once, before any code runs: what that does to them changes no uid. The C
 library is not asked, since it would load whatever libraries the image's settings name.
 """
 

@@ -217,7 +217,7 @@ class _Reader:
             return None
         kind, *words = keys.test
         if kind not in ("CMD", "CMD-SHELL") or not words:
-            why = 'a list begins with "CMD" or "CMD-SHELL" and goes on with the command'
+            why = 'a list begins with "CMD" or "CMD-SHELL" and continues with the command'
             raise self._wrong(name, "healthcheck.test", why)
         test = tuple(words) if kind == "CMD" else " ".join(words)
         return Health(test, keys.interval, keys.timeout, keys.retries, keys.start_period)
