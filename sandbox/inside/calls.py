@@ -119,9 +119,8 @@ class Execution:
         self._trouble = ""
         self._timer: Timer = []
         who = box.identity(request.get("user"))
-        who = box.identity(request.get("user"))
         cwd = os.path.join(box.workdir, request["cwd"]) if request.get("cwd") else box.workdir
-        env = {**box.env, "PWD": cwd, **(request.get("env") or {})}
+        env = {**box.variables(who), "PWD": cwd, **(request.get("env") or {})}
         theirs, (in_w, out_r, err_r) = pipes(who)
         try:
             self._keeper = spare.take(who)

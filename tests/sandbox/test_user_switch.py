@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until
+from vf.sandbox.frames import CONNECTION_ENDED
 from vf.sandbox.session import Session
 
 # Users that no other test process has: their processes are counted on the whole machine.
@@ -67,7 +68,7 @@ def under_root(workdir: Path, body: Callable[[Session], Awaitable[None]], *flags
         finally:
             await session.close()
             process.stdin.close()
-            assert await asyncio.wait_for(process.wait(), 60) == 0
+            assert await asyncio.wait_for(process.wait(), 60) == CONNECTION_ENDED
 
     asyncio.run(run())
     assert owned() == []
