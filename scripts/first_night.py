@@ -261,6 +261,8 @@ def main() -> int:
     parser.add_argument("--acts", nargs="+", choices=[act.__name__ for act in ACTS])
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no server is left behind
+    # A shell has its background jobs ignore it, and so would every command that is ended by Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="first-night-") as new:
         folder = args.folder
         if folder is None:

@@ -101,7 +101,7 @@ def test_a_text_that_stalls_a_format_is_not_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("vf.rubrics.penalties.patterns.TIMEOUT", 0.05)
-    penalty = bad_format(r".*.*.*.*\d")
+    penalty = bad_format(r".*.*\d")
     assert penalty_of(penalty, make_trace("short")) == 1.0
     with pytest.warns(UserWarning, match=r"took longer than 0\.05 s"):
         assert penalty_of(penalty, make_trace("a" * 30_000)) == 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -156,5 +157,9 @@ async def kill_supervisor(engine: Engine, name: str) -> None:
 
 def is_first(pid: int) -> bool:
     """Return whether it is its container's PID 1, which the supervisor is."""
-    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+    with (
+        contextlib.suppress(FileNotFoundError, ProcessLookupError),  # it has ended meanwhile
+        open(f"/proc/{pid}/status", encoding="utf-8") as file,
+    ):
         return any(line.startswith("NSpid:") and line.split()[-1] == "1" for line in file)
+    return False
