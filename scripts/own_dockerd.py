@@ -15,6 +15,7 @@ from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine
 
 PATIENCE = 180.0  # seconds
+LOG_LINES = 30  # of one that does not start
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
@@ -40,11 +41,30 @@ class Dockerd:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start it, again where it ends at once (as systemd would), and wait until it answers.
+
+        Raises:
+            AssertionError: It does not answer in time; with the end of its log.
+        """
+        deadline = time.monotonic() + PATIENCE
+        self._launch()
+        while not self.answers():
+            if self.process is None or self.process.poll() is not None:
+                self._launch()
+            if time.monotonic() > deadline:
+                log = self._log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+                raise AssertionError("\n".join(["the engine does not answer; its log:", *log]))
+            time.sleep(0.2)
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "dockerd.log"
+
+    def _launch(self) -> None:
         # Its containerd ended with it, and may be a zombie that still has its number.
         for name in ("pid", "exec/containerd/containerd.pid"):
             (self.folder / name).unlink(missing_ok=True)
-        with (self.folder / "dockerd.log").open("ab") as log:
+        with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
                     # In a network of its own: without a bridge it would remove the machine's.
@@ -57,7 +77,6 @@ class Dockerd:
                 stderr=log,
                 start_new_session=True,
             )
-        wait_until(self.answers, "the engine answers")
 
     def answers(self) -> bool:
         """Return whether it does."""
