@@ -19,6 +19,7 @@ from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine, EngineRefused
 from vf.sandbox.container.profile import DEFAULT_IMAGE
 from vf.sandbox.container.reaper import PREFIX, this_process
+from vf.sandbox.container.remains import named
 
 log = logging.getLogger("vf.sandbox")
 
@@ -39,14 +40,15 @@ def has_quotas(engine: Engine) -> bool:
     if engine not in _quotas:
         options = {"StorageOpt": {"size": TRIED}}
         try:
-            made = engine.call_now(
-                "create_container",
-                DEFAULT_IMAGE,
-                "true",
-                host_config=options,
-                labels=this_process().labels(0.0),  # in case no process is left to remove it
-            )
-            engine.call_now("remove_container", made["Id"], force=True, v=True)
+            with named(engine) as name:
+                engine.call_now(
+                    "create_container",
+                    DEFAULT_IMAGE,
+                    "true",
+                    name=name,
+                    host_config=options,
+                    labels=this_process().labels(0.0),  # in case no process is left to remove it
+                )
             _quotas[engine] = True
         except EngineRefused as error:
             log.debug("the engine bounds no root: %s", error)

@@ -8,12 +8,10 @@ supervisor reads the end of its stdin and exits, and the engine removes the cont
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import errno
 import itertools
 import logging
-import os
 from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, Literal, Self
 
@@ -23,7 +21,6 @@ from vf.sandbox.container.disk import LABEL as DISK_LABEL
 from vf.sandbox.container.disk import DiskWatch
 from vf.sandbox.container.docker_engine import (
     Engine,
-    EngineRefused,
     ImageMissing,
     ImageUnfit,
     RuntimeUnknown,
@@ -32,6 +29,7 @@ from vf.sandbox.container.ending import describe_end, ended_from_outside
 from vf.sandbox.container.kit import KitGone, kit_of
 from vf.sandbox.container.profile import Profile, container_settings
 from vf.sandbox.container.reaper import this_process
+from vf.sandbox.container.remains import forget, remember
 from vf.sandbox.container.snapshot import take_snapshot
 from vf.sandbox.container.stream import Stream
 from vf.sandbox.contract import Sandbox
@@ -48,7 +46,6 @@ _KINDS: dict[int, Literal["added", "changed", "deleted"]] = {
     2: "deleted",
 }
 _numbers = itertools.count(1)
-_live: dict[str, tuple[int, Engine]] = {}  # what atexit removes: name -> process, engine
 
 
 class DockerSandbox(SessionSandbox):
@@ -116,7 +113,8 @@ class DockerSandbox(SessionSandbox):
         settings = container_settings(profile, labels, await engine.features())
         if profile.joined is not None:
             profile.joined.apply(settings)
-        _remember(name, engine)
+        remember(name, engine)
+        engine.live.add(name)
         stream = session = None
         try:
             with _explained(profile):
@@ -208,11 +206,11 @@ class DockerSandbox(SessionSandbox):
         except asyncio.CancelledError:  # as a loop that ends does, once, to everything in it
             self._stream.close()
             await self._engine.remove(self.name)
-            _live.pop(self.name, None)
+            forget(self.name)
             raise
         finally:
             self._engine.live.discard(self.name)
-        _live.pop(self.name, None)
+        forget(self.name)
 
 
 @contextlib.contextmanager
@@ -256,7 +254,7 @@ async def _discard(engine: Engine, name: str) -> None:
     except SandboxError as error:
         log.warning("container %s could not be removed: %s", name, error)
     else:
-        _live.pop(name, None)
+        forget(name)
     finally:
         engine.live.discard(name)
 
@@ -269,25 +267,3 @@ async def _in_any_case(work: Coroutine[Any, Any, None]) -> None:
             await asyncio.wait([task])
     if not task.cancelled() and (error := task.exception()):
         log.warning("a container could not be removed: %s", error)
-
-
-def _remember(name: str, engine: Engine) -> None:
-    if not _live:
-        atexit.unregister(_remove_all)
-        atexit.register(_remove_all)
-    _live[name] = (os.getpid(), engine)
-    engine.live.add(name)
-
-
-def _remove_all() -> None:
-    """Remove what is left when the interpreter ends. Where it is killed, see the module's text."""
-    silent = set()  # engines that no longer answer: each is waited for only once
-    for name, (pid, engine) in list(_live.items()):
-        if pid == os.getpid() and engine not in silent:
-            try:
-                engine.call_now("remove_container", name, force=True, v=True)
-            except EngineRefused:
-                continue  # it is gone already, say
-            except SandboxError:
-                silent.add(engine)
-    _live.clear()

@@ -32,6 +32,7 @@ from vf.sandbox.container.docker_engine import (
 )
 from vf.sandbox.container.profile import DEFAULT_IMAGE
 from vf.sandbox.container.reaper import this_process
+from vf.sandbox.container.remains import named
 
 log = logging.getLogger("vf.sandbox")
 
@@ -309,19 +310,18 @@ def run_in(
         SandboxError: The engine failed, or there is no such program.
     """
     settings = {"NetworkMode": "none", "ReadonlyRootfs": True, "CapDrop": ["ALL"], **host_config}
-    made = engine.call_now(
-        "create_container",
-        image,
-        entrypoint=command,
-        command=[],
-        user=user,
-        host_config=settings,
-        labels=this_process().labels(RUN_TIMEOUT),  # should nobody be left to remove it
-    )["Id"]
-    try:
-        engine.call_now("start", made)
-        code = engine.call_now("wait", made, timeout=RUN_TIMEOUT)["StatusCode"]
-        said = engine.call_now("logs", made, stream=False).decode("utf-8", "replace").strip()
-    finally:
-        engine.call_now("remove_container", made, force=True, v=True)
+    with named(engine) as name:
+        engine.call_now(
+            "create_container",
+            image,
+            name=name,
+            entrypoint=command,
+            command=[],
+            user=user,
+            host_config=settings,
+            labels=this_process().labels(RUN_TIMEOUT),  # in case no process is left to remove it
+        )
+        engine.call_now("start", name)
+        code = engine.call_now("wait", name, timeout=RUN_TIMEOUT)["StatusCode"]
+        said = engine.call_now("logs", name, stream=False).decode("utf-8", "replace").strip()
     return int(code), str(said)
