@@ -154,6 +154,15 @@ class Model(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class Server(ThreadingHTTPServer):
+    """Serves the model, also to clients that are killed."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that is gone."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class Run:
     """One evaluation in a folder."""
 
@@ -280,7 +289,7 @@ def hold(run: Run, before: dict[str, bytes]) -> None:
 def opened() -> Iterator[tuple[Dockerd, str]]:
     """Start the engine, with the default image in it, and the model."""
     folder = Path(tempfile.mkdtemp(prefix="vf-kills-"))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    server = Server(("127.0.0.1", 0), Model)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     (folder / "context").mkdir()
     (folder / "context" / "Dockerfile").write_text(f"FROM {DEFAULT_IMAGE}\nWORKDIR /work\n")

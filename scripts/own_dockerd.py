@@ -16,6 +16,7 @@ from vf.sandbox.container.docker_engine import Engine
 
 PATIENCE = 180.0  # seconds
 LOG_LINES = 30  # of one that does not start
+PANIC = "libnetwork.(*controller).reservePools"
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
@@ -43,6 +44,10 @@ class Dockerd:
     def start(self) -> None:
         """Start it, again where it ends at once (as systemd would), and wait until it answers.
 
+        Docker 20.10 does not start again after it was killed while it made a network: its record
+        of that is half-written, and it panics in libnetwork's `reservePools`. An administrator has
+        to remove the records, and so does this.
+
         Raises:
             AssertionError: It does not answer in time; with the end of its log.
         """
@@ -50,6 +55,8 @@ class Dockerd:
         self._launch()
         while not self.answers():
             if self.process is None or self.process.poll() is not None:
+                if PANIC in self._log.read_text(errors="replace"):
+                    shutil.rmtree(self.folder / "data" / "network", ignore_errors=True)
                 self._launch()
             if time.monotonic() > deadline:
                 log = self._log.read_text(errors="replace").splitlines()[-LOG_LINES:]
