@@ -62,6 +62,18 @@ class ServerDown(EngineError):
     boundary = "outage"
 
 
+class PlacementError(InfrastructureError):
+    """A machine on which a process was to run, or ran, was lost."""
+
+    boundary = "placement"
+
+
+class WorkerLost(InfrastructureError):
+    """The process that had a piece of work ended, or can no longer be reached."""
+
+    boundary = "worker"
+
+
 class ToolFailure(InfrastructureError):
     """A tool raised an exception other than :class:`ToolError`, or ran out of time."""
 

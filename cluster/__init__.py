@@ -1,0 +1,1 @@
+"""Where a run's processes are: on this machine, or on a cluster under Ray."""
