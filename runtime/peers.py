@@ -1,24 +1,67 @@
-"""Two processes that call each other over one connection, on one machine or two."""
+"""Two processes that call each other over one connection, on one machine or two.
+
+What is sent is a frame: its kind, the call's number, and a pickle. Calls are answered in whatever
+order they end, so each has a number. Both ends send a beat every few seconds, and any byte counts
+as one: an end whose machine is gone, or whose event loop stands still, is noticed by its silence.
+:mod:`vf.runtime.meeting` makes such connections.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
+import pickle
+import struct
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
+
+from vf.runtime import errors
+from vf.runtime.errors import VfError, WorkerLost
 
 Handler = Callable[..., Awaitable[Any]]
 
+SILENCE_SECONDS = 60.0  # without a byte, after which the other end is lost
+CLOSE_SECONDS = 5.0  # for what was written to be read, when a connection is closed
+READ_LIMIT = 2**20  # bytes that a stream's reader holds
+_BEATS = 12  # in SILENCE_SECONDS
+_HEADER = struct.Struct("!BQQ")  # kind, number of the call, bytes of the pickle
+_BEAT, _CALL, _TELL, _CANCEL, _RESULT, _ERROR, _CANCELLED = range(7)
+
+_log = logging.getLogger(__name__)
+
+
+class RemoteError(Exception):
+    """A function of the other end raised something other than a :class:`VfError`.
+
+    Attributes:
+        traceback: What was raised there, as Python prints it.
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return "\n\n".join(filter(None, [self.args[0], self.traceback]))
+
 
 class Peer:
-    """One end of a connection.
+    """One end of a connection. It belongs to the event loop in which it was made.
 
     Arguments and results are pickled: both ends run the same program, and prove to each other that
-    they know the connection's key before anything is unpickled.
+    they know the connection's key before anything is unpickled. Both must run :meth:`serve`.
 
     Args:
         reader: From the other end.
         writer: To it.
-        handlers: What the other end may call, by name.
+        handlers: What the other end may call, by name. Calls begin in the order in which they were
+            made, and then run concurrently.
+        name: What the other end is, for the errors.
+        silence: Seconds without a sign of life, after which it is lost. Both ends need the same.
     """
 
     def __init__(
@@ -26,30 +69,205 @@ class Peer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         handlers: Mapping[str, Handler],
+        name: str = "the other process",
+        silence: float = SILENCE_SECONDS,
     ) -> None:
-        raise NotImplementedError
+        self._reader, self._writer, self._handlers = reader, writer, handlers
+        self._name, self._silence = name, silence
+        self._silent_beats = 0
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, asyncio.Future[Any]] = {}  # made here
+        self._work: dict[int, asyncio.Task[Any]] = {}  # calls made there, under way here
+        self._told: set[asyncio.Task[Any]] = set()
+        self._lost: str | None = None
+
+    @property
+    def lost(self) -> str | None:
+        """Why the connection ended; None while it lasts."""
+        return self._lost
 
     async def call(self, name: str, *args: Any) -> Any:
         """Call a function of the other end and return its result.
 
         A call that is cancelled here is cancelled there, and has ended there when this raises.
+        While the connection is congested, a call waits before it is sent.
 
         Raises:
             WorkerLost: The connection ended first.
-            VfError: The function raised this error, which keeps its type.
-            RemoteError: It raised anything else; holds the traceback.
+            VfError: The function raised this error, which keeps its type; its cause is a
+                :class:`RemoteError` with the traceback.
+            RemoteError: It raised anything else.
             asyncio.CancelledError: The call was cancelled.
         """
-        raise NotImplementedError
+        number, packed = next(self._numbers), pickle.dumps((name, args))
+        with suppress(ConnectionError):  # `_lost` says more
+            await self._writer.drain()
+        if self._lost is not None:
+            raise WorkerLost(self._lost)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls[number] = answer
+        self._send(_CALL, number, packed)
+        cancelled: asyncio.CancelledError | None = None
+        while not answer.done():
+            try:
+                await asyncio.wait([answer])
+            except asyncio.CancelledError as error:
+                cancelled = error
+                self._send(_CANCEL, number)
+        failure = answer.exception()
+        if cancelled is not None:
+            raise cancelled
+        if failure is not None:
+            raise failure
+        return answer.result()
 
     def tell(self, name: str, *args: Any) -> None:
-        """Call a function of the other end without waiting for its result."""
-        raise NotImplementedError
+        """Call a function of the other end without waiting for its result.
+
+        What it raises is logged there. Once the connection has ended, this does nothing. It does
+        not wait while the connection is congested either: do not tell more than is read.
+        """
+        self._send(_TELL, 0, pickle.dumps((name, args)))
 
     async def serve(self) -> None:
         """Answer the other end's calls until the connection ends; calls under way then end."""
-        raise NotImplementedError
+        beat = asyncio.create_task(self._beat())
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+                while True:
+                    kind, number, size = _HEADER.unpack(await self._read(_HEADER.size))
+                    self._take(kind, number, await self._read(size))
+            self._lose(f"the connection to {self._name} was lost")
+        finally:
+            beat.cancel()
+            await self.close()
 
     async def close(self) -> None:
-        """End the connection. Safe to call twice."""
-        raise NotImplementedError
+        """End the connection. Safe to call twice.
+
+        Calls under way at the other end are cancelled there; those under way here are cancelled,
+        and have ended when this returns.
+        """
+        self._lose(f"the connection to {self._name} was closed")
+        work = {*self._work.values(), *self._told} - {asyncio.current_task()}
+        for task in work:
+            task.cancel()
+        self._writer.close()
+        with suppress(OSError, TimeoutError):
+            await asyncio.wait_for(self._writer.wait_closed(), CLOSE_SECONDS)
+        self._writer.transport.abort()
+        if work:
+            await asyncio.wait(work)
+
+    def _lose(self, why: str) -> None:
+        if self._lost is None:
+            self._lost = why
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(WorkerLost(self._lost))
+        self._calls.clear()
+
+    def _send(self, kind: int, number: int = 0, packed: bytes = b"") -> None:
+        if self._lost is None:
+            self._writer.write(_HEADER.pack(kind, number, len(packed)))
+            if packed:
+                self._writer.write(packed)
+
+    async def _read(self, size: int) -> bytes:
+        """Return so many bytes; also those of a large frame are signs of life as they come."""
+        data = bytearray()
+        while len(data) < size:
+            piece = await self._reader.read(size - len(data))
+            if not piece:
+                raise asyncio.IncompleteReadError(bytes(data), size)
+            self._silent_beats = 0
+            data += piece
+        return bytes(data)
+
+    async def _beat(self) -> None:
+        # Beats are counted, not seconds: if it is this end that stood still, the other's signs of
+        # life wait here to be read.
+        while self._silent_beats < _BEATS:
+            self._send(_BEAT)
+            await asyncio.sleep(self._silence / _BEATS)
+            self._silent_beats += 1
+        self._lose(f"{self._name} gave no sign of life for {self._silence:g} s")
+        self._writer.transport.abort()
+
+    def _take(self, kind: int, number: int, packed: bytes) -> None:
+        if kind == _CALL:
+            work = self._work[number] = asyncio.create_task(self._run(packed))
+            work.add_done_callback(partial(self._answer, number))
+        elif kind == _TELL:
+            work = asyncio.create_task(self._run(packed))
+            self._told.add(work)
+            work.add_done_callback(self._note)
+        elif kind == _CANCEL:
+            if number in self._work:  # else it has been answered
+                self._work[number].cancel()
+        elif kind != _BEAT:
+            answer = self._calls.pop(number)
+            try:
+                if kind == _RESULT:
+                    answer.set_result(pickle.loads(packed))
+                elif kind == _ERROR:
+                    answer.set_exception(_unpack_error(packed))
+                else:
+                    answer.set_exception(RemoteError(f"the call was cancelled by {self._name}"))
+            except Exception as error:  # whatever unpickling raises
+                failure = RemoteError(f"an answer of {self._name} cannot be unpickled: {error!r}")
+                answer.set_exception(failure)
+
+    async def _run(self, packed: bytes) -> Any:
+        name, args = pickle.loads(packed)
+        return await self._handlers[name](*args)
+
+    def _answer(self, number: int, work: asyncio.Task[Any]) -> None:
+        """Send what became of a call: also of one that was cancelled before it began."""
+        del self._work[number]
+        if work.cancelled():
+            self._send(_CANCELLED, number)
+            return
+        error = work.exception()
+        if error is None:
+            try:
+                self._send(_RESULT, number, pickle.dumps(work.result()))
+                return
+            except Exception as unsent:  # whatever pickling raises
+                error = unsent
+        self._send(_ERROR, number, _pack_error(error))
+
+    def _note(self, work: asyncio.Task[Any]) -> None:
+        self._told.discard(work)
+        if not work.cancelled() and (error := work.exception()) is not None:
+            _log.error("what %s told failed", self._name, exc_info=error)
+
+
+def _pack_error(error: BaseException) -> bytes:
+    """Return an error with its traceback, and the library's nearest class in case it won't load."""
+    text = "".join(traceback.format_exception(error)).rstrip("\n")
+    shown = "".join(traceback.format_exception_only(error)).rstrip("\n")
+    itself, nearest = b"", ""
+    if isinstance(error, VfError):
+        shown = str(error)
+        nearest = next(
+            kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__
+        )
+        with suppress(Exception):  # whatever pickling raises
+            itself = pickle.dumps(error)
+    return pickle.dumps((itself, nearest, shown, text))
+
+
+def _unpack_error(packed: bytes) -> Exception:
+    itself, nearest, shown, text = pickle.loads(packed)
+    if not nearest:
+        return RemoteError(shown, text)
+    try:
+        error = pickle.loads(itself)
+    except Exception:  # whatever its class's constructor raises
+        error = None
+    if not isinstance(error, VfError):
+        kind: type[VfError] = getattr(errors, nearest)
+        error = kind(shown)
+    error.__cause__ = RemoteError("raised in another process", text)
+    return error
