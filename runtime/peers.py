@@ -99,11 +99,14 @@ class Peer:
             RemoteError: It raised anything else.
             asyncio.CancelledError: The call was cancelled.
         """
-        number, packed = next(self._numbers), pickle.dumps((name, args))
-        with suppress(ConnectionError):  # `_lost` says more
-            await self._writer.drain()
+        transport = self._writer.transport
+        _, most = transport.get_write_buffer_limits()
+        with suppress(OSError):  # `_lost` says more
+            while transport.get_write_buffer_size() > most:  # also once others have written
+                await self._writer.drain()
         if self._lost is not None:
             raise WorkerLost(self._lost)
+        number, packed = next(self._numbers), pickle.dumps((name, args))
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         self._send(_CALL, number, packed)
@@ -114,11 +117,9 @@ class Peer:
             except asyncio.CancelledError as error:
                 cancelled = error
                 self._send(_CANCEL, number)
-        failure = answer.exception()
         if cancelled is not None:
+            answer.exception()  # else asyncio reports it as never looked at
             raise cancelled
-        if failure is not None:
-            raise failure
         return answer.result()
 
     def tell(self, name: str, *args: Any) -> None:
@@ -133,8 +134,8 @@ class Peer:
         """Answer the other end's calls until the connection ends; calls under way then end."""
         beat = asyncio.create_task(self._beat())
         try:
-            with suppress(asyncio.IncompleteReadError, ConnectionError, TimeoutError):
-                while True:
+            with suppress(asyncio.IncompleteReadError, OSError):
+                while self._lost is None:
                     kind, number, size = _HEADER.unpack(await self._read(_HEADER.size))
                     self._take(kind, number, await self._read(size))
             self._lose(f"the connection to {self._name} was lost")
@@ -169,11 +170,9 @@ class Peer:
 
     def _send(self, kind: int, number: int = 0, packed: bytes = b"") -> None:
         if self._lost is None:
-            self._writer.write(_HEADER.pack(kind, number, len(packed)))
-            if packed:
-                self._writer.write(packed)
+            self._writer.writelines([_HEADER.pack(kind, number, len(packed)), packed])
 
-    async def _read(self, size: int) -> bytes:
+    async def _read(self, size: int) -> bytearray:
         """Return so many bytes; also those of a large frame are signs of life as they come."""
         data = bytearray()
         while len(data) < size:
@@ -182,7 +181,7 @@ class Peer:
                 raise asyncio.IncompleteReadError(bytes(data), size)
             self._silent_beats = 0
             data += piece
-        return bytes(data)
+        return data
 
     async def _beat(self) -> None:
         # Beats are counted, not seconds: if it is this end that stood still, the other's signs of
@@ -194,7 +193,9 @@ class Peer:
         self._lose(f"{self._name} gave no sign of life for {self._silence:g} s")
         self._writer.transport.abort()
 
-    def _take(self, kind: int, number: int, packed: bytes) -> None:
+    def _take(self, kind: int, number: int, packed: bytearray) -> None:
+        if self._lost is not None:
+            return
         if kind == _CALL:
             work = self._work[number] = asyncio.create_task(self._run(packed))
             work.add_done_callback(partial(self._answer, number))
@@ -218,7 +219,7 @@ class Peer:
                 failure = RemoteError(f"an answer of {self._name} cannot be unpickled: {error!r}")
                 answer.set_exception(failure)
 
-    async def _run(self, packed: bytes) -> Any:
+    async def _run(self, packed: bytearray) -> Any:
         name, args = pickle.loads(packed)
         return await self._handlers[name](*args)
 
@@ -258,7 +259,7 @@ def _pack_error(error: BaseException) -> bytes:
     return pickle.dumps((itself, nearest, shown, text))
 
 
-def _unpack_error(packed: bytes) -> Exception:
+def _unpack_error(packed: bytearray) -> Exception:
     itself, nearest, shown, text = pickle.loads(packed)
     if not nearest:
         return RemoteError(shown, text)

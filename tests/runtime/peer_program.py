@@ -12,8 +12,7 @@ import time
 from typing import Any
 
 from vf.runtime.meeting import INVITATION, connect
-
-ENDED: list[str] = []
+from vf.runtime.peers import Handler
 
 
 async def main(silence: float) -> None:
@@ -34,18 +33,17 @@ async def main(silence: float) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(seconds)
-            under_way.remove(name)
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                under_way.remove(name)
 
     async def holding() -> list[str]:
         return under_way
 
-    async def crash() -> None:
-        os._exit(9)
-
     under_way: list[str] = []
-    handlers = [about, echo, block, hold, holding, crash]
-    peer = await connect({handler.__name__: handler for handler in handlers}, silence=silence)
+    handlers: dict[str, Handler] = {"about": about, "echo": echo, "block": block}
+    peer = await connect({**handlers, "hold": hold, "holding": holding}, silence=silence)
     await peer.serve()
     if under_way:
         sys.exit(3)
