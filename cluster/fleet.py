@@ -9,6 +9,11 @@ from typing import Literal, Protocol
 
 Role = Literal["server", "worker", "rank"]
 
+# In a command's arguments and variables these stand for the address of the machine on which it is
+# placed, and for a free port there.
+HOST = "{host}"
+PORT = "{port}"
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:
@@ -31,14 +36,23 @@ class Command:
 
     Attributes:
         argv: The program and its arguments. A first element ``python`` means the interpreter that
-            runs there what runs here.
-        env: Variables beside those of the process that asks.
+            runs there what runs here. :data:`HOST` and :data:`PORT` are replaced.
+        env: Variables beside those of the process that asks; likewise.
         log: File on this machine in which its output is collected.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
+
+    def at(self, host: str, port: int) -> Command:
+        """Return the command with an address and a port in it."""
+
+        def fill(text: str) -> str:
+            return text.replace(HOST, host).replace(PORT, str(port))
+
+        variables = {name: fill(value) for name, value in self.env.items()}
+        return Command([fill(word) for word in self.argv], variables, self.log)
 
 
 class Handle(Protocol):
@@ -47,10 +61,12 @@ class Handle(Protocol):
     Attributes:
         role: What it is.
         host: Address of its machine, as the other machines reach it.
+        port: That stands for :data:`PORT` in its command.
     """
 
     role: Role
     host: str
+    port: int
 
     def poll(self) -> int | None:
         """Return its exit status, negative for a signal; None while it runs. Does not block."""
