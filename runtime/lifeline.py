@@ -2,10 +2,10 @@
 
 FD is the reading end of a pipe whose writing end the parent holds. When the parent ends, however
 it ends, the pipe closes, and the command goes with everything that it started: daemons too, for on
-Linux this process adopts what loses its parent. The parent may also write a byte: a process that it
+Linux this process adopts what loses its parent. The parent may also write to it: a process that it
 forked can hold the pipe open. GRACE is how many seconds the command gets after a SIGTERM; with 0
-it is killed at once. Standard library only, so that any interpreter can run it, and little of it,
-so that it starts fast.
+it is killed at once. A number that the parent writes takes its place. Standard library only, so
+that any interpreter can run it, and little of it, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -141,6 +141,8 @@ def main() -> int:
     command = Command(arguments, wake)
     while command.reap() and command.code is None and not asked and os.getppid() == parent:
         if pipe in wait(LOOK_SECONDS, wake, pipe):
+            with contextlib.suppress(ValueError):  # the end of the pipe, or any other word
+                grace = float(os.read(pipe, 64))
             break
     command.end(grace if command.code is None else min(grace, LEFT_BEHIND_GRACE))
     return command.code or 0
