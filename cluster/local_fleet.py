@@ -1,0 +1,138 @@
+"""Processes on this machine: children of this process that end with it, however it ends."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO
+
+from vf.cluster.fleet import Command, Resources, Role
+from vf.cluster.process import Process, free_port
+from vf.runtime.errors import ConfigError
+
+HOST = "127.0.0.1"
+STOP_SECONDS = 10.0
+
+
+class LocalHandle:
+    """A process on this machine; see :class:`~vf.cluster.fleet.Handle`.
+
+    Args:
+        role: What it is.
+        port: That it was told to listen at.
+        process: Runs.
+        devices: The GPUs that it has to itself.
+    """
+
+    def __init__(self, role: Role, port: int, process: Process, devices: Sequence[str]) -> None:
+        self.role, self.host, self.port, self.devices = role, HOST, port, devices
+        self._process = process
+
+    def poll(self) -> int | None:
+        """Return its exit status, negative for a signal; None while it runs. Does not block."""
+        return self._process.poll()
+
+    @property
+    def lost(self) -> str | None:
+        """None: what ends on this machine has an exit status."""
+        return None
+
+    def ask(self, patience: float) -> None:
+        """Do as :meth:`stop`, without waiting for its end."""
+        self._process.ask(patience)
+
+    def stop(self, patience: float = STOP_SECONDS) -> None:
+        """End it with all that it started; see :class:`~vf.cluster.fleet.Handle`."""
+        self._process.stop(patience)
+
+
+class LocalFleet:
+    """Places processes on this machine; see :class:`~vf.cluster.fleet.Fleet`. For any thread.
+
+    Cores and memory are not divided: the system shares them out. GPUs are: a process sees those
+    that it was given and no others, unless its command's ``CUDA_VISIBLE_DEVICES`` says more.
+
+    Args:
+        devices: The GPUs to give, as ``CUDA_VISIBLE_DEVICES`` names them.
+
+    Attributes:
+        host: The loopback address: nothing listens on others.
+    """
+
+    host = HOST
+
+    def __init__(self, devices: Sequence[str] = ()) -> None:
+        self._devices = list(devices)
+        self._places: Counter[Role] = Counter()
+        self._handles: list[LocalHandle] = []
+        self._lock = threading.Lock()
+
+    def reserve(self, wanted: Sequence[tuple[Role, int, Resources]]) -> None:
+        """Set aside what a whole run needs; takes the place of what was reserved before.
+
+        Raises:
+            ConfigError: There are not that many GPUs.
+        """
+        needed = sum(count * each.gpus for _, count, each in wanted)
+        if needed > len(self._devices):
+            each_role = [f"{count} x {each.gpus} ({role})" for role, count, each in wanted]
+            raise ConfigError(
+                f"the run needs {needed} GPUs, {' + '.join(each_role)}, and this machine has "
+                f"{len(self._devices)} for it: lower inference.replicas or "
+                "inference.gpus_per_replica, or use a cluster"
+            )
+        with self._lock:
+            self._places = Counter()
+            for role, count, _ in wanted:
+                self._places[role] += count
+
+    def place(self, role: Role, resources: Resources, command: Command) -> LocalHandle:
+        """Start one process; see :class:`~vf.cluster.fleet.Fleet`.
+
+        Raises:
+            ConfigError: All of its role's places or the GPUs are taken, there is no such program,
+                or the log cannot be written.
+        """
+        with self._lock, ExitStack() as stack:
+            live = [handle for handle in self._handles if handle.poll() is None]
+            if sum(handle.role == role for handle in live) >= self._places[role]:
+                raise ConfigError(
+                    f"all {self._places[role]} places that were reserved for {role}s are taken"
+                )
+            taken = {device for handle in live for device in handle.devices}
+            free = [device for device in self._devices if device not in taken]
+            if resources.gpus > len(free):
+                raise ConfigError(
+                    f"a {role} needs {resources.gpus} GPUs, of which {len(free)} are free"
+                )
+            devices = free[: resources.gpus]
+            port = free_port(HOST)
+            command = command.at(HOST, port)
+            output = stack.enter_context(_opened(command.log)) if command.log else None
+            visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
+            process = Process(command, {**os.environ, **visible, **command.env}, output)
+            handle = LocalHandle(role, port, process, devices)
+            self._handles = [*live, handle]
+            return handle
+
+    def stop(self) -> None:
+        """End every process that was placed, all at once; nothing is reserved any more."""
+        with self._lock:
+            self._places.clear()
+            handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.ask(STOP_SECONDS)
+        for handle in handles:
+            handle.stop()
+
+
+def _opened(log: Path) -> BinaryIO:
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return log.open("ab")
+    except OSError as error:
+        raise ConfigError(f"the log {log} cannot be written: {error.strerror}") from error

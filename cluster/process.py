@@ -1,0 +1,108 @@
+"""A process of a fleet on this machine, which ends with this process, however that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import IO
+
+from vf.cluster.fleet import Command
+from vf.runtime import lifeline
+from vf.runtime.errors import ConfigError
+
+GRACE_SECONDS = 10.0  # for a process whose run is gone, before it is killed
+PORTS = range(20000, 32768)  # above those of services, below those of outgoing connections
+_SIGNALLED = 128  # the guard's exit code is this plus the signal's number
+
+
+class Process:
+    """Runs a command under a guard (:mod:`vf.runtime.lifeline`).
+
+    Args:
+        command: What to start. A program ``python`` is this interpreter.
+        environ: All its variables.
+        output: Where its output goes; None for that of this process.
+        folder: Where it starts; None for this process's.
+
+    Raises:
+        ConfigError: There is no such program.
+    """
+
+    def __init__(
+        self,
+        command: Command,
+        environ: Mapping[str, str],
+        output: IO[bytes] | int | None = None,
+        folder: str | None = None,
+    ) -> None:
+        program, *rest = command.argv
+        program = sys.executable if program == "python" else program
+        if shutil.which(program, path=environ.get("PATH", os.defpath)) is None:
+            raise ConfigError(f"there is no program {program!r} on {socket.gethostname()}")
+        reading, self._writing = os.pipe()
+        guard = [sys.executable, "-I", "-S", lifeline.__file__, str(reading), str(GRACE_SECONDS)]
+        try:
+            self._guard = subprocess.Popen(
+                [*guard, program, *rest],
+                env=dict(environ),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output if output is None else subprocess.STDOUT,
+                pass_fds=[reading],
+                start_new_session=True,  # Ctrl-C is this process's to answer
+            )
+        except BaseException:
+            os.close(self._writing)
+            raise
+        finally:
+            os.close(reading)
+
+    def poll(self) -> int | None:
+        """Return its exit status, negative for a signal; None while it runs. Does not block."""
+        code = self._guard.poll()
+        return code if code is None or code <= _SIGNALLED else _SIGNALLED - code
+
+    def ask(self, patience: float) -> None:
+        """Let it and all that it started end, and do not wait for it; see :meth:`stop`."""
+        if self._writing >= 0:
+            with contextlib.suppress(BrokenPipeError):  # it has ended
+                os.write(self._writing, f"{patience:g}\n".encode())
+            os.close(self._writing)
+            self._writing = -1
+
+    def stop(self, patience: float) -> None:
+        """End it and all that it started: SIGTERM, and SIGKILL after so many seconds.
+
+        Safe to call twice.
+        """
+        self.ask(patience)
+        try:
+            self._guard.wait(patience + lifeline.KILL_SECONDS + 5)
+        except subprocess.TimeoutExpired:  # the guard has been stopped or cannot kill
+            self._guard.kill()
+            self._guard.wait()
+
+
+def free_port(host: str) -> int:
+    """Return a port on which nothing listens and which the system gives to no connection.
+
+    Args:
+        host: The address of this machine for which it must be free.
+
+    Raises:
+        ConfigError: All are taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket(family, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return port
+    raise ConfigError(f"no port from {PORTS.start} to {PORTS.stop - 1} of {host} could be bound")
