@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from vf.runtime.errors import ConfigError, WorkerLost
-from vf.runtime.peers import READ_LIMIT, SILENCE_SECONDS, Handler, Peer
+from vf.runtime.peers import SILENCE_SECONDS, Handler, Peer
 
 INVITATION = "VF_INVITATION"  # the variable: host, port, number and key
 CONNECT_SECONDS = 30.0  # for a connection to be made
@@ -140,7 +140,7 @@ async def listen(host: str = "127.0.0.1") -> AsyncIterator[Listener]:
     """
     listener = Listener(host)
     try:
-        server = await asyncio.start_server(listener._meet, host, 0, limit=READ_LIMIT)
+        server = await asyncio.start_server(listener._meet, host, 0)
     except OSError as error:
         raise ConfigError(f"cannot listen at {host!r}: {error}") from error
     listener.port = server.sockets[0].getsockname()[1]
@@ -177,7 +177,7 @@ async def connect(
     where = f"{name} at {host}, port {port},"
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            reader, writer = await asyncio.open_connection(host, port, limit=READ_LIMIT)
+            reader, writer = await asyncio.open_connection(host, port)
     except OSError as error:  # TimeoutError included
         raise WorkerLost(f"{where} cannot be reached: {error or 'no answer'}") from error
     try:

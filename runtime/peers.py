@@ -26,7 +26,6 @@ Handler = Callable[..., Awaitable[Any]]
 
 SILENCE_SECONDS = 60.0  # without a byte, after which the other end is lost
 CLOSE_SECONDS = 5.0  # for what was written to be read, when a connection is closed
-READ_LIMIT = 2**20  # bytes that a stream's reader holds
 _BEATS = 12  # in SILENCE_SECONDS
 _HEADER = struct.Struct("!BQQ")  # kind, number of the call, bytes of the pickle
 _BEAT, _CALL, _TELL, _CANCEL, _RESULT, _ERROR, _CANCELLED = range(7)
