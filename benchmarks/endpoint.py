@@ -152,10 +152,9 @@ def token_model(engine: str) -> Any:
     from vf.inference.model_files import resolve_model
     from vf.inference.models.token_model import TokenModel
     from vf.inference.rendering.renderer import Renderer
-    from vf.inference.wire import JsonClient
 
     renderer = Renderer.from_pretrained(resolve_model("tiny"))
-    return TokenModel(TokenClient(JsonClient(engine), MODEL), renderer, max_seq_len=MAX_SEQ_LEN)
+    return TokenModel(TokenClient.to(engine, MODEL), renderer, max_seq_len=MAX_SEQ_LEN)
 
 
 @asynccontextmanager

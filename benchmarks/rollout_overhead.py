@@ -109,9 +109,9 @@ async def plain(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
 @asynccontextmanager
 async def ours(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
     """Whole rollouts. Every trace is kept to the end, as a training step keeps it."""
-    from vf.inference.wire import JsonClient
+    from vf.inference.completions import TokenClient
 
-    client = JsonClient(base_url)
+    client = TokenClient.to(base_url, MODEL)
     yield our_run(client, len(bodies))
     await client.close()
 
@@ -119,7 +119,6 @@ async def ours(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
 def our_run(client: Any, turns: int) -> Run:
     from vf.environments.bundled.calculator import Calculator
     from vf.evaluation.evaluate import evaluate, take_tasks
-    from vf.inference.completions import TokenClient
     from vf.inference.model import Sampling
     from vf.inference.model_files import resolve_model
     from vf.inference.models.token_model import TokenModel
@@ -129,7 +128,7 @@ def our_run(client: Any, turns: int) -> Run:
     environment.max_turns = turns
     train = take_tasks(environment, "train")
     renderer = Renderer.from_pretrained(resolve_model("tiny"))
-    model = TokenModel(TokenClient(client, MODEL), renderer, max_seq_len=MAX_SEQ_LEN)
+    model = TokenModel(client, renderer, max_seq_len=MAX_SEQ_LEN)
 
     async def run(rollouts: int, concurrent: int) -> int:
         result = await evaluate(

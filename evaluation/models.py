@@ -234,7 +234,7 @@ async def _local(
 
         async def run(*args: Any, **kwargs: Any) -> Trace:
             while True:
-                await engine.serving.available()
+                await engine.leases.available()
                 trace = await rollout(*args, **kwargs)
                 if trace.error is None or trace.error.boundary != ServerDown.boundary:
                     return trace

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vf.inference.completions import TokenClient
+from vf.inference.leases import Leases
 from vf.inference.serving import Serving
 
 
@@ -36,6 +37,11 @@ class Engine(Protocol):
     """
 
     serving: Serving
+
+    @property
+    def leases(self) -> Leases:
+        """Which server a request goes to. Clients in other processes ask here, too."""
+        ...
 
     @property
     def base_url(self) -> str:

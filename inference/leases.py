@@ -8,10 +8,18 @@ known to be under way, so that weights are not exchanged, nor adapters dropped, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+import itertools
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from vf.inference.serving import Served
+from vf.inference.serving import Served, Serving
+from vf.runtime.errors import ServerDown
+
+KEPT = 65_536  # conversations whose server is remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +35,7 @@ class Member:
 
     base_url: str
     wire: Literal["openai", "generate"] = "openai"
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     away: float = 900.0
 
 
@@ -47,15 +55,18 @@ class Leases(Protocol):
 
         Args:
             conversation: Key of what the request continues. It stays with its server, which has
-                its prefix cached, as long as that one lives.
+                its prefix cached, as long as that one lives. Empty for none.
 
         Raises:
-            ServerDown: No server is there, and none will come back.
+            ServerDown: No server is there at present.
         """
         ...
 
     async def give_back(self, lease: Lease) -> bool:
-        """Note that a request has ended; return whether its server was lost meanwhile."""
+        """Note that a request has ended; return whether its server was lost meanwhile.
+
+        It takes effect also where the caller is cancelled while it waits.
+        """
         ...
 
     async def still(self, member: Member) -> bool:
@@ -69,3 +80,183 @@ class Leases(Protocol):
             ServerDown: None will come back.
         """
         ...
+
+
+@dataclass(eq=False)
+class Slot:
+    """One server of a router.
+
+    Attributes:
+        member: How it is reached.
+        serving: What it serves.
+    """
+
+    member: Member
+    serving: Serving
+    waiting: deque[_Turn] = field(default_factory=deque, repr=False)
+    conversations: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Turn:
+    """A request that waits for its lease."""
+
+    conversation: str
+    settled: asyncio.Future[None] | None = None  # once it really has to wait
+    lease: Lease | None = None
+    error: ServerDown | None = None
+    gone: bool = False  # the request was cancelled
+
+
+class Router:
+    """The leases of one server or several, in the process where these are managed.
+
+    A conversation stays with its server. A new one, or one whose server is gone, gets the server
+    with the fewest requests under way. Requests wait, in order, while weights are exchanged below
+    them or their server has enough to do.
+
+    It may be used in several event loops at once.
+
+    Args:
+        slots: The servers.
+    """
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = tuple(slots)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._leases: dict[int, tuple[Slot, Served]] = {}
+        self._at: OrderedDict[str, Slot] = OrderedDict()  # the latest to ask is last
+        self._new: deque[_Turn] = deque()  # that any server may answer
+        self._watching: set[asyncio.Future[None]] = set()  # who waits for any server at all
+        for slot in self._slots:
+            slot.serving.listen(self._changed)
+
+    async def take(self, conversation: str) -> Lease:
+        """Return the next request's lease; see :class:`Leases`.
+
+        Raises:
+            ServerDown: No server is there at present.
+        """
+        turn = _Turn(conversation)
+        with self._lock:
+            slot = self._at.get(conversation) if conversation else None
+            (self._new if slot is None else slot.waiting).append(turn)
+            self._grant()
+            if turn.lease is None and turn.error is None:
+                turn.settled = asyncio.get_running_loop().create_future()
+        try:
+            if turn.settled is not None:
+                await turn.settled
+        except asyncio.CancelledError:
+            with self._lock:
+                turn.gone = True
+            if turn.lease is not None:  # granted together with the cancellation
+                await self.give_back(turn.lease)
+            raise
+        if turn.error is not None:
+            raise turn.error
+        assert turn.lease is not None
+        return turn.lease
+
+    async def give_back(self, lease: Lease) -> bool:
+        """Note that a request has ended; see :class:`Leases`."""
+        with self._lock:
+            slot, served = self._leases.pop(lease.number, (None, lease.served))
+            if slot is None:
+                return True
+            slot.serving.end(served)
+            self._grant()
+            return slot.serving.lost(served)
+
+    async def still(self, member: Member) -> bool:
+        """Return whether a server samples nothing at present; see :class:`Leases`."""
+        return any(slot.serving.is_still() for slot in self._slots if slot.member == member)
+
+    async def available(self) -> None:
+        """Wait until some server is up; see :class:`Leases`.
+
+        Raises:
+            ServerDown: None will come back.
+        """
+        while True:
+            changed = asyncio.get_running_loop().create_future()
+            with self._lock:
+                self._watching.add(changed)
+            try:
+                if any(slot.serving.is_up for slot in self._slots):
+                    return
+                if all(slot.serving.failure for slot in self._slots):
+                    raise ServerDown(self._absence())
+                await changed
+            finally:
+                with self._lock:
+                    self._watching.discard(changed)
+
+    def _changed(self) -> None:
+        """Look again at who waits: a server's state is another one. Called in any thread."""
+        with self._lock:
+            self._grant()
+            for future in self._watching:
+                _settle(future)
+
+    def _grant(self) -> None:
+        """Give leases to those who wait and can have one."""
+        for slot in self._slots:
+            if not slot.serving.is_up:  # the others take over
+                self._new.extendleft(reversed(slot.waiting))
+                slot.waiting.clear()
+            while slot.waiting and self._lease(slot.waiting[0], slot):
+                slot.waiting.popleft()
+        while self._new:
+            free = [slot for slot in self._slots if slot.serving.has_room]
+            if free:
+                least = min(free, key=lambda s: (s.serving.under_way, s.conversations))
+                if self._lease(self._new[0], least):
+                    self._new.popleft()
+            elif any(slot.serving.is_up for slot in self._slots):
+                break
+            else:
+                turn = self._new.popleft()
+                turn.error = ServerDown(self._absence())
+                _settle(turn.settled)
+
+    def _lease(self, turn: _Turn, slot: Slot) -> bool:
+        """Give a lease of one server, if it can be had or is no longer wanted."""
+        if turn.gone:
+            return True
+        served = slot.serving.begin()
+        if served is None:
+            return False
+        turn.lease = Lease(next(self._numbers), slot.member, served)
+        self._leases[turn.lease.number] = slot, served
+        if turn.conversation:
+            self._remember(turn.conversation, slot)
+        _settle(turn.settled)
+        return True
+
+    def _remember(self, conversation: str, slot: Slot) -> None:
+        before = self._at.pop(conversation, None)
+        if before is None and len(self._at) >= KEPT:
+            _, before = self._at.popitem(last=False)
+        if before is not None:
+            before.conversations -= 1
+        self._at[conversation] = slot
+        slot.conversations += 1
+
+    def _absence(self) -> str:
+        return self._slots[0].serving.absence
+
+
+def _settle(future: asyncio.Future[None] | None) -> None:
+    """Wake whoever waits for a future, in whichever event loop that is."""
+    if future is None:
+        return
+
+    def settle() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    loop = future.get_loop()
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(settle)

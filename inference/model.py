@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
+from uuid import uuid4
 
 from vf.runtime.errors import VfError
 from vf.traces.messages import Message
@@ -66,6 +67,7 @@ class Conversation:
         encoded: How many of ``messages`` the last branch already holds.
         options: What else an agent asks of the answer, by OpenAI's names, such as
             ``response_format``. Models that cannot do it leave it out.
+        key: What tells it from other conversations, so that one server answers all of it.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -75,6 +77,7 @@ class Conversation:
     encoded: int = 0
     turn: int = 0
     options: dict[str, Any] = field(default_factory=dict)
+    key: str = field(default_factory=lambda: uuid4().hex, compare=False)
 
 
 @dataclass(slots=True)

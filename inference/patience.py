@@ -25,6 +25,63 @@ LOOKS = 8  # for progress, in the time that may pass without any
 SILENT_SECONDS = 60.0  # between two warnings that a server is away
 
 
+class Again(Exception):
+    """An attempt has failed, and may be repeated.
+
+    Attributes:
+        seconds: After how long.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"again in {seconds:g} s")
+        self.seconds = seconds
+
+
+@dataclass(slots=True)
+class Request:
+    """What has been tried for one request, of one server or of several in turn.
+
+    Attributes:
+        max_tokens: Most tokens that the answer has.
+        tries: Attempts that failed.
+        refused: When it was refused first, by the event loop's clock.
+    """
+
+    max_tokens: int
+    tries: int = 0
+    refused: float | None = None
+
+
+class Room:
+    """As many requests at once as the limit of open files allows; the others wait.
+
+    Args:
+        name: Of what is asked, for the message that some have to wait.
+        most: Requests at once, if the open files allow that many.
+    """
+
+    def __init__(self, name: str, most: int | None = None) -> None:
+        self._name = name
+        self._size = connections() if most is None else min(most, connections())
+        self._places = asyncio.Semaphore(self._size)
+        self._says = self._size != most  # whether the open files are what makes requests wait
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait until one more request may be sent, which has ended when the block ends."""
+        if self._places.locked() and self._says:
+            self._says = False
+            log.warning(
+                "%s gets %d requests at once, and the rest wait: the limit of open files is "
+                "%d (ulimit -n)",
+                self._name,
+                self._size,
+                limit(),
+            )
+        async with self._places:
+            yield
+
+
 @dataclass(eq=False, slots=True)
 class _Waiting:
     """A request that is waited for: until when, since when, and for how many tokens at most."""
@@ -70,7 +127,7 @@ class Patience:
         backoff: float = 0.25,
         away: float = AWAY_SECONDS,
         count: Callable[[], Awaitable[float | None]] | None = None,
-        still: Callable[[], bool] = lambda: False,
+        still: Callable[[], Awaitable[bool]] | None = None,
         most: int | None = None,
     ) -> None:
         self._name = name
@@ -80,9 +137,7 @@ class Patience:
         self._away = away if max_retries else 0.0
         self._count = count
         self._still = still
-        self._room = connections() if most is None else min(most, connections())
-        self._places = asyncio.Semaphore(self._room)
-        self._says = self._room != most  # whether the open files are what makes requests wait
+        self._room = Room(name, most)
         self._known = False  # whether the server has ever answered
         self._away_since: float | None = None
         self._silent_until = 0.0
@@ -101,53 +156,64 @@ class Patience:
         Raises:
             ModelError: There was no progress, or the server was away for too long.
         """
+        request = Request(max_tokens)
         with own_deadline():
-            if self._places.locked() and self._says:
-                self._says = False
-                log.warning(
-                    "%s gets %d requests at once, and the rest wait: the limit of open files is "
-                    "%d (ulimit -n)",
-                    self._name,
-                    self._room,
-                    limit(),
-                )
-            async with self._places:
-                return await self._attempts(send, max_tokens)
+            async with self._room.place():
+                while True:
+                    try:
+                        return await self.attempt(send, request)
+                    except Again as again:
+                        await asyncio.sleep(again.seconds)
 
-    async def _attempts(self, send: Callable[[], Awaitable[T]], max_tokens: int) -> T:
-        now = asyncio.get_running_loop().time
-        refused: float | None = None  # when this request was first
-        tries = 0
-        while True:
-            started = now()
-            try:
-                async with self._watched(max_tokens):
-                    answer = await send()
-            except AnswerTimeout:
-                raise
-            except Unavailable as error:
-                tries += 1
-                self._known |= error.answered
-                wait = pause(self._backoff, tries)
-                at_once = not error.answered and now() - started < AT_ONCE_SECONDS
-                if self._known and (error.away or at_once):
-                    refused = now() if refused is None else refused
-                    left = self._seconds_left(error, refused)
-                    if left <= 0 and tries > self._max_retries:
-                        raise ModelError(
-                            f"{error} (for {self._away:g} s, after which it is given up)"
-                        ) from (error.__cause__ or error)
-                    wait = min(wait, AWAY_PAUSE)
-                    if error.after is not None and left > 0:
-                        wait = min(max(wait, error.after), left)
-                elif tries > self._max_retries:
-                    raise ModelError(f"{error} (after {tries} attempts)") from (
-                        error.__cause__ or error
-                    )
-                await asyncio.sleep(wait)
-            else:
-                self._known, self._away_since, self._progress = True, None, now()
-                return answer
+    async def attempt(self, send: Callable[[], Awaitable[T]], request: Request) -> T:
+        """Make one attempt at a request whose place and repetition the caller sees to.
+
+        Args:
+            send: As for :meth:`ask`.
+            request: Counts the attempts.
+
+        Raises:
+            Again: It failed, and may be repeated.
+            ModelError: It failed for good.
+        """
+        started = asyncio.get_running_loop().time()
+        try:
+            async with self._watched(request.max_tokens):
+                answer = await send()
+        except AnswerTimeout:
+            raise
+        except Unavailable as error:
+            raise Again(self._pause(request, error, started)) from error
+        self._known, self._away_since = True, None
+        self._progress = asyncio.get_running_loop().time()
+        return answer
+
+    def _pause(self, request: Request, error: Unavailable, started: float) -> float:
+        """Return the seconds until a request may be repeated.
+
+        Raises:
+            ModelError: It has been repeated often enough.
+        """
+        now = asyncio.get_running_loop().time()
+        request.tries += 1
+        self._known |= error.answered
+        wait = pause(self._backoff, request.tries)
+        at_once = not error.answered and now - started < AT_ONCE_SECONDS
+        if self._known and (error.away or at_once):
+            request.refused = now if request.refused is None else request.refused
+            left = self._seconds_left(error, request.refused)
+            if left <= 0 and request.tries > self._max_retries:
+                raise ModelError(
+                    f"{error} (for {self._away:g} s, after which it is given up)"
+                ) from (error.__cause__ or error)
+            wait = min(wait, AWAY_PAUSE)
+            if error.after is not None and left > 0:
+                wait = min(max(wait, error.after), left)
+        elif request.tries > self._max_retries:
+            raise ModelError(f"{error} (after {request.tries} attempts)") from (
+                error.__cause__ or error
+            )
+        return wait
 
     def _seconds_left(self, error: Unavailable, refused: float) -> float:
         """Return for how long the server is still waited for; say it where it has just gone."""
@@ -193,12 +259,15 @@ class Patience:
         now = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(self._timeout / LOOKS)
-            if self._still() or await self._has_counted():
+            if await self._stands_still() or await self._has_counted():
                 self._progress = now()
             for each in self._waiting:
                 idle = now() - max(each.since, self._progress)
                 if idle >= self._seconds(each.max_tokens) and not each.deadline.expired():
                     each.deadline.reschedule(now())
+
+    async def _stands_still(self) -> bool:
+        return self._still is not None and await self._still()
 
     async def _has_counted(self) -> bool:
         """Return whether the server has processed tokens since it was last asked."""

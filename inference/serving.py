@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from vf.runtime.errors import ServerDown
@@ -36,11 +36,14 @@ class Serving:
     def __init__(self, model: str, version: int = 0) -> None:
         self._served = Served(model, version)
         self._in_use: Counter[str] = Counter()
+        self._under_way = 0
         self._lock = threading.Lock()
         self._up = True
         self._held = False
         self._stills = 0
         self._failure: str | None = None
+        self._most = math.inf
+        self._listeners: list[Callable[[], None]] = []
 
     @property
     def is_up(self) -> bool:
@@ -62,38 +65,49 @@ class Serving:
         with self._lock:
             self._served = self._served._replace(model=model, version=version)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a request may begin: the server is up, holds none back, and has not too many."""
+        with self._lock:
+            return self._open()
+
+    @property
+    def under_way(self) -> int:
+        """How many requests there are at present."""
+        return self._under_way
+
+    def begin(self) -> Served | None:
+        """Count a request that asks for what is served now; None where it has to wait.
+
+        It is known to be under way until :meth:`end`.
+        """
+        with self._lock:
+            if not self._open():
+                return None
+            self._in_use[self._served.model] += 1
+            self._under_way += 1
+            return self._served
+
+    def end(self, served: Served) -> None:
+        """Count a request no longer."""
+        with self._lock:
+            self._in_use[served.model] -= 1
+            self._under_way -= 1
+
     @contextmanager
     def lease(self) -> Iterator[Served]:
         """Ask for what is served now; it is known to be in use until the block ends.
 
         Raises:
-            ServerDown: There is no server at the moment.
+            ServerDown: There is no server at the moment, or it cannot be asked.
         """
-        with self._lock:
-            if not self._up:
-                raise ServerDown(self._failure or "the inference server is being started again")
-            served = self._served
-            self._in_use[served.model] += 1
+        served = self.begin()
+        if served is None:
+            raise ServerDown(self.absence)
         try:
             yield served
         finally:
-            with self._lock:
-                self._in_use[served.model] -= 1
-
-    @asynccontextmanager
-    async def request(self) -> AsyncIterator[Served]:
-        """Lease what is served, once nothing holds requests back; see :meth:`lease`.
-
-        Raises:
-            ServerDown: There is no server at the moment.
-        """
-        while True:
-            with self.lease() as served:
-                # Whoever holds from now on waits for this lease: it is already counted.
-                if not self._held:
-                    yield served
-                    return
-            await asyncio.sleep(POLL_SECONDS)
+            self.end(served)
 
     @contextmanager
     def hold(self, *, drain: bool) -> Iterator[None]:
@@ -103,14 +117,16 @@ class Serving:
             drain: Whether to wait first until those under way have ended, of which each has a
                 deadline of its own.
         """
-        self._held = True
+        with self._lock:  # whoever begins is counted before it is looked whether any is under way
+            self._held = True
         try:
-            while drain and self._in_use.total():
+            while drain and self.under_way:
                 time.sleep(POLL_SECONDS)
             with self.still():
                 yield
         finally:
             self._held = False
+            self._changed()
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -142,26 +158,46 @@ class Serving:
     def down(self) -> None:
         """Refuse requests: the server has gone, and is to be started again."""
         with self._lock:
-            if self._up:
-                self._up = False
-                self._served = self._served._replace(life=self._served.life + 1)
+            if not self._up:
+                return
+            self._up = False
+            self._served = self._served._replace(life=self._served.life + 1)
+        self._changed()
 
     def up(self) -> None:
         """Let requests through again."""
         with self._lock:
             self._up = True
+        self._changed()
 
     def fail(self, reason: str) -> None:
-        """Give up: whoever waits for the server is told why."""
+        """Give up: whoever waits for the server learns why."""
         self._failure = reason
+        self._changed()
 
-    async def available(self) -> None:
-        """Wait until the server can be asked.
+    @property
+    def failure(self) -> str | None:
+        """Why the server will not come back; None if it may, or is there."""
+        return self._failure
 
-        Raises:
-            ServerDown: It will not come back.
-        """
-        while not self._up:
-            if self._failure is not None:
-                raise ServerDown(self._failure)
-            await asyncio.sleep(POLL_SECONDS)
+    @property
+    def absence(self) -> str:
+        """Why there is no server at the moment."""
+        return self._failure or "the inference server is being started again"
+
+    def limit(self, most: float) -> None:
+        """Let no request begin while there are so many under way."""
+        if most != self._most:
+            self._most = most
+            self._changed()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have something called, in any thread, when requests may begin that had to wait."""
+        self._listeners.append(listener)
+
+    def _open(self) -> bool:
+        return self._up and not self._held and self._under_way < self._most
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()

@@ -68,7 +68,11 @@ class ScriptedEngine:
     log: list[Call] = field(default_factory=list)
 
     async def complete(
-        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        stop_token_ids: list[int],
+        conversation: str = "",
     ) -> Completion:
         """Sample the script's next answer to a prompt."""
         rng = random.Random(f"{self.seed} {len(self.log)}")

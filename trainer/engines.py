@@ -86,7 +86,7 @@ async def probe(
     temperature = policy.args.temperature
     sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=temperature, seed=0)
     while True:
-        await engine.serving.available()
+        await engine.leases.available()
         try:
             completion = await sampler.complete(prompt_ids, sampling, stops)
             break

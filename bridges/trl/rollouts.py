@@ -151,7 +151,11 @@ class _Sampler:
         self.logprobs = False
 
     async def complete(
-        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        stop_token_ids: list[int],
+        conversation: str = "",
     ) -> Completion:
         """Sample one completion, with the settings of TRL's config."""
         found = await self._batches.ask(prompt_ids)

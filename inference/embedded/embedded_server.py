@@ -11,6 +11,7 @@ from vf.inference.completions import Completion, TokenClient
 from vf.inference.embedded.app import build_app
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.server_thread import ServerThread
+from vf.inference.leases import Member, Router, Slot
 from vf.inference.model import Sampling
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.serving import Served, Serving
@@ -40,6 +41,8 @@ class EmbeddedServer:
         max_seq_len: int,
     ) -> None:
         self.serving = Serving(model)
+        self._slot = Slot(Member(""), self.serving)  # which says where once the port is known
+        self.leases = Router([self._slot])
         self.engine = EmbeddedEngine(
             module,
             max_seq_len=max_seq_len,
@@ -62,6 +65,7 @@ class EmbeddedServer:
         """
         self.engine.start()
         self._server.start()
+        self._slot.member = Member(self.base_url)
 
     def stop(self) -> None:
         """Stop immediately. Safe to call twice."""
@@ -89,7 +93,7 @@ class EmbeddedServer:
                 sampling = sampling.with_(seed=derive_seed(sampling.seed, 0))
             return await self.engine.generate(prompt_ids, sampling, stop_token_ids)
 
-        return TokenClient(JsonClient(self.base_url, timeout=timeout), self.serving, ask)
+        return TokenClient(self.leases, timeout=timeout, wire=ask)
 
     @contextmanager
     def training(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from vf.inference.model import Conversation, Reply
 from vf.traces.messages import Message, ToolCall
@@ -77,6 +78,7 @@ class Lineages:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
+        self._key = uuid4().hex  # one server answers the whole rollout
         self._known: list[Known] = []
         self._calls: dict[str, tuple[int, str]] = {}  # unanswered; by id: turn and name
 
@@ -92,10 +94,14 @@ class Lineages:
         """
         known, mark = self._longest(messages, tools)
         if known is None or mark is None:
-            return Start(Conversation(list(messages), tools, turn=number))
+            return Start(Conversation(list(messages), tools, turn=number, key=self._key))
         said = known.record.messages[: mark.messages]
         conversation = Conversation(
-            [*said, *messages[mark.messages :]], tools, encoded=mark.messages, turn=number
+            [*said, *messages[mark.messages :]],
+            tools,
+            encoded=mark.messages,
+            turn=number,
+            key=self._key,
         )
         start = Start(conversation, left=known, mark=mark, branch=mark.branch)
         if mark is known.marks[-1] and not known.taken:

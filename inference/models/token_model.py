@@ -69,6 +69,7 @@ class TokenModel:
                 structure=_structure(conversation.options.get("response_format")),
             ),
             self.renderer.stop_token_ids,
+            conversation.key,
         )
         completion, text, stop = self._stopped(completion, sampling.stop)
         ids = completion.token_ids

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vf.inference.completions import TokenClient, generate_wire
+from vf.inference.completions import TokenClient
 from vf.inference.engine import Weights
+from vf.inference.leases import Member, Router, Slot
 from vf.inference.model_files import resolve_model
+from vf.inference.patience import AWAY_SECONDS
 from vf.inference.ports import choose_port
 from vf.inference.serving import Serving
 from vf.inference.settings import VllmSettings
@@ -28,7 +30,6 @@ from vf.inference.vllm.publishers import (
 from vf.inference.vllm.rungs import FIXED
 from vf.inference.vllm.server_args import Adapters, parallel_args, server_args, swaps_in_place
 from vf.inference.vllm.servers import OutsideServer, OwnServer, Server
-from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError, EngineError
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,15 @@ class VllmEngine:
             self.base_url = settings.base_url.rstrip("/").removesuffix("/v1") + "/v1"
         self._api_key = _api_key(settings)
         self._admin = Admin(self.base_url, self._api_key)
+        tells = self._tells_versions
+        member = Member(
+            self._admin.root if tells else self.base_url,
+            "generate" if tells else "openai",
+            self._api_key,
+            AWAY_SECONDS if settings.base_url is None else settings.away_timeout,
+        )
+        self.slot = Slot(member, self.serving)
+        self.leases = Router([self.slot])
         self._server: Server = (
             OwnServer(settings, self._admin, log_path, self._command_and_env)
             if settings.base_url is None
@@ -157,14 +167,7 @@ class VllmEngine:
 
     def sampler(self, timeout: float) -> TokenClient:
         """Return a client that samples from the server."""
-        if self._tells_versions:
-            return TokenClient(
-                JsonClient(self._admin.root, timeout=timeout), self.serving, generate_wire
-            )
-        client = JsonClient(self.base_url, api_key=self._api_key, timeout=timeout)
-        if self._settings.base_url is None:
-            return TokenClient(client, self.serving)
-        return TokenClient(client, self.serving, away=self._settings.away_timeout)
+        return TokenClient(self.leases, timeout=timeout)
 
     @contextmanager
     def training(self) -> Iterator[None]:

@@ -17,7 +17,6 @@ from vf.environments.bundled.geo_qa import GeoQA
 from vf.inference.completions import TokenClient
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.wire import JsonClient
 
 RENDERERS = {
     "shipped": Renderer(tokenizer()),
@@ -35,8 +34,8 @@ async def play(
 ) -> tuple[vf.Trace, list[list[int]]]:
     """Have a server sample these ids turn by turn; return the trace and the prompts it got."""
     async with serve(in_turn([completion(ids) for ids in turns])) as server:
-        client = JsonClient(server.base_url, max_retries=0)
-        model = TokenModel(TokenClient(client, "tiny"), renderer, max_seq_len=8192)
+        client = TokenClient.to(server.base_url, "tiny", max_retries=0)
+        model = TokenModel(client, renderer, max_seq_len=8192)
         try:
             trace = await vf.rollout(environment, task, model)
         finally:

@@ -15,7 +15,6 @@ from vf.inference.completions import TokenClient
 from vf.inference.model_files import resolve_model
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.wire import JsonClient
 
 
 def test_only_what_the_policy_sampled_carries_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +26,7 @@ def test_only_what_the_policy_sampled_carries_loss(monkeypatch: pytest.MonkeyPat
 
     async def main(url: str) -> vf.Trace:
         user = vf.ChatModel("tiny", base_url=url, max_retries=0)
-        client = TokenClient(JsonClient(url, max_retries=0), "tiny")
+        client = TokenClient.to(url, "tiny", max_retries=0)
         model = TokenModel(client, renderer, max_seq_len=1024)
         environment = scope["Booking"](user=user)
         task = next(iter(environment.tasks("train")))

@@ -23,7 +23,6 @@ from vf.inference.model import Sampling
 from vf.inference.model_files import resolve_model
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.wire import JsonClient
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +39,7 @@ def sampled(every: list[vf.Trace]) -> dict[int, list[int]]:
 
 async def as_in_training(base_url: str) -> list[vf.Trace]:
     """Run the same rollouts through the parts that the trainer is made of."""
-    client = TokenClient(JsonClient(base_url), "tiny")
+    client = TokenClient.to(base_url, "tiny")
     renderer = Renderer.from_pretrained(resolve_model("tiny"))
     model = TokenModel(client, renderer, max_seq_len=1024)
     try:

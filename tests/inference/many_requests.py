@@ -18,10 +18,9 @@ SECONDS = 0.1  # for one answer
 async def ask(url: str, count: int) -> None:
     from vf.inference.completions import TokenClient
     from vf.inference.model import Sampling
-    from vf.inference.wire import JsonClient
     from vf.runtime.errors import ModelError
 
-    client = TokenClient(JsonClient(url), "m")
+    client = TokenClient.to(url, "m")
     ends: Counter[str] = Counter()
 
     async def one(seed: int) -> None:

@@ -13,7 +13,6 @@ from vf.inference.model import Sampling
 from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.settings import EmbeddedSettings
-from vf.inference.wire import JsonClient
 from vf.runtime.errors import EngineError
 
 PROMPT = [1, 40, 41, 42]
@@ -26,7 +25,7 @@ def test_the_own_sampler_gives_what_http_gives_and_fails_as_the_engine_does() ->
 
     async def main() -> None:
         own = server.sampler(30.0)
-        remote = TokenClient(JsonClient(server.base_url, timeout=30.0), "tiny")
+        remote = TokenClient.to(server.base_url, "tiny", timeout=30.0)
         sampling = Sampling(20, temperature=5.0, seed=3)
         try:
             mine = await own.complete(PROMPT, sampling, [-1])

@@ -13,7 +13,6 @@ from vf.inference.completions import TokenClient
 from vf.inference.model import ContextFull, Conversation, Sampling
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError
 from vf.traces.messages import Message
 
@@ -86,8 +85,8 @@ def test_a_conversation_that_cannot_be_rendered_at_all_ends_only_its_rollout() -
         conversation.branches, conversation.encoded = spoken.conversation.branches, 2
         conversation.messages = [*FIRST, spoken.replies[0].message, Message("tool", "?")]
         conversation.turn = 1
-        client = JsonClient("http://127.0.0.1:1/v1", max_retries=0)
-        model = TokenModel(TokenClient(client, "tiny"), renderer, max_seq_len=1000)
+        client = TokenClient.to("http://127.0.0.1:1/v1", "tiny", max_retries=0)
+        model = TokenModel(client, renderer, max_seq_len=1000)
         await model.respond(conversation, Sampling())
 
     with pytest.raises(ModelError, match=r"turn 1 cannot be rendered.*must follow a tool call"):
@@ -103,9 +102,9 @@ def test_a_turn_without_an_answer_leaves_no_tokens_behind(template: str | None) 
         conversation = spoken.conversation
         held = [list(branch.token_ids) for branch in conversation.branches]
         async with serve(in_turn([error_answer(400, "no")])) as server:
-            client = JsonClient(server.base_url)
-            full = TokenModel(TokenClient(client, "tiny"), renderer, max_seq_len=len(held[0]) + 1)
-            failing = TokenModel(TokenClient(client, "tiny"), renderer, max_seq_len=1000)
+            client = TokenClient.to(server.base_url, "tiny")
+            full = TokenModel(client, renderer, max_seq_len=len(held[0]) + 1)
+            failing = TokenModel(client, renderer, max_seq_len=1000)
             if template is None:
                 with pytest.raises(ContextFull):
                     await full.respond(conversation, Sampling())

@@ -293,7 +293,7 @@ def test_the_tokens_sampled_are_counted_also_before_a_request_ends(url: str) -> 
     async def main() -> None:
         client = JsonClient(url)
         before = await processed_tokens(client) or 0.0
-        sampler = TokenClient(client, "tiny")
+        sampler = TokenClient.to(client.base_url, "tiny")
         asking = asyncio.create_task(sampler.complete([5, 6, 7], Sampling(200), [-1]))
         seen = {before}
         while not asking.done():

@@ -16,7 +16,6 @@ from tests.inference.local_server import completion, error_answer, json_answer
 from vf.inference.completions import Completion, TokenClient
 from vf.inference.model import Conversation, Sampling
 from vf.inference.serving import Serving
-from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError, ServerDown
 from vf.runtime.own_deadline import clocked
 
@@ -101,8 +100,8 @@ async def serving(
     server = Server()
     await server.start()
     away = settings.pop("away", 60.0)
-    json_client = JsonClient(server.url, **{"timeout": TIMEOUT, "backoff": 0.01} | settings)
-    client = TokenClient(json_client, served or Serving("m"), away=away)
+    settings = {"timeout": TIMEOUT, "backoff": 0.01} | settings
+    client = TokenClient.to(server.url, served or Serving("m"), away=away, **settings)
     try:
         yield server, client
     finally:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.inference.local_server import completion, error_answer, serve
+from tests.inference.one_server import leases_of
 from vf.inference.completions import TokenClient
 from vf.inference.model import Sampling
 from vf.inference.serving import Served, Serving
-from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError, ServerDown
 
 OPS = st.sampled_from(["lease", "release", "switch", "crash", "back"])
@@ -89,9 +89,9 @@ def test_what_a_thread_uses_is_known_to_be_in_use_while_others_switch() -> None:
 def test_who_waits_is_let_through_when_the_server_is_back() -> None:
     async def run() -> None:
         serving = Serving("m")
-        await asyncio.wait_for(serving.available(), 60)
+        await asyncio.wait_for(leases_of(serving).available(), 60)
         serving.down()
-        waiting = asyncio.create_task(serving.available())
+        waiting = asyncio.create_task(leases_of(serving).available())
         await asyncio.sleep(0)  # it begins to wait
         assert not waiting.done()
         await asyncio.to_thread(serving.up)
@@ -104,7 +104,7 @@ def test_who_waits_is_told_why_the_server_will_not_come_back() -> None:
     async def run() -> None:
         serving = Serving("m")
         serving.down()
-        waiting = asyncio.create_task(serving.available())
+        waiting = asyncio.create_task(leases_of(serving).available())
         await asyncio.sleep(0)  # it begins to wait
         serving.fail("the disk is full")
         with pytest.raises(ServerDown, match="the disk is full"):
@@ -133,7 +133,7 @@ def test_a_failed_request_is_an_outage_only_if_the_server_went_down(
             return error_answer(400, "EngineCore encountered an issue")
 
         async with serve(answer) as server:  # type: ignore[arg-type]
-            client = TokenClient(JsonClient(server.base_url, max_retries=0), serving)
+            client = TokenClient.to(server.base_url, serving, max_retries=0)
             try:
                 with pytest.raises(ModelError, match="EngineCore encountered") as error:
                     await client.complete([1], Sampling(), [0])
@@ -156,7 +156,7 @@ def test_a_request_asks_for_what_was_served_when_it_began_and_is_counted() -> No
             return completion([5, 6], weight_versions=None)
 
         async with serve(answer) as server:  # type: ignore[arg-type]
-            client = TokenClient(JsonClient(server.base_url, max_retries=0), serving)
+            client = TokenClient.to(server.base_url, serving, max_retries=0)
             first = await client.complete([1], Sampling(), [0])
             second = await client.complete([1], Sampling(), [0])
             await client.close()

@@ -27,7 +27,11 @@ class Sampler:
         self.prompts: list[list[int]] = []
 
     async def complete(
-        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        stop_token_ids: list[int],
+        conversation: str = "",
     ) -> Completion:
         self.prompts.append(prompt_ids)
         ids = self.answers[len(self.prompts) - 1]

@@ -14,7 +14,6 @@ from vf.inference.completions import TokenClient
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
 from vf.inference.models.token_model import PromptTooLong, TokenModel
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError
 from vf.traces.messages import Message
 
@@ -31,8 +30,8 @@ def ask(
     async def run() -> tuple[Conversation, list[dict[str, Any]]]:
         conversation = Conversation(list(FIRST))
         async with serve(in_turn([completion([5, 6, 2], **changes or {})])) as server:
-            client = JsonClient(server.base_url, max_retries=0)
-            model = TokenModel(TokenClient(client, "m"), RENDERER, **{"max_seq_len": 1000} | limits)
+            client = TokenClient.to(server.base_url, "m", max_retries=0)
+            model = TokenModel(client, RENDERER, **{"max_seq_len": 1000} | limits)
             try:
                 await model.respond(conversation, sampling or Sampling())
             finally:
@@ -92,8 +91,8 @@ def test_the_message_ends_before_the_stop_text_and_says_which_it_was() -> None:
 
     async def run() -> Reply:
         async with serve(in_turn(script)) as server:
-            client = JsonClient(server.base_url, max_retries=0)
-            model = TokenModel(TokenClient(client, "m"), RENDERER, max_seq_len=1000)
+            client = TokenClient.to(server.base_url, "m", max_retries=0)
+            model = TokenModel(client, RENDERER, max_seq_len=1000)
             reply = await model.respond(Conversation(list(FIRST)), Sampling(stop=("Obs", "two")))
             await client.close()
         return reply
@@ -124,10 +123,8 @@ def test_the_prompt_limit_holds_for_the_first_prompt_only() -> None:
         spoken = await talk(RENDERER, FIRST, [Turn([5, 2], ["more"])])
         conversation = spoken.conversation
         async with serve(in_turn([completion([5, 2])])) as server:
-            client = JsonClient(server.base_url)
-            model = TokenModel(
-                TokenClient(client, "m"), RENDERER, max_seq_len=1000, max_prompt_len=len(PROMPT)
-            )
+            client = TokenClient.to(server.base_url, "m")
+            model = TokenModel(client, RENDERER, max_seq_len=1000, max_prompt_len=len(PROMPT))
             reply = await model.respond(conversation, Sampling())
             await client.close()
         return reply.prompt_tokens

@@ -15,7 +15,6 @@ from vf.inference.completions import TokenClient
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.wire import JsonClient
 from vf.traces.trace import Branch, StopReason, Trace
 
 RENDERER = Renderer(tokenizer())
@@ -55,9 +54,9 @@ def roll(
     """Run all rollouts at once."""
 
     async def main() -> list[Trace]:
-        client = JsonClient(url, max_retries=0)
+        client = TokenClient.to(url, "tiny", max_retries=0)
         model = TokenModel(
-            TokenClient(client, "tiny"),
+            client,
             RENDERER,
             max_seq_len=max_seq_len,
             max_prompt_len=max_prompt_len,

@@ -11,7 +11,6 @@ from vf.inference.completions import TokenClient
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.wire import JsonClient
 from vf.traces.messages import Message
 
 
@@ -51,8 +50,8 @@ async def talk(
     replies: list[Reply] = []
     script = [completion(t.ids, t.finish_reason, version=k) for k, t in enumerate(turns)]
     async with serve(in_turn(script)) as server:
-        client = JsonClient(server.base_url, max_retries=0)
-        model = TokenModel(TokenClient(client, "tiny"), renderer, max_seq_len=max_seq_len)
+        client = TokenClient.to(server.base_url, "tiny", max_retries=0)
+        model = TokenModel(client, renderer, max_seq_len=max_seq_len)
         try:
             for turn in turns:
                 reply = await model.respond(conversation, sampling or Sampling())

@@ -95,7 +95,11 @@ class BackgroundSampler:
     check: Callable[[], None]
 
     async def complete(
-        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        stop_token_ids: list[int],
+        conversation: str = "",
     ) -> Completion:
         """Sample one completion.
 
@@ -103,5 +107,5 @@ class BackgroundSampler:
             ModelError: The server failed, or its answer is incomplete.
         """
         self.check()
-        work = self.client.complete(prompt_ids, sampling, stop_token_ids)
+        work = self.client.complete(prompt_ids, sampling, stop_token_ids, conversation)
         return await asyncio.wrap_future(self.loop.submit(work))

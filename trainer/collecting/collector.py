@@ -95,7 +95,7 @@ class Collector:
             tasks=plan.tasks,
             eval_tasks=plan.eval_tasks,
             args=args,
-            serving=engine.serving,
+            leases=engine.leases,
             ahead=steps_ahead(plan.config),
             overlong=plan.overlong,
             on_trace=self._on_trace,

@@ -14,8 +14,8 @@ from vf.environments.episode import Activity
 from vf.environments.runner import rollout
 from vf.environments.sandboxes import prefetch
 from vf.evaluation.evaluate import Evaluation, evaluate
+from vf.inference.leases import Leases
 from vf.inference.model import Model, Sampling
-from vf.inference.serving import Serving
 from vf.runtime.errors import ServerDown
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
@@ -74,7 +74,7 @@ class Orchestrator:
         tasks: The train split.
         eval_tasks: What to evaluate on.
         args: ``[trainer.args]``.
-        serving: The model's server; rollouts wait while it is down.
+        leases: The model's servers; rollouts wait while none is up.
         ahead: Steps that generation may run ahead of training.
         overlong: Ids of train tasks whose first prompts are known to be too long.
         on_trace: Called with every finished training rollout and its step.
@@ -90,7 +90,7 @@ class Orchestrator:
         tasks: Sequence[Task],
         eval_tasks: Sequence[Task],
         args: TrainerArgs,
-        serving: Serving,
+        leases: Leases,
         ahead: int,
         overlong: Collection[str] = (),
         on_trace: Callable[[int, Trace], None] = lambda step, trace: None,
@@ -104,7 +104,7 @@ class Orchestrator:
         self.cursor = TaskCursor(tasks, args, overlong)
         self._eval_tasks = eval_tasks
         self._args = args
-        self._serving = serving
+        self._leases = leases
         self._ahead = ahead
         self._on_trace = on_trace
         self._beat = beat
@@ -260,7 +260,7 @@ class Orchestrator:
             async with self._places.hold(rank):
                 while True:
                     activity.enter("server")
-                    await self._serving.available()
+                    await self._leases.available()
                     trace = await rollout(
                         self.environment,
                         task,

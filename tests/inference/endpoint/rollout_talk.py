@@ -39,9 +39,13 @@ class Log:
     entries: list[tuple[list[int], Sampling, Completion]] = field(default_factory=list)
 
     async def complete(
-        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        stop_token_ids: list[int],
+        conversation: str = "",
     ) -> Completion:
-        completion = await self.sampler.complete(prompt_ids, sampling, stop_token_ids)
+        completion = await self.sampler.complete(prompt_ids, sampling, stop_token_ids, conversation)
         self.entries.append((list(prompt_ids), sampling, completion))
         return completion
 
@@ -53,7 +57,11 @@ class Engine:
     engine: Any
 
     async def complete(
-        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        stop_token_ids: list[int],
+        conversation: str = "",
     ) -> Completion:
         completion: Completion = await self.engine.generate(prompt_ids, sampling, stop_token_ids)
         return completion
@@ -71,7 +79,11 @@ class Texts:
         self.reached = asyncio.Event()
 
     async def complete(
-        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        stop_token_ids: list[int],
+        conversation: str = "",
     ) -> Completion:
         text = self._next()
         if isinstance(text, asyncio.Event):

@@ -41,7 +41,11 @@ class Held:
     count: int = 0
 
     async def complete(
-        self, prompt_ids: list[int], sampling: Sampling, stop_token_ids: list[int]
+        self,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        stop_token_ids: list[int],
+        conversation: str = "",
     ) -> Completion:
         self.count += 1
         text = f"Answer {self.count}." if self.count % 3 else CALL

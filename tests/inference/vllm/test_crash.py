@@ -13,9 +13,8 @@ import pytest
 
 from tests.inference.vllm.stand_in_engine import Standing, ask
 from tests.waiting import until, wait_until
-from vf.inference.completions import TokenClient, generate_wire
+from vf.inference.completions import TokenClient
 from vf.inference.vllm import servers
-from vf.inference.wire import JsonClient
 from vf.runtime.errors import EngineError, ModelError, ServerDown
 
 Stand = Callable[..., Standing]
@@ -36,16 +35,12 @@ def kill(standing: Standing) -> None:
 
 def available(standing: Standing) -> None:
     """Wait until requests are let through, but not long."""
-    asyncio.run(asyncio.wait_for(standing.engine.serving.available(), 5.0))
+    asyncio.run(asyncio.wait_for(standing.engine.leases.available(), 5.0))
 
 
 def impatient(standing: Standing) -> TokenClient:
     """Return a client that does not ask again by itself."""
-    engine = standing.engine
-    if standing.rung == "lora":
-        return TokenClient(JsonClient(engine.base_url, max_retries=0), engine.serving)
-    client = JsonClient(engine.base_url.removesuffix("/v1"), max_retries=0)
-    return TokenClient(client, engine.serving, generate_wire)
+    return TokenClient(standing.engine.leases, max_retries=0)
 
 
 def second_life(standing: Standing) -> list[tuple[str, dict[str, Any]]]:
@@ -125,7 +120,7 @@ def test_requests_in_flight_are_lost_to_an_outage(stand: Stand) -> None:
         with pytest.raises(ServerDown, match="started again"):
             await ask(sampler)
         await asyncio.to_thread(engine.check)
-        await asyncio.wait_for(engine.serving.available(), 1.0)
+        await asyncio.wait_for(engine.leases.available(), 1.0)
         assert (await ask(sampler, 1)).token_ids == [10]
         await sampler.close()
 

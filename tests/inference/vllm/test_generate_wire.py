@@ -70,9 +70,8 @@ def test_a_response_format_is_passed_on(
 ) -> None:
     async def run() -> dict[str, Any]:
         async with serve(lambda body: json_answer({"choices": [CHOICE]})) as server:
-            client = TokenClient(
-                JsonClient(server.base_url.removesuffix("/v1")), "org/model", generate_wire
-            )
+            root = server.base_url.removesuffix("/v1")
+            client = TokenClient.to(root, "org/model", wire=generate_wire)
             model = TokenModel(
                 client, Renderer.from_pretrained(resolve_model("tiny")), max_seq_len=100
             )

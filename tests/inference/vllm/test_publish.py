@@ -16,7 +16,6 @@ from tests.waiting import until
 from vf.inference.completions import Completion, TokenClient
 from vf.inference.vllm import nccl
 from vf.inference.vllm.servers import DYING_SECONDS
-from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError, EngineError, ModelError
 
 Stand = Callable[..., Standing]
@@ -141,8 +140,7 @@ def test_while_it_is_drained_new_requests_wait_on_this_side(stand: Stand, serve:
     engine = standing.engine
 
     async def run() -> tuple[Completion, Completion]:
-        client = JsonClient(engine.base_url, max_retries=0)  # a refusal would be final
-        sampler = TokenClient(client, engine.serving)
+        sampler = TokenClient(engine.leases, max_retries=0)  # a refusal would be final
         early = asyncio.create_task(ask(sampler, 30))
         await until(lambda: standing.journal.begun)
         publishing = asyncio.create_task(asyncio.to_thread(standing.publish, 2, 2))

@@ -12,7 +12,6 @@ from tests.tools.search.corpus import Quiz, make_index
 from vf.inference.completions import TokenClient
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
-from vf.inference.wire import JsonClient
 
 SAID = [
     '<tool_call>\n{"name": "search", "arguments": {"query": "capital of Norway"}}\n</tool_call>',
@@ -28,8 +27,8 @@ def test_only_what_the_model_said_carries_loss(tmp_path: Path) -> None:
 
     async def run() -> vf.Trace:
         async with serve(in_turn([completion(ids) for ids in sampled])) as server:
-            client = JsonClient(server.base_url, max_retries=0)
-            model = TokenModel(TokenClient(client, "tiny"), renderer, max_seq_len=100_000)
+            client = TokenClient.to(server.base_url, "tiny", max_retries=0)
+            model = TokenModel(client, renderer, max_seq_len=100_000)
             try:
                 return await vf.rollout(Quiz(index), vf.Task("t", "Norway's capital?"), model)
             finally:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import vf
+from tests.inference.one_server import leases_of
 from tests.waiting import until
 from vf.environments.environment import Split
 from vf.inference.serving import Serving
@@ -69,7 +70,7 @@ def build(environment: Tasks, **args: Any) -> Orchestrator:
         tasks=list(environment.tasks("train")),
         eval_tasks=list(environment.tasks("eval")),
         args=TrainerArgs(batch_size=4, rollouts_per_example=2, max_steps=2, **args),
-        serving=Serving("m"),
+        leases=leases_of(Serving("m")),
         ahead=0,
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import vf
+from tests.inference.one_server import leases_of
 from vf.environments.environment import Split
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.serving import Serving
@@ -80,7 +81,7 @@ def orchestrator(
         tasks=list(environment.tasks("train")),
         eval_tasks=list(environment.tasks("eval")),
         args=TrainerArgs(**usual | args),
-        serving=serving,
+        leases=leases_of(serving),
         ahead=0,
         on_trace=on_trace,
     )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import vf
+from tests.inference.one_server import leases_of
 from vf.environments.environment import Split
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.models.token_model import PromptTooLong
@@ -61,7 +62,7 @@ def build(
         tasks=list(environment.tasks("train")),
         eval_tasks=list(environment.tasks("eval")),
         args=TrainerArgs(**usual | args),
-        serving=Serving("m"),
+        leases=leases_of(Serving("m")),
         ahead=ahead,
         on_trace=lambda step, trace: kept.append(trace),
         note=(notes if notes is not None else []).append,

@@ -21,7 +21,6 @@ from vf.inference.serving import Serving
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.launch import SERVER_MODULE, server_env
 from vf.inference.vllm.server_process import ServerProcess
-from vf.inference.wire import JsonClient
 from vf.trainer.commands.main import main
 
 pytestmark = pytest.mark.slow
@@ -70,7 +69,7 @@ def test_vllm_serves_by_the_printed_command_what_was_trained(
 
     async def sample(url: str) -> tuple[list[int], list[float]]:
         serving = Serving("trained" if words else str(folder))
-        client = TokenClient(JsonClient(url, timeout=120), serving)
+        client = TokenClient.to(url, serving)
         prompt, sampling = trainer.plan.probe_ids, Sampling(max_tokens=16, temperature=1.0, seed=0)
         try:
             found = await client.complete(prompt, sampling, trainer.plan.renderer.stop_token_ids)
