@@ -100,7 +100,7 @@ class VllmSettings(EngineSettings):
     away_timeout: Seconds = 600.0
     """Seconds that the server at base_url may be away, before the run stops."""
     gpus: list[Annotated[int, Field(ge=0)]] | None = None
-    """GPUs that the server sees; by default all. More than tensor_parallel_size times
+    """GPUs that the server sees; by default those that `trainer.gpus` leaves. More than tensor_parallel_size times
     pipeline_parallel_size in `args` serve further replicas of the model."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the server."""

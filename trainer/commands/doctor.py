@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +22,9 @@ EXAMPLES = """\
 examples:
   vf-rl doctor                               check this machine
   vf-rl doctor run.toml                      and whether it can run this TOML
-  vf-rl doctor run.toml --gpu-memory 24      whether GPUs of 24 GB can
+  vf-rl doctor run.toml --gpu-memory 24      whether a GPU of 24 GB can
+  vf-rl doctor run.toml --gpu-memory 80 --gpus 8
+                                             whether eight of 80 GB can, and who has which
 
 Exit codes: 0 nothing needed is missing, 1 something is, 2 bad usage or config."""
 STYLES = {"ok": "green", "note": "yellow", "missing": "bold red"}
@@ -44,7 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="predict the TOML's memory on GPUs of this size (1 GB is 10⁹ bytes); "
         "this machine is not checked",
     )
+    add(
+        "--gpus",
+        type=_number,
+        metavar="N",
+        help="with --gpu-memory: how many there are (default: 1)",
+    )
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    if args.gpus is not None and args.gpu_memory is None:
+        parser.error("--gpus needs --gpu-memory: without it, this machine's are counted")
     if args.config is None and (args.set or args.gpu_memory):
         parser.error(f"{'--set' if args.set else '--gpu-memory'} needs a CONFIG.toml")
     return run_command("vf-rl doctor", lambda: _doctor(args), extra="train")
@@ -60,6 +71,12 @@ def _gigabytes(text: str) -> float:
     return size
 
 
+def _number(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs, such as 8")
+    return int(text)
+
+
 def _doctor(args: argparse.Namespace) -> int:
     from rich.console import Console
 
@@ -71,7 +88,9 @@ def _doctor(args: argparse.Namespace) -> int:
         for note in notes:
             console.print(f"[yellow]note:[/yellow] {note}")
     if config is not None and args.gpu_memory is not None:
-        return _show(console, _memory(config, args.gpu_memory), f"{args.config} fits")
+        config, split = _split(config, args.gpus or 1)
+        checks = itertools.chain(split, _memory(config, args.gpu_memory))
+        return _show(console, checks, f"{args.config} fits")
     fine = (
         "no faults; a note is what some runs need" if config is None else f"{args.config} can run"
     )
@@ -89,9 +108,12 @@ def _checks(config: Config | None) -> Iterator[Check]:
         check_machine,
         visible_gpus,
     )
+    from vf.trainer.processes.gpus import count_gpus
     from vf.trainer.processes.launch import narrow_devices
 
     if config is not None:
+        config, split = _split(config, count_gpus())
+        yield from split
         yield from _try("devices", lambda: narrow_devices(config))
     yield from check_machine()
     if config is None:
@@ -109,6 +131,15 @@ def _checks(config: Config | None) -> Iterator[Check]:
     if config is not None and packages.level != "missing":
         yield from _run(config)
         yield from _memory(config)
+
+
+def _split(config: Config, total: int) -> tuple[Config, list[Check]]:
+    """Return a config in which the GPUs are shared out, and a check that says how, if any are."""
+    from vf.trainer.installed import Check
+    from vf.trainer.processes.gpus import split_gpus
+
+    filled, why = split_gpus(config, total)
+    return filled, [Check("GPUs", why)] if why else []
 
 
 def _run(config: Config) -> Iterator[Check]:

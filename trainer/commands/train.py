@@ -19,6 +19,7 @@ from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
 from vf.runtime.signals import end_with_parent, orderly_end
+from vf.trainer.processes.gpus import count_gpus, overrides, split_gpus
 from vf.trainer.processes.launch import launch, narrow_devices, processes_to_launch, world
 from vf.trainer.processes.tmux import attach, check_installed, open_session
 
@@ -70,6 +71,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         choose_folder(config, args.config.stem)  # a name that is taken is an error at once
     if args.tmux:
         check_installed()
+    given, (config, why) = config, split_gpus(config, count_gpus())
     narrow_devices(config)
     find_model(config.model)  # before the seconds that importing torch takes
     if args.tmux:
@@ -78,16 +80,25 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         return _open_tmux(RunFolder(path), args)
     if (count := processes_to_launch(config)) > 1:
         _preflight(config, console)  # before the processes, likewise
-        return launch(count, argv, config.trainer.accelerate_config)
+        _explain(why, console)
+        chosen = [word for each in overrides(given, config) for word in ("--set", each)]
+        return launch(count, [*argv, *chosen], config.trainer.accelerate_config)
     for note in [*notes, *_cautions(config)]:
         console.print(f"[yellow]note:[/yellow] {note}")
     plan = _preflight(config, console)
+    _explain(why, console)
     from vf.trainer.watching.plan_text import describe
 
     show(console, describe(plan))
     if args.dry_run:
         return _dry_run(plan, console)
     return _train(plan, console, args)
+
+
+def _explain(why: str, console: Console) -> None:
+    """Say who has which GPUs, if there is a choice."""
+    if why:
+        show(console, [("gpus", why)])
 
 
 def _open_tmux(folder: RunFolder, args: argparse.Namespace) -> int:

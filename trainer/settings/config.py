@@ -260,8 +260,9 @@ class TrainerConfig(Strict):
     """``[trainer]``: who learns."""
 
     gpus: int | list[int] | None = None
-    """CUDA devices to train on, or how many of the first; one process on each. By default one
-    process, on the first device that there is."""
+    """CUDA devices to train on, or how many of the first; one process on each. By default what
+    `inference.gpus` leaves, or half of them, where the run starts a vLLM server; else one process,
+    on the first device that there is."""
     accelerate_config: str | None = None
     """A file that `accelerate config` wrote, such as one for FSDP2 or DeepSpeed: how the trainer's
     processes are started, and whether they share the weights. `gpus` still says how many and

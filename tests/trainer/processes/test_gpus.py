@@ -1,0 +1,156 @@
+"""A machine's GPUs are split between trainer and servers by one line, or by none."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vf.trainer.commands.main import main
+from vf.trainer.processes.gpus import count_gpus, overrides, split_gpus
+from vf.trainer.processes.launch import OUTER_DEVICES, narrow_devices
+from vf.trainer.settings.config import Config
+from vf.trainer.settings.load_config import load_config, parse_config
+
+FSDP = str(Path(__file__).parents[3] / "configs" / "accelerate" / "fsdp2.yaml")  # 2 processes
+ALL = [*range(8)]
+
+
+def configured(
+    inference: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None
+) -> Config:
+    served = {"engine": "vllm", **(inference or {})}
+    raw = {"model": "tiny", "env": {"id": "calculator"}, "inference": served}
+    return parse_config({**raw, "trainer": trainer or {}})[0]
+
+
+@pytest.mark.parametrize(
+    ("inference", "trainer", "training", "serving", "why"),
+    [
+        ({}, {}, ALL[:4], ALL[4:], "half of them by default; trainer.gpus = 6"),
+        ({}, {"gpus": 6}, ALL[:6], ALL[6:], "the servers have what trainer.gpus leaves"),
+        ({}, {"gpus": 4}, ALL[:4], ALL[4:], "what trainer.gpus leaves"),
+        ({}, {"gpus": [7, 5]}, [7, 5], [0, 1, 2, 3, 4, 6], "0, 1, 2, 3, 4, 6 serve 6 copies"),
+        ({"gpus": [0, 1]}, {}, ALL[2:], [0, 1], "the trainer has what inference.gpus leaves"),
+        ({"gpus": [1]}, {"gpus": [0]}, [0], [1], "1 serve 1 copy of the model, 6 idle: as"),
+        ({}, {"accelerate_config": FSDP}, ALL[:2], ALL[2:], "trainer.accelerate_config says"),
+        ({"gpus": [0]}, {"accelerate_config": FSDP}, [1, 2], [0], "accelerate_config says"),
+        # A copy of the model takes several.
+        ({"args": {"tensor_parallel_size": 4}}, {}, ALL[:4], ALL[4:], "serve 1 copy"),
+        ({"args": {"tensor-parallel-size": 2}}, {"gpus": 3}, ALL[:3], ALL[4:], "1 idle"),
+        ({"args": {"data_parallel_size": 2}}, {}, ALL[:6], ALL[6:], "data_parallel_size = 2 dec"),
+        ({"args": {"pipeline_parallel_size": 3}}, {}, ALL[:2], ALL[2:], "serve 2 copies"),
+    ],
+)
+def test_what_one_side_does_not_name_the_other_has(
+    inference: dict[str, Any],
+    trainer: dict[str, Any],
+    training: list[int],
+    serving: list[int],
+    why: str,
+) -> None:
+    filled, said = split_gpus(configured(inference, trainer), 8)
+    assert filled.trainer.devices == training
+    assert getattr(filled.inference, "gpus", None) == serving
+    assert why in said
+    assert said.startswith("of 8, ")
+
+
+@pytest.mark.parametrize(("total", "training"), [(2, [0]), (3, [0]), (4, [0, 1]), (5, [0, 1])])
+def test_without_a_word_the_servers_have_half_rounded_up(total: int, training: list[int]) -> None:
+    filled, _ = split_gpus(configured(), total)
+    assert filled.trainer.devices == training
+    assert getattr(filled.inference, "gpus", None) == [*range(len(training), total)]
+
+
+@pytest.mark.parametrize(
+    ("inference", "trainer", "total", "why"),
+    [
+        ({}, {}, 0, ""),
+        ({}, {}, 1, ""),
+        ({}, {"gpus": 8}, 8, "of 8, none are left for a server alone: it has the trainer's"),
+        ({"args": {"tensor_parallel_size": 8}}, {}, 8, "it has the trainer's"),
+        ({"args": {"tensor_parallel_size": 4}}, {"gpus": 6}, 8, "it has the trainer's"),
+        ({"sleep": True}, {}, 8, ""),  # they take turns, on the same ones
+        ({"base_url": "http://127.0.0.1:1/v1"}, {}, 8, "of 8, 1 trains: trainer.gpus says how"),
+        ({"engine": "embedded"}, {}, 8, 'and inference.engine = "vllm" lets the others serve'),
+        ({"engine": "embedded"}, {"gpus": 8}, 8, ""),
+    ],
+)
+def test_where_nothing_can_be_split_nothing_changes(
+    inference: dict[str, Any], trainer: dict[str, Any], total: int, why: str
+) -> None:
+    config = configured(inference, trainer)
+    filled, said = split_gpus(config, total)
+    assert filled == config
+    assert said == why or (why and why in said)
+
+
+def test_the_processes_of_a_launcher_leave_the_split_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert split_gpus(configured(), 8) == (configured(), "")
+
+
+def test_the_split_travels_to_other_processes_as_settings(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('model = "tiny"\nenv.id = "calculator"\ninference.engine = "vllm"\n')
+    given, _ = load_config(file)
+    filled, _ = split_gpus(given, 4)
+    assert overrides(given, filled) == ["trainer.gpus=[0, 1]", "inference.gpus=[2, 3]"]
+    assert load_config(file, overrides(given, filled))[0] == filled
+    assert overrides(filled, filled) == []
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which NVIDIA's driver lists three GPUs."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        '#!/bin/sh\n[ "$1" = --list-gpus ] && for n in 0 1 2; do echo "GPU $n: L4"; done\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name in ("CUDA_VISIBLE_DEVICES", OUTER_DEVICES):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("driver")
+def test_gpus_are_counted_before_the_trainer_s_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What narrowing writes is undone at the end.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv(OUTER_DEVICES, "")
+    monkeypatch.delenv(OUTER_DEVICES)
+    assert count_gpus() == 0  # empty: all are hidden
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 2")
+    assert count_gpus() == 2
+    narrow_devices(configured(trainer={"gpus": 1}))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4"
+    assert count_gpus() == 2
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.delenv(OUTER_DEVICES)
+    assert count_gpus() == 3
+    narrow_devices(configured(trainer={"gpus": 1}))
+    assert count_gpus() == 3
+
+
+def test_a_machine_without_a_driver_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert count_gpus() == 0
+
+
+def test_the_doctor_explains_the_split_of_a_machine_that_is_elsewhere(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    toml = str(Path(FSDP).parents[1] / "quickstart-vllm.toml")
+    assert main(["doctor", toml, "--gpu-memory", "80", "--gpus", "8"]) == 0
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "of 8, 0–3 train in 4 processes, 4–7 serve 4 copies of the model: half of them" in said
+    assert "on each of its GPUs" in said

@@ -1,0 +1,161 @@
+"""Which GPUs of this machine train, and which serve, where the settings leave it open.
+
+Importing this module loads no torch: which devices a process sees is settled before that.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from vf.inference.settings import VllmSettings
+from vf.inference.vllm.server_args import INSIDE_A_REPLICA, given
+from vf.trainer.processes.launch import OUTER_DEVICES, sharing, world
+from vf.trainer.settings.config import Config
+
+PATIENCE = 10.0  # seconds for nvidia-smi
+
+
+class Split(NamedTuple):
+    """Who has which GPUs.
+
+    Attributes:
+        config: With ``trainer.gpus`` and ``inference.gpus`` filled in where that is possible.
+        why: In one line, what is used by whom and because of what; empty if there is no choice.
+    """
+
+    config: Config
+    why: str
+
+
+def overrides(given: Config, filled: Config) -> list[str]:
+    """Return the settings, as ``KEY=VALUE``, that make one config of the other, as to GPUs."""
+    return [
+        f"{table}.gpus={now}"
+        for table in ("trainer", "inference")
+        if (now := getattr(getattr(filled, table), "gpus", None))
+        != getattr(getattr(given, table), "gpus", None)
+    ]
+
+
+def count_gpus() -> int:
+    """Return how many GPUs this process and its servers may use, before the trainer's are chosen.
+
+    They are those that ``CUDA_VISIBLE_DEVICES`` names, or all that NVIDIA's driver lists.
+    """
+    narrowed = OUTER_DEVICES in os.environ
+    visible = (
+        os.environ[OUTER_DEVICES] or None if narrowed else os.environ.get("CUDA_VISIBLE_DEVICES")
+    )
+    if visible is not None:  # if empty, it hides all of them
+        return len([name for name in visible.split(",") if name.strip()])
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return 0
+    try:
+        done = subprocess.run(
+            [program, "--list-gpus"], capture_output=True, text=True, timeout=PATIENCE, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+
+
+def split_gpus(config: Config, total: int) -> Split:
+    """Give the GPUs that the settings leave open to the trainer and to the servers of a run.
+
+    What one side does not name, the other does not use, so one line decides about a machine:
+    ``trainer.gpus = 6`` leaves two of eight to the servers. With neither, the servers get half of
+    them, rounded up to whole copies of the model. The trainer has the first, the servers the last.
+    Where there is one GPU, or a server that sleeps while the model is trained, they share it.
+
+    Args:
+        config: The settings.
+        total: How many GPUs there are.
+    """
+    settings = config.inference
+    if total < 2 or world().size > 1:
+        return Split(config, "")
+    alone = not isinstance(settings, VllmSettings) or settings.base_url is not None
+    if alone or settings.gpus == []:
+        return Split(config, _idle(config, total))
+    if settings.sleep:
+        return Split(config, "")
+    trainer, server, copy = config.trainer.devices, settings.gpus, _copy(settings)
+    if trainer is not None and server is not None:
+        why = "as trainer.gpus and inference.gpus say"
+    elif trainer is not None:
+        rest = _others(trainer, total)
+        server, why = rest[len(rest) % copy :], "the servers have what trainer.gpus leaves"
+    elif server is not None:
+        trainer, why = _others(server, total), "the trainer has what inference.gpus leaves"
+        if (count := sharing(config).processes) > 1:
+            trainer, why = trainer[:count], "trainer.accelerate_config says how many train"
+    else:
+        count, why = _serving(config, settings, copy, total)
+        trainer, server = [*range(total - count)], [*range(total - count, total)]
+    if not trainer or not server:
+        return Split(config, f"of {total}, none are left for a server alone: it has the trainer's")
+    filled = config.model_copy(
+        update={
+            "trainer": config.trainer.model_copy(update={"gpus": trainer}),
+            "inference": settings.model_copy(update={"gpus": server}),
+        }
+    )
+    return Split(filled, f"{_said(trainer, server, copy, total)}: {why}")
+
+
+def _serving(config: Config, settings: VllmSettings, copy: int, total: int) -> tuple[int, str]:
+    """Return how many GPUs serve if neither side names its own, and why; 0 if none can."""
+    copies = given(settings).get("data_parallel_size")
+    training = sharing(config).processes
+    if type(copies) is int:
+        wanted, why = copies * copy, f"inference.args.data_parallel_size = {copies} decides"
+    elif training > 1:
+        wanted, why = total - training, "trainer.accelerate_config says how many train"
+    else:
+        wanted = math.ceil(total / 2 / copy) * copy
+        why = f"half of them by default; trainer.gpus = {total * 3 // 4} would split them otherwise"
+    most = (total - 1) // copy * copy  # one is left to train
+    return min(wanted // copy * copy, most), why
+
+
+def _said(trainer: Sequence[int], server: Sequence[int], copy: int, total: int) -> str:
+    """Say who has which GPUs."""
+    processes, copies = len(trainer), len(server) // copy
+    trains = f"{_named(trainer)} train in {processes} process{'es' * (processes != 1)}"
+    serves = f"{_named(server)} serve {copies} {'copy' if copies == 1 else 'copies'} of the model"
+    idle = total - len({*trainer, *server})
+    return f"of {total}, {trains}, {serves}" + (f", {idle} idle" if idle else "")
+
+
+def _idle(config: Config, total: int) -> str:
+    """Say how many GPUs a run that starts no server leaves idle."""
+    used = sharing(config).processes
+    if used >= total:
+        return ""
+    said = f"of {total}, {used} train{'s' * (used == 1)}: trainer.gpus says how many"
+    if isinstance(config.inference, VllmSettings):
+        return said
+    return f'{said}, and inference.engine = "vllm" lets the others serve'
+
+
+def _copy(settings: VllmSettings) -> int:
+    sizes = [given(settings).get(name) for name in INSIDE_A_REPLICA]
+    return math.prod(size for size in sizes if type(size) is int and size > 0)
+
+
+def _others(devices: Sequence[int], total: int) -> list[int]:
+    return [device for device in range(total) if device not in devices]
+
+
+def _named(devices: Sequence[int]) -> str:
+    """Return the numbers of devices, as 0–3 where they follow one another."""
+    first, last = devices[0], devices[-1]
+    if len(devices) > 1 and [*devices] == [*range(first, last + 1)]:
+        return f"{first}–{last}"
+    return ", ".join(map(str, devices))
