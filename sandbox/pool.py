@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -88,6 +90,16 @@ class PoolStats:
         return cls(**sums | {"longest_wait": longest})
 
 
+class Progress:
+    """What pools that share their room have handed out.
+
+    Attributes:
+        at: Monotonic time of the last one.
+    """
+
+    at = -math.inf
+
+
 class SandboxPool(Generic[S]):
     """Keeps fresh sandboxes ready. Used as ``async with SandboxPool(...) as pool``.
 
@@ -100,6 +112,7 @@ class SandboxPool(Generic[S]):
         room: How many more may be made now, where bounds hold for several pools together.
         changed: Called whenever there may be something to make: :meth:`fill` by default. Pools
             that share their room need a call of each one's.
+        progress: What pools that share their room have handed out; by default, what this one has.
 
     Raises:
         ValueError: A number is negative, or 0 where that is not allowed.
@@ -114,6 +127,7 @@ class SandboxPool(Generic[S]):
         max_age: float = 1800.0,
         room: Callable[[], int] | None = None,
         changed: Callable[[], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         if size < 0 or concurrency < 1 or not max_age > 0:
             raise ValueError(
@@ -126,6 +140,7 @@ class SandboxPool(Generic[S]):
         self._max_age = max_age
         self._room = room
         self._fill = changed or self.fill
+        self._progress = progress or Progress()
         self._open = False
         self._ready: deque[tuple[float, S]] = deque()
         self._in_use: dict[int, S] = {}
@@ -139,7 +154,9 @@ class SandboxPool(Generic[S]):
         self._streak = 0  # failures in a row
         self._rest_until = 0.0
         self._timers: set[asyncio.TimerHandle] = set()
-        self._waiting = self._made = self._failed = self._acquired = 0
+        self._arrivals: dict[int, float] = {}  # of those who wait, the first one first
+        self._numbers = itertools.count()
+        self._made = self._failed = self._acquired = 0
         self._waited = self._longest = 0.0
 
     async def __aenter__(self) -> Self:
@@ -160,7 +177,12 @@ class SandboxPool(Generic[S]):
     def idle(self) -> bool:
         """Whether it has no sandbox, makes none, and nobody waits for one."""
         held = self._ready or self._in_use or self._making or self._closing or self._unclosed
-        return not (self._waiting or held)
+        return not (self._arrivals or held)
+
+    @property
+    def first_arrival(self) -> float:
+        """Monotonic time at which the first of those who wait has come; infinity without any."""
+        return next(iter(self._arrivals.values()), math.inf)
 
     def stats(self) -> PoolStats:
         """Return what the pool is doing now."""
@@ -170,7 +192,7 @@ class SandboxPool(Generic[S]):
             starting=len(self._making),
             in_use=len(self._in_use),
             closing=len(self._closing),
-            waiting=self._waiting,
+            waiting=len(self._arrivals),
             made=self._made,
             failed=self._failed,
             acquired=self._acquired,
@@ -200,31 +222,38 @@ class SandboxPool(Generic[S]):
             ConfigError: None can ever be made: no such image, say.
         """
         enough = min(self.size if count is None else count, self.size)
-        await self._until(lambda: len(self._ready) >= enough or None, timeout)
+        late = f"{enough} sandboxes were not ready after {timeout:g} s"
+        over, line = time.monotonic() + timeout, contextlib.nullcontext()
+        await self._until(lambda: len(self._ready) >= enough or None, lambda: over, late, line)
 
     @contextlib.asynccontextmanager
     async def acquire(self, *, timeout: float = 300.0) -> AsyncIterator[S]:
         """Hand out a fresh sandbox; it is destroyed, in the background, on the way out.
 
-        Who comes first is served first.
+        Who comes first is served first. The queue is no part of the timeout: as long as others
+        are served, it is a matter of time.
 
         Args:
-            timeout: Seconds to wait for one.
+            timeout: Seconds to wait for as long as nobody is handed one.
 
         Raises:
-            SandboxError: None could be made, or none in time.
+            SandboxError: None could be made, or nobody was handed one in time.
             ConfigError: None can ever be made: no such image, say.
         """
-        began = time.monotonic()
-        self._waiting += 1
+        began, number = time.monotonic(), next(self._numbers)
+        self._arrivals[number] = began
+        late = f"no sandbox was handed out for {timeout:g} s"
         try:
-            sandbox = await self._until(self._pop_fresh, timeout, self._line)
+            sandbox = await self._until(
+                self._pop_fresh, lambda: max(began, self._progress.at) + timeout, late, self._line
+            )
         finally:
-            self._waiting -= 1
+            del self._arrivals[number]
             wait = time.monotonic() - began
             self._waited += wait
             self._longest = max(self._longest, wait)
         self._acquired += 1
+        self._progress.at = time.monotonic()
         self._in_use[id(sandbox)] = sandbox
         self._fill()
         try:
@@ -259,33 +288,33 @@ class SandboxPool(Generic[S]):
     async def _until(
         self,
         found: Callable[[], T | None],
-        timeout: float,
-        line: contextlib.AbstractAsyncContextManager[object] | None = None,
+        over: Callable[[], float],
+        late: str,
+        line: contextlib.AbstractAsyncContextManager[object],
     ) -> T:
         failed_before = self._failed
-        try:
-            async with asyncio.timeout(timeout), line or contextlib.nullcontext():
-                while True:
-                    if not self._open:
-                        raise SandboxError("the pool of sandboxes is not open")
-                    if (result := found()) is not None:
-                        return result
-                    if self._broken:
-                        raise self._broken
-                    if self._streak >= PATIENCE and self._failed > failed_before:
-                        raise SandboxError(
-                            f"no sandbox could be made {self._streak} times in a row: "
-                            f"{self._last_error}"
-                        ) from self._last_error
-                    self._fill()
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            raise SandboxError(
-                f"no sandbox was ready after {timeout:g} s: {len(self._making)} being made, "
-                f"{self._waiting} episodes waiting, {self._failed} failed"
-                + (f", the last with: {self._last_error}" if self._last_error else "")
-            ) from None
+        async with line:
+            while True:
+                if not self._open:
+                    raise SandboxError("the pool of sandboxes is not open")
+                if (result := found()) is not None:
+                    return result
+                if self._broken:
+                    raise self._broken
+                if self._streak >= PATIENCE and self._failed > failed_before:
+                    what = f"no sandbox could be made {self._streak} times in a row"
+                    raise SandboxError(f"{what}: {self._last_error}") from self._last_error
+                if (left := over() - time.monotonic()) <= 0:
+                    raise SandboxError(
+                        f"{late}: {len(self._making)} being made, {len(self._arrivals)} episodes "
+                        f"waiting, {self._failed} failed"
+                        + (f", the last with: {self._last_error}" if self._last_error else "")
+                    )
+                self._fill()
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._changed.wait()
 
     def _pop_fresh(self) -> S | None:
         while self._ready:
@@ -305,7 +334,7 @@ class SandboxPool(Generic[S]):
         if not self._open or self._broken or time.monotonic() < self._rest_until:
             return
         # What is being destroyed still takes room: if that falls behind, making waits for it.
-        wanted = self._waiting - len(self._ready) + (self.size if spare else 0)
+        wanted = len(self._arrivals) - len(self._ready) + (self.size if spare else 0)
         room = self.size + self._concurrency - len(self._closing)
         at_once = min(wanted, room, 1 if self._streak >= PATIENCE else self._concurrency)
         missing = at_once - len(self._making)

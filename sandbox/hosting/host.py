@@ -19,11 +19,11 @@ from vf.sandbox.contract import Sandbox
 from vf.sandbox.hosting.opened import Opened, open_one
 from vf.sandbox.hosting.wanted import images_of, whole
 from vf.sandbox.images.builds import DISK, ImageFailed, Images, ImageStats, Pull
-from vf.sandbox.pool import PoolStats, SandboxPool
+from vf.sandbox.pool import PoolStats, Progress, SandboxPool
 from vf.sandbox.spec import SandboxSpec
 
 RECENT = 4  # times the containers kept ready: so many requests say which specs come often
-PATIENCE = 300.0  # seconds until a container must have been made
+PATIENCE = 300.0  # seconds for which an episode waits while none is handed out
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ class Host:
         self._counts: Counter[SandboxSpec] = Counter()
         self._expected: Counter[SandboxSpec] = Counter()  # requests that were counted ahead
         self._past = PoolStats()  # of pools that are no more
+        self._progress = Progress()
 
     @property
     def load(self) -> int:
@@ -233,6 +234,7 @@ class Host:
             max_age=profile.limits.lifetime / 2,  # the other half is the episode's
             room=self._room,
             changed=self._fill,
+            progress=self._progress,
         )
         pool.open()  # it is filled by who waits, or by `_fill`
         return pool
@@ -266,7 +268,7 @@ class Host:
 
     def _fill(self) -> None:
         """Make what is missing: first what episodes wait for, those first who asked first."""
-        for spec, pool in list(self._pools.items()):
+        for spec, pool in sorted(self._pools.items(), key=lambda item: item[1].first_arrival):
             pool.fill(spare=False)
             if pool.idle and not self._share(spec):
                 self._past = PoolStats.sum([self._past, self._pools.pop(spec).stats()])

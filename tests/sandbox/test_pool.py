@@ -7,53 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.sandbox.counted import Counted, Factory
 from tests.waiting import until
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.pool import PATIENCE, SandboxPool
-from vf.sandbox.scripted_sandbox import ScriptedSandbox
-
-
-class Counted(ScriptedSandbox):
-    """A sandbox that only counts how many there are."""
-
-    def __init__(self, factory: Factory) -> None:
-        super().__init__()
-        self.factory = factory
-        self.number = factory.made
-        self.closings = 0
-
-    async def close(self) -> None:
-        self.closings += 1
-        await asyncio.sleep(self.factory.close_seconds)
-        if self.factory.close_error:
-            raise self.factory.close_error
-        self.factory.there -= 1
-
-
-class Factory:
-    """Makes them, as slowly and as unreliably as it is told."""
-
-    def __init__(self, seconds: float = 0.0, errors: list[Exception] | None = None) -> None:
-        self.seconds = seconds
-        self.errors = errors or []
-        self.close_seconds = 0.0
-        self.close_error: Exception | None = None
-        self.made = self.there = self.at_once = self.most_at_once = 0
-        self.tried = 0
-
-    async def __call__(self) -> Counted:
-        self.tried += 1
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            await asyncio.sleep(self.seconds)
-            if self.errors:
-                raise self.errors.pop(0)
-        finally:
-            self.at_once -= 1
-        self.made += 1
-        self.there += 1
-        return Counted(self)
 
 
 def test_each_is_handed_out_once_and_destroyed_afterwards() -> None:
@@ -216,12 +173,13 @@ def test_what_can_never_work_is_told_at_once_and_not_tried_again() -> None:
 def test_a_wait_has_an_end_and_says_what_it_waited_for() -> None:
     async def run() -> None:
         async with SandboxPool(Factory(30), 1) as pool:
-            with pytest.raises(
-                SandboxError, match=r"no sandbox was ready after 0.05 s: 2 being made"
-            ):
+            said = r"no sandbox was handed out for 0.05 s: 2 being made, 1 episodes waiting"
+            with pytest.raises(SandboxError, match=said):
                 async with pool.acquire(timeout=0.05):
                     pass
             assert pool.stats().waiting == 0
+            with pytest.raises(SandboxError, match=r"1 sandboxes were not ready after 0.05 s"):
+                await pool.filled(timeout=0.05)
 
     asyncio.run(run())
 
