@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from vf.environments.agent import AgentEnvironment
@@ -14,13 +15,23 @@ from vf.environments.episode import Activity, Episode
 from vf.environments.sandboxes import spec_of
 from vf.environments.turns import ask, take_turns
 from vf.inference.model import Model, Sampling, own_sampling
-from vf.runtime.errors import EnvironmentFailure, InfrastructureError, ModelError, RubricError
+from vf.runtime.errors import (
+    EnvironmentFailure,
+    HostLost,
+    InfrastructureError,
+    ModelError,
+    RubricError,
+    ServerDown,
+)
 from vf.runtime.own_deadline import clocked
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Failure, StopReason, Trace
 
+log = logging.getLogger(__name__)
+
 CLOSE_TIMEOUT = 30.0  # seconds that an environment gets to close, after which it is left behind
+HOST_LOSSES = 3  # of one rollout, before a further one counts as its failure
 _BOUNDARY: dict[str, type[InfrastructureError]] = {"model": ModelError, "score": RubricError}
 
 
@@ -69,6 +80,33 @@ async def rollout(
         activity=activity or Activity(task),
     )
     return await _Rollout(episode).run()
+
+
+async def repeat_lost(
+    run: Callable[[], Awaitable[Trace]], ready: Callable[[], Awaitable[None]] | None = None
+) -> Trace:
+    """Run a rollout, and again from its start if the machine under it was lost.
+
+    The seed is the same each time, so nothing is gained by a loss. A sandbox's host might be lost
+    through what runs in it, so after ``HOST_LOSSES`` repetitions the failure stands.
+
+    Args:
+        run: Runs it once.
+        ready: Waits before each time until the model's server can be asked, and raises where none
+            comes back. Without it an outage of the server is a failure.
+    """
+    losses = 0
+    while True:
+        if ready is not None:
+            await ready()
+        trace = await run()
+        if trace.error is None:
+            return trace
+        if trace.error.boundary == HostLost.boundary and losses < HOST_LOSSES:
+            losses += 1
+        elif trace.error.boundary != ServerDown.boundary or ready is None:
+            return trace
+        log.warning("the rollout of %s is repeated: %s", trace.task.id, trace.error.message)
 
 
 class _Rollout:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 from textwrap import shorten
+from typing import Any
 
 import pydantic_core
 
 from vf.environments.environment import Environment, Split
-from vf.environments.runner import rollout
+from vf.environments.runner import repeat_lost, rollout
 from vf.environments.sandboxes import check_sandboxes, prefetch
 from vf.inference.model import Model, Sampling
 from vf.rubrics.group import score_group
@@ -214,6 +216,11 @@ def in_batches(environment: Environment, jobs: Iterable[Sequence[Job]]) -> Itera
     return ([job] for task_jobs in jobs for job in task_jobs)
 
 
+async def lasting_rollout(*args: Any, **settings: Any) -> Trace:
+    """Run one rollout, and again if the host of its sandbox was lost."""
+    return await repeat_lost(partial(rollout, *args, **settings))
+
+
 async def evaluate(
     environment: Environment,
     model: Model,
@@ -225,7 +232,7 @@ async def evaluate(
     seed: int = 0,
     on_trace: Callable[[Trace], None] | None = None,
     check: bool = True,
-    run: Callable[..., Awaitable[Trace]] = rollout,
+    run: Callable[..., Awaitable[Trace]] = lasting_rollout,
 ) -> Evaluation:
     """Run a model on tasks of the eval split.
 
@@ -240,7 +247,8 @@ async def evaluate(
         on_trace: Called with each trace as it finishes; with all of a task's at once where the
             rubric has group rewards, for only then are they scored.
         check: Look first whether all that the environment needs is there, and start it.
-        run: Runs one rollout, with the arguments of :func:`~vf.environments.runner.rollout`.
+        run: Runs one rollout, with the arguments of :func:`~vf.environments.runner.rollout`; by
+            default again if the host of its sandbox was lost.
 
     Returns:
         The traces in the order of the tasks, failed ones included.

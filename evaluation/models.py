@@ -7,24 +7,21 @@ import hashlib
 import importlib.util
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vf.environments.environment import Environment
-from vf.environments.runner import rollout
 from vf.evaluation.eval_config import EvalConfig, ModelConfig, looks_local, slug
 from vf.inference.model import Model
 from vf.inference.model_files import Checkpoint, resolve_model
 from vf.inference.models.scripted_model import ScriptedModel
 from vf.inference.settings import EmbeddedSettings, VllmSettings
-from vf.runtime.errors import ConfigError, ServerDown
+from vf.runtime.errors import ConfigError
 from vf.runtime.toml import checked
 from vf.traces.messages import Message
 from vf.traces.task import Task
-from vf.traces.trace import Trace
 
 Say = Callable[[str], None]
 PEEK = 1 << 20  # bytes at either end of a weights file that tell it from another
@@ -40,13 +37,13 @@ class OpenModel:
 
     Attributes:
         model: Who answers.
-        run: Runs a rollout; one that an outage of the engine broke is retried.
+        ready: Waits until it can be asked; None for an API, which its client waits for.
         failure: Ends with an error if the engine dies; None for an API.
         of: Returns who answers in a rollout of a task, where that differs.
     """
 
     model: Model
-    run: Callable[..., Any] = rollout
+    ready: Callable[[], Awaitable[None]] | None = None
     failure: asyncio.Task[None] | None = None
     of: Callable[[Environment, Task], Model] | None = None
 
@@ -232,13 +229,6 @@ async def _local(
         sampler = engine.sampler(evaluation.generation_timeout)
         stack.push_async_callback(sampler.close)
 
-        async def run(*args: Any, **kwargs: Any) -> Trace:
-            while True:
-                await engine.leases.available()
-                trace = await rollout(*args, **kwargs)
-                if trace.error is None or trace.error.boundary != ServerDown.boundary:
-                    return trace
-
         async def watch() -> None:
             while True:
                 await asyncio.to_thread(engine.check)
@@ -252,7 +242,7 @@ async def _local(
             max_seq_len=max_seq_len,
             thinking_history=settings.thinking_history,
         )
-        yield OpenModel(model, run, watching)
+        yield OpenModel(model, engine.leases.available, watching)
 
 
 def check_local(config: ModelConfig) -> None:

@@ -16,6 +16,7 @@ import pydantic_core
 from vf.environments.environment import Environment
 from vf.environments.offered import offered_tools
 from vf.environments.registry import make
+from vf.environments.runner import repeat_lost, rollout
 from vf.environments.sandboxes import check_sandboxes, image_stats
 from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig
 from vf.evaluation.evaluate import Job, in_batches, run_jobs, take_tasks
@@ -271,13 +272,13 @@ async def _run_part(
         model = opened.of(environment, job.task) if opened.of else opened.model
         first = job.seed(config.seed)
         for attempt in range(1 + config.retry_errors):
-            trace: Trace = await opened.run(
-                environment,
-                job.task,
-                Limited(model, config.limits, price),
-                sampling=config.sampling,
-                seed=derive_seed(first, "attempt", attempt) if attempt else first,
-            )
+            seed = derive_seed(first, "attempt", attempt) if attempt else first
+
+            def once(seed: int = seed) -> Awaitable[Trace]:
+                limited = Limited(model, config.limits, price)  # its clock starts here
+                return rollout(environment, job.task, limited, sampling=config.sampling, seed=seed)
+
+            trace = await repeat_lost(once, opened.ready)
             if trace.error is None:
                 break
         return trace

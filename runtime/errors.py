@@ -10,6 +10,7 @@ VfError
     ├── ToolFailure        a tool raised something other than ToolError, or timed out
     ├── EnvironmentFailure reset, step or close raised or timed out
     ├── SandboxError       the sandbox failed, and not through what ran in it
+    │   └── HostLost       with the machine that it was on; the rollout can be run again
     ├── RubricError        a scoring function raised or returned something out of range
     │   └── ScoringDied    its process ended in the middle of the call
     │       └── ScoringTimeout  for it ran out of time, and was killed
@@ -90,6 +91,15 @@ class SandboxError(InfrastructureError):
     """A sandbox failed, and not through what ran in it: that says nothing about the model."""
 
     boundary = "sandbox"
+
+
+class HostLost(SandboxError):
+    """The machine that sandboxes run on does not answer, or has lost those that it had.
+
+    The rollout is lost and can be run again, on another machine.
+    """
+
+    boundary = "host"
 
 
 class RubricError(InfrastructureError):

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from typing import Self, TypeVar
 
-from vf.runtime.errors import SandboxError
+from vf.runtime.errors import HostLost, SandboxError
 from vf.sandbox.contract import LEFT_OUT, Address, ExecResult, Output, Process
 from vf.sandbox.folder import Unpack, pack
 from vf.sandbox.process import SessionProcess
@@ -198,6 +198,9 @@ class SessionSandbox(ABC):
         """Return what ended the sandbox, if that was not what ran in it; None otherwise.
 
         Asked once the session is lost. Must answer within seconds.
+
+        Raises:
+            HostLost: The machine that it was on is lost, or the way there.
         """
 
     def _end(self) -> asyncio.Future[None]:
@@ -249,12 +252,18 @@ class SessionSandbox(ABC):
         or to have ended it. With the other default code could choose not to be scored: by whatever
         kills a supervisor without a trace.
         """
-        outside = await self._outside() if self._used else "no code had run in it"
+        try:
+            outside = await self._outside()
+        except HostLost as lost:
+            self._end()
+            return HostLost(f"{error} ({lost})")
         self._end()
+        if not self._used:  # then no code had run in it
+            return SandboxError(*error.args)
         if outside is None:
             how = "has ended through what ran in it; its files and state are gone"
             return Ended(f"the sandbox {how}: {error}")
-        return SandboxError(f"{error} ({outside})" if self._used else str(error))
+        return SandboxError(f"{error} ({outside})")
 
 
 def _unpack(data: bytes, path: str, to: str | os.PathLike[str]) -> None:

@@ -103,6 +103,7 @@ _STOPS = {
 # verifiers' errors by failed boundary; HarnessError for any other.
 _ERRORS = {
     "sandbox": "SandboxError",
+    "host": "SandboxError",
     "tool": "ToolsetError",
     "rubric": "TaskError",
     "environment": "TaskError",

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 
 from vf.environments.environment import Environment
-from vf.environments.runner import rollout
-from vf.evaluation.evaluate import evaluate, take_tasks
+from vf.evaluation.evaluate import evaluate, lasting_rollout, take_tasks
 from vf.evaluation.validation.agents import (
     FORMS,
     IGNORANT,
@@ -268,7 +267,7 @@ class _Validation:
         environment: Environment | None = None,
     ) -> list[Trace]:
         async def run(env: Environment, task: Task, _: Model, **settings: Any) -> Trace:
-            return await rollout(env, task, model(task), **settings)
+            return await lasting_rollout(env, task, model(task), **settings)
 
         found = await evaluate(
             environment or self.environment,

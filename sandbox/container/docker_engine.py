@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from vf.runtime.errors import ConfigError, SandboxError
+from vf.runtime.errors import ConfigError, HostLost, SandboxError
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.features import Features, features_of
 from vf.sandbox.container.ssh_tunnel import SshTunnel, TunnelFailed
@@ -231,7 +231,7 @@ class Engine:
         except Refusal as error:
             raise EngineRefused(f"the engine refused attach: {error}", error.status) from error
         except OSError as error:
-            raise SandboxError(f"the engine did not answer attach: {error}") from error
+            raise HostLost(f"the engine did not answer attach: {error}") from error
 
     def _dial(self) -> socket.socket:
         """Open a connection to the engine."""
@@ -327,7 +327,7 @@ def _errors_of(method: str) -> Iterator[None]:
         status = getattr(error.response, "status_code", None) or 500
         raise EngineRefused(f"the engine refused {method}: {said}", status) from error
     except (DockerException, RequestException) as error:
-        raise SandboxError(f"the engine did not answer {method}: {error}") from error
+        raise HostLost(f"the engine did not answer {method}: {error}") from error
 
 
 def _why_not(address: Address, error: Exception) -> EngineProblem:

@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime
 from typing import Any
 
-from vf.runtime.errors import SandboxError
+from vf.runtime.errors import HostLost
 from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
 from vf.sandbox.frames import CONNECTION_ENDED
 
@@ -42,16 +42,21 @@ async def describe_end(engine: Engine, name: str, said: str) -> str:
 async def ended_from_outside(engine: Engine, name: str, *, cut: bool) -> str | None:
     """Return what took a container away, if that was not what ran in it; None otherwise.
 
-    Only what the engine says counts: that it does not answer, that it was told to kill or pause the
-    container, that the container runs on although its stream broke, or that it ended because the
-    stream broke at its end, too. That an engine reports no
-    lack of memory says nothing, since the last of those reports is often lost with the container.
+    Only what the engine says counts: that it was told to kill or pause the container, and what a
+    HostLost below says. That it reports no lack of memory says nothing, since the last of those
+    reports is often lost with the container.
 
     Args:
         engine: Where it ran.
         name: The container's.
         cut: Whether its stream ended; otherwise its supervisor fell silent or sent nonsense.
+
+    Raises:
+        HostLost: The engine does not answer, has started again since, or the way to it broke: the
+            container ran on then, or ended because its end of the stream broke, too.
     """
+    if engine.lost:
+        raise HostLost("the engine did not answer for some time")
     try:
         async with asyncio.timeout(PATIENCE):
             state = await _state(engine, name)
@@ -63,18 +68,30 @@ async def ended_from_outside(engine: Engine, name: str, *, cut: bool) -> str | N
             if state is not None and state.get("Paused"):
                 return "it was paused through the engine"
             if cut and state is not None and state.get("Running"):
-                return "the engine cut its stream while it ran on"
+                raise HostLost("its stream broke while it ran on")
             events = await _events(engine, name)
             if any(action == "kill" for action, _ in events):
                 return "it was killed through the engine"
             codes = [attributes.get("exitCode") for action, attributes in events if action == "die"]
             if cut and str(CONNECTION_ENDED) in codes:
-                return "the connection to it broke on the way"
+                raise HostLost("the connection to it broke on the way")
+            created = any(action == "create" for action, _ in events)
+            if not created and await _started_since(engine):
+                raise HostLost("the engine has started again since")
     except TimeoutError:
-        return f"the engine did not say within {PATIENCE:g} s what became of it"
-    except SandboxError as error:
+        raise HostLost(f"the engine did not say within {PATIENCE:g} s what became of it") from None
+    except EngineRefused as error:
         return f"the engine failed: {error}"
     return None
+
+
+async def _started_since(engine: Engine) -> bool:
+    """Return whether the engine has started since an event that it has forgotten.
+
+    It keeps the last ones in memory: with fewer than that, it has all since its start.
+    """
+    kept = (await engine.features()).memory
+    return kept is not None and len(await _events(engine)) < kept
 
 
 async def _state(engine: Engine, name: str) -> dict[str, Any] | None:
@@ -88,8 +105,8 @@ async def _state(engine: Engine, name: str) -> dict[str, Any] | None:
     return state
 
 
-async def _events(engine: Engine, name: str) -> list[tuple[str, dict[str, str]]]:
-    """Return what the engine remembers of a container: actions with their attributes.
+async def _events(engine: Engine, name: str | None = None) -> list[tuple[str, dict[str, str]]]:
+    """Return what the engine remembers of a container, or of all: actions with their attributes.
 
     They outlive a container that removes itself. The engine's own clock says until when: with a
     time in its future it would wait for more.
@@ -98,7 +115,7 @@ async def _events(engine: Engine, name: str) -> list[tuple[str, dict[str, str]]]
     if not clock:
         return []
     now = datetime.fromisoformat(clock).timestamp()
-    kept = {"type": "container", "container": name}
+    kept = {"type": "container", "container": name} if name else {}
     found = await engine.call("events", since="1", until=f"{now:.6f}", filters=kept, decode=True)
     return [
         (str(item.get("Action", "")), (item.get("Actor") or {}).get("Attributes") or {})

@@ -12,6 +12,7 @@ WIDE = range(2**28, 2**29)  # no account of a machine, and no subordinate id, is
 NARROW = range(10_000, 60_000)  # within the 65,536 ids that a user namespace maps as a rule
 NPROC = 8192
 ISOLATING = (1, 41)  # the API's version in Docker 20.10
+EVENTS = 256  # that Docker's engine keeps, in memory: `eventsLimit` in moby's daemon/events
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Features:
         networks: Whether it makes networks that its own machine has no address in: Docker 20.10 and
             later do.
         cores: How many its machine has.
+        memory: How many events it remembers since its last start; None where that is unknown.
     """
 
     uids: range = WIDE
@@ -41,6 +43,7 @@ class Features:
     nproc: int | None = None
     networks: bool = True
     cores: int = 1
+    memory: int | None = None
 
 
 def features_of(info: Mapping[str, Any], version: Mapping[str, Any]) -> Features:
@@ -62,6 +65,7 @@ def features_of(info: Mapping[str, Any], version: Mapping[str, Any]) -> Features
         nproc=NPROC if podman else None,
         networks=not podman and _api(version) >= ISOLATING,
         cores=int(info.get("NCPU") or 1),
+        memory=EVENTS if "Engine" in names and not podman else None,
     )
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from vf.runtime.errors import SandboxError
+from vf.runtime.errors import HostLost, SandboxError
 from vf.sandbox.container.docker_engine import Engine
 
 Line = dict[str, Any]
@@ -96,4 +96,4 @@ def _lines(engine: Engine, method: str, *args: Any, **kwargs: Any) -> Iterator[L
     except APIError as error:
         raise Refused(error.explanation or str(error)) from error
     except (DockerException, RequestException) as error:
-        raise SandboxError(f"the engine did not answer {method}: {error}") from error
+        raise HostLost(f"the engine did not answer {method}: {error}") from error

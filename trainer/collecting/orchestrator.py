@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from vf.environments.environment import Environment
 from vf.environments.episode import Activity
-from vf.environments.runner import rollout
+from vf.environments.runner import repeat_lost, rollout
 from vf.environments.sandboxes import prefetch
 from vf.evaluation.evaluate import Evaluation, evaluate
 from vf.inference.leases import Leases
 from vf.inference.model import Model, Sampling
-from vf.runtime.errors import ServerDown
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Trace
@@ -252,26 +251,28 @@ class Orchestrator:
     async def _run(
         self, task: Task, seed: int, step: int, *, rank: Rank | None, sampling: Sampling
     ) -> Trace:
-        """Run a rollout once it has its image and a place; retry it if the server died under it."""
+        """Run a rollout once it has its image and a place; repeat it if it is lost under way."""
+
+        async def ready() -> None:
+            activity.enter("server")
+            await self._leases.available()
+
+        def once() -> Awaitable[Trace]:
+            return rollout(
+                self.environment,
+                task,
+                self.model,
+                sampling=sampling,
+                seed=seed,
+                activity=activity,
+            )
+
         with self._doing(task, "image", step) as activity:
             if rank is not None:  # else `evaluate` has
                 await prefetch(self.environment, [task])  # holds no place: others overtake it
             activity.enter("place")
             async with self._places.hold(rank):
-                while True:
-                    activity.enter("server")
-                    await self._leases.available()
-                    trace = await rollout(
-                        self.environment,
-                        task,
-                        self.model,
-                        sampling=sampling,
-                        seed=seed,
-                        activity=activity,
-                    )
-                    if trace.error is None or trace.error.boundary != ServerDown.boundary:
-                        return trace
-                    log.warning("rollout of %s is retried: %s", task.id, trace.error.message)
+                return await repeat_lost(once, ready)
 
     @contextmanager
     def _doing(self, task: Task, doing: str, step: int) -> Iterator[Activity]:
