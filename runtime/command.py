@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vf.runtime.errors import ConfigError, VfError
+from vf.runtime.errors import ConfigError, PeerLost, VfError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
+PEER_LOST = 75  # of one of a trainer's processes, to what started it: trying again may help
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -114,7 +115,7 @@ def run_command(
         log = logging.getLogger("vf")
         if log.handlers:  # the run's log file
             log.exception("the command failed")
-        return complain(name, str(error), FAILED)
+        return complain(name, str(error), PEER_LOST if isinstance(error, PeerLost) else FAILED)
     except ModuleNotFoundError as error:
         if extra is None or error.name is None or error.name.partition(".")[0] == "vf":
             raise

@@ -15,6 +15,7 @@ VfError
     │   └── ScoringDied    its process ended in the middle of the call
     │       └── ScoringTimeout  for it ran out of time, and was killed
     └── TrainingError      the training loop cannot continue
+        └── PeerLost       another of the trainer's processes is gone
 """
 
 from __future__ import annotations
@@ -120,6 +121,10 @@ class TrainingError(InfrastructureError):
     """The training loop cannot continue; the message names the cause."""
 
     boundary = "trainer"
+
+
+class PeerLost(TrainingError):
+    """Another of the trainer's processes is gone, or does not answer."""
 
 
 class CheckpointError(TrainingError):

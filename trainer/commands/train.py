@@ -20,7 +20,13 @@ from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
 from vf.runtime.signals import end_with_parent, orderly_end
 from vf.trainer.processes.gpus import count_gpus, overrides, split_gpus
-from vf.trainer.processes.launch import launch, narrow_devices, processes_to_launch, world
+from vf.trainer.processes.launch import (
+    is_elsewhere,
+    launch,
+    narrow_devices,
+    processes_to_launch,
+    world,
+)
 from vf.trainer.processes.tmux import attach, check_installed, open_session
 
 if TYPE_CHECKING:
@@ -67,10 +73,23 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         end_with_parent()
     if world().rank > 0:
         return _follow(config)
+    if args.tmux and is_elsewhere(config):
+        raise ConfigError(
+            "--tmux shows the logs of a run on this machine, and this one is on a cluster; leave "
+            "it out"
+        )
+    if config.cluster.submits:
+        from vf.trainer.commands.on_cluster import submit
+
+        return submit(args, config, console)
     if args.resume is None:
         choose_folder(config, args.config.stem)  # a name that is taken is an error at once
     if args.tmux:
         check_installed()
+    if is_elsewhere(config):
+        from vf.trainer.commands.on_cluster import run_on_cluster
+
+        return run_on_cluster(args, config, console, lambda: _preflight(config, console))
     given, (config, why) = config, split_gpus(config, count_gpus())
     narrow_devices(config)
     find_model(config.model)  # before the seconds that importing torch takes
@@ -145,6 +164,7 @@ def _train(plan: Plan, console: Console, args: argparse.Namespace) -> int:
     if resuming:
         folder = RunFolder(args.resume)
         folder.open()
+        begun = folder.metrics.exists()  # on a cluster, the folder is made before the run begins
     else:
         folder = make_folder(plan.config, args.config.stem)
         folder.write_config(to_toml(plan.config))
@@ -154,11 +174,10 @@ def _train(plan: Plan, console: Console, args: argparse.Namespace) -> int:
     with RLTrainer(plan, folder, display) as trainer:
         if resuming:
             step = trainer.resume(overridden(args.set), allow_changes=args.allow_changes)
-            console.print(
-                f"resumed after step {step}"
-                if step
-                else "no checkpoint yet: started from the beginning"
-            )
+            if step:
+                console.print(f"resumed after step {step}")
+            elif begun:
+                console.print("no checkpoint yet: started from the beginning")
             folder.write_config(to_toml(plan.config))
         if args.profile:
             profile = profile_step(trainer)
@@ -178,9 +197,11 @@ def _dry_run(plan: Plan, console: Console) -> int:
     from vf.trainer.rl_trainer import RLTrainer
     from vf.trainer.run.run_folder import RunFolder
 
+    # The machines of a cluster share the folder of runs, not that for temporary files.
+    parent = plan.config.args.output_dir if plan.config.cluster.backend == "ray" else None
     with (
         working(console, "starting model, engine and one rollout ..."),
-        tempfile.TemporaryDirectory() as scratch,
+        tempfile.TemporaryDirectory(prefix=".dry-run-", dir=parent) as scratch,
     ):
         folder = RunFolder(Path(scratch) / "dry-run")
         folder.create()

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from vf.runtime.errors import ConfigError, TrainingError
+from vf.runtime.errors import ConfigError, PeerLost, TrainingError
 from vf.trainer.learning.commands import Accumulate, Command, Finish, Save, Stop, Together
 from vf.trainer.learning.fsdp import Fsdp
 from vf.trainer.learning.sharding import Copies
@@ -316,7 +316,7 @@ def _all_there() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise TrainingError(f"a trainer process is gone or hangs: {error}") from error
+        raise PeerLost(f"a trainer process is gone or hangs: {error}") from error
 
 
 def together(path: str) -> Callable[[Callable[..., Value]], Callable[..., Value]]:

@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vf.runtime.command import FAILED, PEER_LOST
 from vf.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 OUTER_DEVICES = "VF_OUTER_CUDA_VISIBLE_DEVICES"
 
 DEEPSPEED = (0, 19, 4)  # steps without a fixed number of micro-batches since then
+
+# Holds, in a process that was placed on a cluster, what its run has reserved there.
+FLEET = "VF_FLEET"
 
 # What a launcher tells its workers. To a child of a worker it would be a lie.
 LAUNCHER_VARIABLES = (
@@ -167,7 +171,7 @@ def narrow_devices(config: Config) -> None:
         ConfigError: CUDA_VISIBLE_DEVICES leaves fewer devices than ``gpus`` names.
     """
     devices = config.trainer.devices
-    if devices is None or OUTER_DEVICES in os.environ:
+    if devices is None or OUTER_DEVICES in os.environ or config.cluster.backend == "ray":
         return
     outer = os.environ.get("CUDA_VISIBLE_DEVICES")
     visible = None
@@ -191,9 +195,11 @@ def check_devices(config: Config) -> None:
         ConfigError: They do not, or ``gpus`` and the launcher disagree.
     """
     devices, gpus = config.trainer.devices, config.trainer.gpus
-    if devices is None:
+    if devices is None or is_elsewhere(config):
         return
     found = _devices_found(f"trainer.gpus = {gpus}", "train on what there is")
+    if config.cluster.backend == "ray":
+        return  # which gave this process its device
     if OUTER_DEVICES not in os.environ:
         raise ConfigError(
             f"trainer.gpus = {gpus} takes effect only in runs that `vf-rl` starts; leave it out "
@@ -215,7 +221,7 @@ def check_server_devices(config: Config) -> None:
         ConfigError: They do not.
     """
     gpus = getattr(config.inference, "gpus", None)
-    if gpus is None:
+    if gpus is None or config.cluster.backend == "ray":
         return
     found = _devices_found(f"inference.gpus = {gpus}", "serve from the CPU")
     # Where the trainer's own are fewer than the machine's, their number says nothing.
@@ -246,12 +252,37 @@ def processes_to_launch(config: Config) -> int:
     Raises:
         ConfigError: ``trainer.accelerate_config`` cannot be read, or asks for what is not there.
     """
-    if world().size > 1:
+    if world().size > 1 or FLEET in os.environ:
         return 0
+    count = rank_count(config)
+    return count if count > 1 or is_elsewhere(config) else 0
+
+
+def rank_count(config: Config) -> int:
+    """Return how many processes the settings ask for to train.
+
+    Raises:
+        ConfigError: ``trainer.accelerate_config`` cannot be read, or asks for what is not there.
+    """
     count = len(config.trainer.devices or [])
     if config.trainer.accelerate_config is not None:
         count = count or _configured_processes(config.trainer.accelerate_config)
-    return count if count > 1 else 0
+    return max(1, count)
+
+
+def uses_cpu(config: Config) -> bool:
+    """Return whether an Accelerate config asks for training on CPUs.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    path = config.trainer.accelerate_config
+    return path is not None and bool(_read_accelerate_config(path).use_cpu)
+
+
+def is_elsewhere(config: Config) -> bool:
+    """Return whether the trainer's processes will run on a cluster, and this is none of them."""
+    return config.cluster.backend == "ray" and FLEET not in os.environ
 
 
 def _configured_processes(path: str) -> int:
@@ -282,7 +313,23 @@ def _read_accelerate_config(path: str) -> Any:
     return config
 
 
-def launcher_args(count: int, argv: Sequence[str], config_file: str | None = None) -> list[str]:
+class Meeting(NamedTuple):
+    """Which of several machines this one is to the trainer's processes, one on each.
+
+    Attributes:
+        rank: Its number.
+        host: Address of the first, as the others reach it.
+        port: Of the first, where they meet.
+    """
+
+    rank: int
+    host: str
+    port: int
+
+
+def launcher_args(
+    count: int, argv: Sequence[str], config_file: str | None = None, meeting: Meeting | None = None
+) -> list[str]:
     """Return the arguments of ``accelerate launch`` that start a run in several processes.
 
     They leave nothing to the user's Accelerate defaults, whose precision, sharding or port are
@@ -292,20 +339,28 @@ def launcher_args(count: int, argv: Sequence[str], config_file: str | None = Non
         count: How many processes.
         argv: The arguments of ``vf-rl``.
         config_file: An Accelerate config that says the rest.
+        meeting: Where each process is on a machine of its own; by default all are on this one.
     """
     how = ["--multi_gpu", "--mixed_precision", "no", "--dynamo_backend", "no"]
     if config_file is not None:
         how = ["--config_file", str(Path(config_file).expanduser())]
-    threads = max(1, len(os.sched_getaffinity(0)) // count) if sys.platform == "linux" else 1
+    here, machines = count, ["--num_machines", "1", "--machine_rank", "0"]
+    machines += ["--main_process_port", "0"]
+    if meeting is not None:
+        here, machines = 1, ["--num_machines", str(count), "--machine_rank", str(meeting.rank)]
+        machines += ["--main_process_ip", meeting.host, "--main_process_port", str(meeting.port)]
+        machines += ["--same_network", "--deepspeed_multinode_launcher", "standard"]
+    threads = max(1, len(os.sched_getaffinity(0)) // here) if sys.platform == "linux" else 1
     return [
-        *(*how, "--num_processes", str(count), "--num_machines", "1"),
-        *("--machine_rank", "0", "--main_process_port", "0", "--gpu_ids", "all"),
+        *(*how, "--num_processes", str(count), *machines, "--gpu_ids", "all"),
         *("--num_cpu_threads_per_process", os.environ.get("OMP_NUM_THREADS", str(threads))),
         *("-m", "vf.trainer.commands.main", *argv),
     ]
 
 
-def launch(count: int, argv: Sequence[str], config_file: str | None = None) -> int:
+def launch(
+    count: int, argv: Sequence[str], config_file: str | None = None, meeting: Meeting | None = None
+) -> int:
     """Run ``vf-rl`` in several processes, wait for their end and return the run's exit code.
 
     If one process dies, the others are ended: with SIGTERM, and after 30 s with SIGKILL.
@@ -314,23 +369,31 @@ def launch(count: int, argv: Sequence[str], config_file: str | None = None) -> i
         count: How many processes.
         argv: The arguments of ``vf-rl``.
         config_file: An Accelerate config.
+        meeting: Where each process is on a machine of its own; one of them is then started here.
+
+    Returns:
+        The exit code; 128 + n where a signal ended a process that has a machine of its own.
     """
     from accelerate.commands.launch import launch_command, launch_command_parser
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    if sys.platform == "linux":
+    if sys.platform == "linux" and meeting is None:
         # All processes are on this machine, so their commands need not be heard outside of it.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # What failed has said so itself.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    arguments = launcher_args(count, argv, config_file)
+    arguments = launcher_args(count, argv, config_file, meeting)
     try:
         launch_command(launch_command_parser().parse_args(arguments))
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
+        if failure.exitcode == PEER_LOST and meeting is None:
+            return FAILED
         if failure.exitcode >= 0:
             return int(failure.exitcode)
+        if meeting is not None:
+            return 128 - int(failure.exitcode)
         name = signal.Signals(-failure.exitcode).name
         print(f"vf-rl: trainer process {rank} of {count} was killed by {name}", file=sys.stderr)
         return 1

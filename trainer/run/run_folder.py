@@ -122,9 +122,12 @@ class RunFolder:
         _log_to(self.environment_log, _OF_ENVIRONMENT, propagate=True)
 
     def close(self) -> None:
-        """Stop sending logs to the folder's files: it is about to be removed."""
+        """Leave the folder to another process, or to be removed: its lock and its logs."""
         for name in (*_OF_TRAINER, *_OF_INFERENCE, *_OF_ENVIRONMENT):
             _remove_handlers(logging.getLogger(name))
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _claim(self) -> None:
         """Keep other processes out for as long as this one lives, however it dies."""

@@ -22,6 +22,7 @@ from vf.inference.settings import (
     TopP,
     VllmSettings,
 )
+from vf.trainer.settings.cluster import ClusterConfig
 from vf.trainer.settings.loop_args import LoopArgs
 from vf.trainer.settings.loss_args import LossArgs
 from vf.trainer.settings.shared import SharedArgs
@@ -297,6 +298,7 @@ class Config(Strict):
     env: EnvConfig
     inference: InferenceConfig = Field(default_factory=EmbeddedSettings)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
+    cluster: ClusterConfig = Field(default_factory=ClusterConfig)
 
     @property
     def args(self) -> TrainerArgs:
@@ -316,6 +318,17 @@ class Config(Strict):
                 "trainer.args.load_in_4bit = true trains an adapter on rounded weights, and a vLLM "
                 'server would sample from exact ones: set inference.engine = "embedded", or '
                 "load_in_4bit = false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _places_by_number(self) -> Self:
+        """Refuse numbers of devices where a cluster chooses them."""
+        if self.cluster.backend == "ray" and isinstance(self.trainer.gpus, list):
+            raise ValueError(
+                f"trainer.gpus = {self.trainer.gpus} numbers the devices of one machine, but with "
+                'cluster.backend = "ray" they are anywhere in the cluster: say how many, '
+                f"trainer.gpus = {len(self.trainer.gpus)}"
             )
         return self
 

@@ -1,0 +1,314 @@
+"""Processes on a cluster under Ray: an actor around each, all in one placement group.
+
+Ray places, notices the loss of machines, and ends what a lost driver leaves behind. It carries no
+data of a run but the output of its processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from vf.cluster.capacity import describe, missing
+from vf.cluster.fleet import Command, Resources, Role
+from vf.cluster.ray_cluster import check_machines, connect, free, machines
+from vf.cluster.ray_node import Post
+from vf.runtime.errors import ConfigError, PlacementError
+
+GROUP_SECONDS = 30.0  # until what is free has been set aside
+PLACE_SECONDS = 120.0  # until a process has started; Ray may have to find it another machine
+RETRY_SECONDS = 1.0
+THREADS = 4  # of an actor: one waits for output while another stops the process
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """What a run has set aside, and how its other processes find it.
+
+    Attributes:
+        address: Of the cluster.
+        namespace: Of the run in it.
+        group: The placement group's name.
+        roles: Whom each bundle of the group is for.
+        runtime_env: What Ray brings to the machines.
+    """
+
+    address: str
+    namespace: str
+    group: str
+    roles: list[Role]
+    runtime_env: dict[str, Any] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """Return it for an environment variable."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Return what :meth:`to_text` was called on."""
+        return cls(**json.loads(text))
+
+
+class RayFleet:
+    """Places processes on the machines of a Ray cluster.
+
+    Args:
+        address: Of the cluster; see :func:`~vf.cluster.ray_cluster.connect`.
+        wait: Seconds for which :meth:`reserve` waits for machines that are still to come.
+        runtime_env: What Ray brings to the machines before a process starts there.
+        shared: Folders that the machines must all see.
+
+    Attributes:
+        host: Address of this process's machine, as the others reach it.
+        reservation: What was set aside; None before.
+
+    Raises:
+        ConfigError: The cluster cannot be reached, or differs from this machine.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        wait: float = 0.0,
+        runtime_env: Mapping[str, Any] | None = None,
+        shared: Sequence[Path] = (),
+    ) -> None:
+        self._namespace = f"vf-rl-{secrets.token_hex(6)}"
+        self._wait, self._shared = wait, shared
+        self.reservation: Reservation | None = None
+        self._own = True  # whether the group is this fleet's to remove
+        self._connect(address, runtime_env or {})
+
+    @classmethod
+    def joined(cls, reservation: Reservation) -> Self:
+        """Return the fleet of a run's other process, in what the first one has reserved.
+
+        Raises:
+            ConfigError: The cluster cannot be reached.
+            PlacementError: The reservation is gone.
+        """
+        fleet = cls.__new__(cls)
+        fleet._namespace = reservation.namespace
+        fleet._wait, fleet._shared = 0.0, ()
+        fleet.reservation, fleet._own = reservation, False
+        fleet._connect(reservation.address, reservation.runtime_env)
+        try:
+            fleet._group = fleet._ray.util.get_placement_group(reservation.group)
+        except ValueError as error:
+            raise PlacementError(f"the run's placement group is gone: {error}") from error
+        return fleet
+
+    def _connect(self, address: str, runtime_env: Mapping[str, Any]) -> None:
+        self._ray = connect(address, self._namespace, runtime_env)
+        context = self._ray.get_runtime_context()
+        self._address = str(context.gcs_address)
+        self.host = str(self._ray.util.get_node_ip_address())
+        self._group: Any = None
+        self._handles: dict[int, RayHandle] = {}  # by bundle
+        self._lock = threading.Lock()
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs the cluster has in all."""
+        return sum(node.has.gpus for node in machines(self._ray))
+
+    def reserve(self, wanted: Sequence[tuple[Role, int, Resources]]) -> None:
+        """Set aside what a whole run needs; see :class:`~vf.cluster.fleet.Fleet`.
+
+        Raises:
+            ConfigError: There is not that much, or machines do not fit together.
+        """
+        if self.reservation is not None:
+            self._check_reserved(wanted)
+            return
+        deadline = time.monotonic() + self._wait
+        while (short := missing(wanted, machines(self._ray))) and time.monotonic() < deadline:
+            time.sleep(RETRY_SECONDS)
+        if short:
+            waited = f" after cluster.wait = {self._wait:g} s" if self._wait else ""
+            raise ConfigError(f"the Ray cluster is too small{waited}: {short}")
+        pieces = [(role, each) for role, count, each in wanted for _ in range(count)]
+        name = f"{self._namespace}-group"
+        self._group = self._ray.util.placement_group(
+            [_bundle(each) for _, each in pieces], strategy="PACK", name=name
+        )
+        seconds = max(GROUP_SECONDS, deadline - time.monotonic())
+        if not self._group.wait(timeout_seconds=seconds):
+            left = describe(free(self._ray))
+            self.stop()
+            raise ConfigError(
+                f"the Ray cluster has what the run needs, but others use it: {left} are free, in "
+                f"{seconds:.0f} s no more. Wait for them, or raise cluster.wait"
+            )
+        table = self._ray.util.placement_group_table(self._group)
+        check_machines(self._ray, sorted(set(table["bundles_to_node_id"].values())), self._shared)
+        environment = dict(self._ray.get_runtime_context().runtime_env)
+        roles = [role for role, _ in pieces]
+        self.reservation = Reservation(self._address, self._namespace, name, roles, environment)
+
+    def _check_reserved(self, wanted: Sequence[tuple[Role, int, Resources]]) -> None:
+        assert self.reservation is not None
+        for role, count, _ in wanted:
+            there = self.reservation.roles.count(role)
+            if count > there:
+                raise ConfigError(f"the run has reserved {there} places of {role}s, not {count}")
+
+    def place(self, role: Role, resources: Resources, command: Command) -> RayHandle:
+        """Start one process; see :class:`~vf.cluster.fleet.Fleet`.
+
+        Raises:
+            ConfigError: All places of its role are taken, or there is no such program there.
+            PlacementError: Its machine was lost, or no machine was found in time.
+        """
+        index = self._take(role)
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        actor = (
+            self._ray.remote(Post)
+            .options(
+                num_cpus=resources.cpus,
+                num_gpus=resources.gpus,
+                memory=resources.memory or None,
+                max_concurrency=THREADS,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, index),
+            )
+            .remote()
+        )
+        begun = actor.begin.remote(command, _variables(), os.getcwd())
+        try:
+            host, port = self._ray.get(begun, timeout=PLACE_SECONDS)
+        except self._ray.exceptions.GetTimeoutError as error:
+            self._ray.kill(actor)
+            raise PlacementError(
+                f"no machine with {describe(resources)} for a {role} within {PLACE_SECONDS:g} s: "
+                "the one that had them was lost, or is busy"
+            ) from error
+        except self._ray.exceptions.RayTaskError as error:
+            self._ray.kill(actor)
+            raise (error.cause if isinstance(error.cause, ConfigError) else error) from error
+        except self._ray.exceptions.RayError as error:
+            raise PlacementError(f"a {role} could not be placed: {_reason(error)}") from error
+        handle = RayHandle(self._ray, actor, role, host, port, command.log)
+        with self._lock:
+            self._handles[index] = handle
+        return handle
+
+    def _take(self, role: Role) -> int:
+        """Return a bundle of a role in which nothing runs.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        roles = [] if self.reservation is None else self.reservation.roles
+        for index, each in enumerate(roles):
+            handle = self._handles.get(index)
+            if each == role and (handle is None or handle.ended):
+                return index
+        raise ConfigError(
+            f"all {roles.count(role)} places that were reserved for {role}s are taken"
+        )
+
+    def stop(self) -> None:
+        """End what was placed and leave the cluster; the first process gives back what it has."""
+        if not self._ray.is_initialized():
+            return
+        stopping = [threading.Thread(target=each.stop) for each in self._handles.values()]
+        for thread in stopping:
+            thread.start()
+        for thread in stopping:
+            thread.join()
+        self._handles.clear()
+        if self._own and self._group is not None:
+            self._ray.util.remove_placement_group(self._group)
+        self._ray.shutdown()
+
+
+class RayHandle:
+    """A process in an actor. Its output is collected in a thread, which also notices its end."""
+
+    def __init__(
+        self, ray: Any, actor: Any, role: Role, host: str, port: int, log: Path | None
+    ) -> None:
+        self.role, self.host, self.port = role, host, port
+        self._ray, self._actor, self._log = ray, actor, log
+        self._code: int | None = None
+        self._lost: str | None = None
+        self._stopping = False
+        self._ended = threading.Event()
+        threading.Thread(target=self._follow, name=f"vf-{role}-output", daemon=True).start()
+
+    def poll(self) -> int | None:
+        """Return its exit status, negative for a signal; None while it runs or once it is lost."""
+        return self._code if self._ended.is_set() else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended or was lost."""
+        return self._ended.is_set()
+
+    @property
+    def lost(self) -> str | None:
+        """Why it ended without an exit status of its own."""
+        return self._lost
+
+    def stop(self, patience: float = 10.0) -> None:
+        """End it with everything that it started; safe to call twice."""
+        self._stopping = True
+        if not self._ended.is_set():
+            try:
+                # Longer than the actor needs: a machine that does not answer is given up.
+                self._ray.get(self._actor.stop.remote(patience), timeout=patience + 20)
+                self._ended.wait(5)
+            except (self._ray.exceptions.RayError, TimeoutError):
+                pass
+        self._ray.kill(self._actor)
+        self._ended.set()
+
+    def _follow(self) -> None:
+        """Collect output until the process has ended."""
+        out = self._log.open("ab") if self._log is not None else sys.stdout.buffer
+        try:
+            while not self._ended.is_set():
+                try:
+                    text, code = self._ray.get(self._actor.read.remote())
+                except self._ray.exceptions.ActorUnavailableError:
+                    self._ended.wait(RETRY_SECONDS)  # Ray settles whether it comes back
+                    continue
+                out.write(text)
+                out.flush()
+                if code is not None:
+                    self._code = code
+                    return
+        except Exception as error:  # whatever Ray raises, the process can no longer be reached
+            if not self._stopping:
+                self._lost = _reason(error)
+        finally:
+            self._ended.set()
+            if self._log is not None:
+                out.close()
+
+
+def _bundle(resources: Resources) -> dict[str, float]:
+    amounts = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory}
+    return {name: float(amount) for name, amount in amounts.items() if amount}
+
+
+def _variables() -> dict[str, str]:
+    """Return this process's variables, without Ray's own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
+def _reason(error: BaseException) -> str:
+    """Return why Ray lost an actor, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "died" in line.lower() or "node" in line.lower()]
+    return (telling or lines or [type(error).__name__])[-1]

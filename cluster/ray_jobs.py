@@ -1,0 +1,93 @@
+"""A run submitted to a Ray cluster from outside of it, by the HTTP API for jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vf.cluster.ray_cluster import load_ray
+from vf.runtime.command import DONE, FAILED
+from vf.runtime.errors import ConfigError
+
+INTERRUPTED = 130
+RETRY_SECONDS = 2.0
+AWAY_SECONDS = 300.0  # for which a cluster that no longer answers is asked again
+
+
+def submit_job(
+    address: str, command: str, runtime_env: Mapping[str, Any], *, say: Callable[[str], None]
+) -> int:
+    """Submit a command, print its output until it ends, and return its exit code.
+
+    Ctrl-C ends the printing and not the job.
+
+    Args:
+        address: ``http://HEAD:8265``.
+        command: For a shell on the cluster's head.
+        runtime_env: What Ray brings there; a local ``working_dir`` is uploaded.
+        say: Called with what the user should know.
+
+    Raises:
+        ConfigError: Nothing answers there, or Ray refuses the job.
+    """
+    load_ray()
+    try:
+        from ray.job_submission import JobSubmissionClient
+
+        client = JobSubmissionClient(address)
+    except (ImportError, RuntimeError, ConnectionError) as error:
+        raise ConfigError(
+            f"cluster.address = {address!r}: {_flat(error)}. It must be the URL of the head's "
+            "dashboard, mostly on port 8265, and both sides need 'ray[default]'"
+        ) from error
+    try:
+        job = client.submit_job(entrypoint=command, runtime_env=dict(runtime_env))
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"the Ray cluster refuses the run: {_flat(error)}") from error
+    say(f"submitted to {address} as {job}; Ctrl-C leaves it running")
+    try:
+        return asyncio.run(_follow(client, job))
+    except KeyboardInterrupt:
+        say(f"{job} runs without this terminal")
+        say(f"to see it again: ray job logs --address {address} --follow {job}")
+        say(f"to end it: ray job stop --address {address} {job}")
+        return INTERRUPTED
+
+
+async def _follow(client: Any, job: str) -> int:
+    """Print a job's output until it has ended; a connection that breaks is made again."""
+    printed = 0
+    away = 0.0
+    while True:
+        begun = 0
+        try:
+            async for text in client.tail_job_logs(job):  # from the beginning, each time
+                new = text[max(0, printed - begun) :]
+                begun += len(text)
+                printed += len(new)
+                sys.stdout.write(new)
+                sys.stdout.flush()
+            info = await asyncio.to_thread(client.get_job_info, job)
+            away = 0.0
+            if info.status.is_terminal():
+                return _code(info)
+        except (RuntimeError, OSError):
+            away += RETRY_SECONDS
+            if away > AWAY_SECONDS:
+                raise
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+def _code(info: Any) -> int:
+    """Return the exit code of a job that has ended, and say what Ray says of a failure."""
+    if info.status == "SUCCEEDED":
+        return DONE
+    if info.driver_exit_code in (None, DONE):  # it was stopped, or could not be started
+        print(f"vf-rl: the job {info.status.lower()}: {info.message}", file=sys.stderr)
+    return info.driver_exit_code or FAILED
+
+
+def _flat(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".")
