@@ -88,8 +88,9 @@ class Peer:
     async def call(self, name: str, *args: Any) -> Any:
         """Call a function of the other end and return its result.
 
-        A call that is cancelled here is cancelled there, and has ended there when this raises.
-        While the connection is congested, a call waits before it is sent.
+        A call that is cancelled here is cancelled there, and has ended there when this raises,
+        unless the connection has ended. While the connection is congested, a call waits before it
+        is sent.
 
         Raises:
             WorkerLost: The connection ended first.
