@@ -14,8 +14,11 @@ VfError
     ├── RubricError        a scoring function raised or returned something out of range
     │   └── ScoringDied    its process ended in the middle of the call
     │       └── ScoringTimeout  for it ran out of time, and was killed
+    ├── PlacementError     the machine on which a process was to run, or ran, was lost
+    ├── WorkerLost         a process that had a piece of work ended, or cannot be reached
     └── TrainingError      the training loop cannot continue
-        └── PeerLost       another of the trainer's processes is gone
+         ├── PeerLost       another of the trainer's processes is gone
+        └── CheckpointError  a checkpoint could not be written
 """
 
 from __future__ import annotations
