@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -67,28 +66,28 @@ class LocalFleet:
 
     def __init__(self, devices: Sequence[str] = ()) -> None:
         self._devices = list(devices)
-        self._places: Counter[Role] = Counter()
+        self._reserved: dict[Role, list[Resources]] = {}
         self._handles: list[LocalHandle] = []
         self._lock = threading.Lock()
 
     def reserve(self, wanted: Sequence[tuple[Role, int, Resources]]) -> None:
-        """Set aside what a whole run needs; takes the place of what was reserved before.
+        """Set aside what a run needs; a later call replaces what it says about the same roles.
 
         Raises:
             ConfigError: There are not that many GPUs.
         """
-        needed = sum(count * each.gpus for _, count, each in wanted)
-        if needed > len(self._devices):
-            each_role = [f"{count} x {each.gpus} ({role})" for role, count, each in wanted]
-            raise ConfigError(
-                f"the run needs {needed} GPUs, {' + '.join(each_role)}, and this machine has "
-                f"{len(self._devices)} for it: lower inference.replicas or "
-                "inference.gpus_per_replica, or use a cluster"
-            )
         with self._lock:
-            self._places = Counter()
-            for role, count, _ in wanted:
-                self._places[role] += count
+            reserved = self._reserved | {role: [] for role, _, _ in wanted}
+            for role, count, each in wanted:
+                reserved[role] = [*reserved[role], *[each] * count]
+            gpus = {role: sum(each.gpus for each in places) for role, places in reserved.items()}
+            if sum(gpus.values()) > len(self._devices):
+                parts = " and ".join(f"{n} for {role}s" for role, n in gpus.items() if n)
+                raise ConfigError(
+                    f"the run needs {parts} of {len(self._devices)} GPUs: lower "
+                    "inference.replicas or inference.gpus_per_replica, or use a cluster"
+                )
+            self._reserved = reserved
 
     def place(self, role: Role, resources: Resources, command: Command) -> LocalHandle:
         """Start one process; see :class:`~vf.cluster.fleet.Fleet`.
@@ -99,10 +98,9 @@ class LocalFleet:
         """
         with self._lock, ExitStack() as stack:
             live = [handle for handle in self._handles if handle.poll() is None]
-            if sum(handle.role == role for handle in live) >= self._places[role]:
-                raise ConfigError(
-                    f"all {self._places[role]} places that were reserved for {role}s are taken"
-                )
+            places = len(self._reserved.get(role, ()))
+            if sum(handle.role == role for handle in live) >= places:
+                raise ConfigError(f"all {places} places that were reserved for {role}s are taken")
             taken = {device for handle in live for device in handle.devices}
             free = [device for device in self._devices if device not in taken]
             if resources.gpus > len(free):
@@ -122,7 +120,7 @@ class LocalFleet:
     def stop(self) -> None:
         """End every process that was placed, all at once; nothing is reserved any more."""
         with self._lock:
-            self._places.clear()
+            self._reserved = {}
             handles, self._handles = self._handles, []
         for handle in handles:
             handle.ask(STOP_SECONDS)

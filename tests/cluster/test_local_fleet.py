@@ -135,8 +135,12 @@ def test_places_and_devices_are_limited_and_come_back_when_a_process_ends(
 
 
 def test_more_gpus_than_there_are_cannot_be_reserved(fleet: LocalFleet) -> None:
-    with pytest.raises(ConfigError, match=r"needs 4 GPUs, 2 x 2 \(server\), .* has 3 for it"):
-        fleet.reserve([("server", 2, Resources(gpus=2))])
+    wanted = Resources(gpus=1)
+    with pytest.raises(ConfigError, match="needs 2 for servers and 2 for ranks of 3 GPUs"):
+        fleet.reserve([("rank", 2, wanted)])
+    fleet.reserve([("rank", 1, wanted)])
+    assert fleet.place("rank", wanted, Command(SLEEP)).devices == ["GPU-a"]
+    fleet.place("worker", Resources(), Command(SLEEP))  # reserved before, and still
 
 
 def test_a_program_that_is_not_there_is_named(fleet: LocalFleet, tmp_path: Path) -> None:
