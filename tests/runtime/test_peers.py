@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sys
 import threading
@@ -237,6 +238,46 @@ def test_a_second_cancellation_arrives_there_too() -> None:
             assert await peer.call("holding") == []
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_call_that_is_cancelled_at_any_moment_is_not_left_under_way(seed: int) -> None:
+    draw, under_way = random.Random(seed), set[int]()
+
+    async def work(number: int, seconds: float) -> int:
+        under_way.add(number)
+        try:
+            await asyncio.sleep(seconds)
+            if number % 5 == 0:
+                raise ScoringTimeout("too slow")
+            return number
+        finally:
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                under_way.remove(number)
+
+    async def call(peer: Peer, number: int) -> None:
+        try:
+            async with asyncio.timeout(draw.choice([None, 0.0, 0.001, 0.004])):
+                assert await peer.call("work", number, 0.004 * draw.random()) == number
+        except ScoringTimeout:
+            assert number % 5 == 0
+        except TimeoutError:
+            pass
+        assert number not in under_way
+
+    async def main() -> None:
+        async with pair({"work": work}, {"work": work}) as ends, asyncio.TaskGroup() as group:
+            for number in range(200):
+                task = group.create_task(call(draw.choice(ends), number))
+                if draw.random() < 0.2:
+                    asyncio.get_running_loop().call_later(0.004 * draw.random(), task.cancel)
+                if draw.random() < 0.5:
+                    await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert not under_way
 
 
 def test_the_end_of_the_other_process_ends_calls_under_way_and_later_ones() -> None:
