@@ -1,0 +1,183 @@
+"""One measurement of `cluster.py`, in a process of its own: `python cluster_run.py JSON FILE`.
+
+The JSON says what to run (:class:`Work`); what was measured is written to the file, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+HERE = Path(__file__).parent
+VOCABULARY = 500  # of the tiny model's 512 tokens
+UNBELIEVED = 1e9  # nats: the servers' log-probabilities are made up
+
+
+@dataclass(frozen=True)
+class Work:
+    """Rollouts of four turns against servers whose latency dominates.
+
+    Attributes:
+        workers: Processes in which the rollouts run; 0 for the trainer's own.
+        servers: Inference servers.
+        slots: Requests that one server answers at once.
+        answer_seconds: Of one answer.
+        tool_seconds: Of one tool call.
+        concurrent: Rollouts under way at most.
+        rollouts: In all.
+        updates: Optimizer steps that are timed alone, and again beside the rollouts. With none,
+            the rollouts are what is timed.
+        model: Folder of the model that is trained.
+    """
+
+    workers: int
+    servers: int
+    slots: int
+    answer_seconds: float
+    tool_seconds: float
+    concurrent: int
+    rollouts: int
+    updates: int = 0
+    model: str = "tiny"
+
+
+def settings(work: Work) -> dict[str, Any]:
+    """Return the run's settings, as a TOML holds them."""
+    return {
+        "model": work.model,
+        "env": {
+            "id": str(HERE / "cluster_env.py:SimulatedTools"),
+            "args": {"tasks": max(16, work.rollouts), "tool_seconds": work.tool_seconds},
+        },
+        "inference": {
+            "engine": "vllm",
+            "executable": shlex.join([sys.executable, str(HERE / "slow_server.py")]),
+            "replicas": work.servers,
+            "publish": "lora",
+            "logprob_tolerance": UNBELIEVED,
+            "args": {"max_num_seqs": work.slots, "answer_seconds": work.answer_seconds},
+        },
+        "rollouts": {"workers": work.workers},
+        "trainer": {
+            "args": {
+                "max_steps": 1,
+                "batch_size": 16,
+                "rollouts_per_example": 8,
+                "max_concurrent": work.concurrent,
+                "eval_share": 1.0,
+                "eval_examples": work.rollouts,
+                "max_tokens": 64,
+                "max_prompt_len": 400,
+                "max_seq_len": 1024,
+                "generation_timeout": 600.0,
+                "micro_batch_tokens": 4096,
+            }
+        },
+    }
+
+
+@contextmanager
+def trainer(work: Work) -> Iterator[Any]:
+    """Return a trainer whose engine runs, and whose rollouts' loop is watched."""
+    from cluster_watch import watch_loop
+
+    from vf.runtime.open_files import raise_limit
+    from vf.trainer.preflight import preflight
+    from vf.trainer.rl_trainer import RLTrainer
+    from vf.trainer.run.run_folder import RunFolder
+    from vf.trainer.settings.load_config import parse_config
+
+    raise_limit()
+    with tempfile.TemporaryDirectory(prefix="cluster-") as name:
+        folder = RunFolder(Path(name) / "run")
+        folder.create()
+        config, _ = parse_config(settings(work))
+        with RLTrainer(preflight(config), folder) as made:
+            made.collector.call(watch_loop())
+            yield made
+
+
+def rolled(work: Work) -> dict[str, Any]:
+    """Run the rollouts as one evaluation, and time it."""
+    with trainer(work) as made:
+        started = time.perf_counter()
+        metrics = made.evaluate()
+        seconds = time.perf_counter() - started
+        assert metrics["eval/rollouts/scored"] == work.rollouts, metrics
+        return {"seconds": seconds, "rollouts_per_s": work.rollouts / seconds}
+
+
+def samples() -> list[Any]:
+    """Return a batch as the quickstart's: 64 rollouts of two answers each."""
+    from vf.traces.trace import Branch
+    from vf.trainer.learning.batch import Sample
+
+    rng = random.Random(0)
+
+    def ids(count: int) -> list[int]:
+        return [rng.randrange(16, VOCABULARY) for _ in range(count)]
+
+    found = []
+    for number in range(64):
+        branch = Branch()
+        for turn, count in enumerate((160, 16)):
+            branch.add_context(ids(count), turn)
+            branch.add_sampled(ids(32), [-6.0] * 32, [0] * 32, turn)
+        found.append(Sample(branch, 1.0 if number % 2 else -1.0))
+    return found
+
+
+def overlapped(work: Work) -> dict[str, Any]:
+    """Time optimizer steps alone, and beside rollouts."""
+    batch = samples()
+    with trainer(work) as made:
+
+        def update() -> float:
+            started = time.perf_counter()
+            made.learner.accumulate(batch)
+            made.learner.optim_step(learning_rate=1e-12)
+            return time.perf_counter() - started
+
+        update()
+        alone = [update() for _ in range(work.updates)]
+        made.collector.begin_evaluation(0)
+        under_way = threading.Event()
+        while sum(each.doing == "model" for each in made.collector.orchestrator.activities()) < (
+            work.concurrent // 2
+        ):
+            under_way.wait(0.05)
+        ended = made.collector.orchestrator
+        beside = [update() for _ in range(work.updates)]
+        count = len(ended.activities())
+    return {
+        "alone": median(alone),
+        "beside": median(beside),
+        "slower": median(beside) / median(alone),
+        "under_way": count,
+    }
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    import logging
+
+    logging.disable()
+    work = Work(**json.loads(sys.argv[1]))
+    found = overlapped(work) if work.updates else rolled(work)
+    Path(sys.argv[2]).write_text(json.dumps(found | {"cores": os.cpu_count()}))
+
+
+if __name__ == "__main__":
+    main()
