@@ -39,7 +39,6 @@ class Work:
         rollouts: In all.
         updates: Optimizer steps that are timed alone, and again beside the rollouts. With none,
             the rollouts are what is timed.
-        model: Folder of the model that is trained.
     """
 
     workers: int
@@ -50,13 +49,12 @@ class Work:
     concurrent: int
     rollouts: int
     updates: int = 0
-    model: str = "tiny"
 
 
 def settings(work: Work) -> dict[str, Any]:
     """Return the run's settings, as a TOML holds them."""
     return {
-        "model": work.model,
+        "model": "tiny",
         "env": {
             "id": str(HERE / "cluster_env.py:SimulatedTools"),
             "args": {"tasks": max(16, work.rollouts), "tool_seconds": work.tool_seconds},
@@ -120,7 +118,7 @@ def rolled(work: Work) -> dict[str, Any]:
 
 
 def samples() -> list[Any]:
-    """Return a batch as the quickstart's: 64 rollouts of two answers each."""
+    """Return a quarter of a batch of the quickstart's: 16 rollouts of two answers each."""
     from vf.traces.trace import Branch
     from vf.trainer.learning.batch import Sample
 
@@ -130,7 +128,7 @@ def samples() -> list[Any]:
         return [rng.randrange(16, VOCABULARY) for _ in range(count)]
 
     found = []
-    for number in range(64):
+    for number in range(16):
         branch = Branch()
         for turn, count in enumerate((160, 16)):
             branch.add_context(ids(count), turn)
@@ -141,30 +139,40 @@ def samples() -> list[Any]:
 
 def overlapped(work: Work) -> dict[str, Any]:
     """Time optimizer steps alone, and beside rollouts."""
+    from cluster_watch import Cores
+
     batch = samples()
     with trainer(work) as made:
+        cores = Cores()
 
-        def update() -> float:
-            started = time.perf_counter()
+        def update() -> tuple[float, float]:
+            started, waited = time.perf_counter(), cores.waited()
             made.learner.accumulate(batch)
             made.learner.optim_step(learning_rate=1e-12)
-            return time.perf_counter() - started
+            seconds = time.perf_counter() - started
+            return seconds, seconds - (cores.waited() - waited)
 
         update()
         alone = [update() for _ in range(work.updates)]
         made.collector.begin_evaluation(0)
-        under_way = threading.Event()
-        while sum(each.doing == "model" for each in made.collector.orchestrator.activities()) < (
-            work.concurrent // 2
-        ):
-            under_way.wait(0.05)
-        ended = made.collector.orchestrator
+        orchestrator, pause = made.collector.orchestrator, threading.Event()
+
+        def under_way() -> int:
+            return sum(each.turn > 0 for each in orchestrator.activities())
+
+        while under_way() < work.concurrent // 2:  # the first turn of most has been answered
+            pause.wait(0.05)
         beside = [update() for _ in range(work.updates)]
-        count = len(ended.activities())
+        count = len(orchestrator.activities())
+    wall, own = (
+        median(each[which] for each in beside) / median(each[which] for each in alone)
+        for which in (0, 1)
+    )
     return {
-        "alone": median(alone),
-        "beside": median(beside),
-        "slower": median(beside) / median(alone),
+        "alone": median(seconds for seconds, _ in alone),
+        "beside": median(seconds for seconds, _ in beside),
+        "slower": wall,
+        "own_slower": own,  # without the time in which no core was free
         "under_way": count,
     }
 
