@@ -26,6 +26,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,7 +35,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tiny_vllm
 from check_agent_kills import MARK, processes, wait_until
@@ -44,46 +47,10 @@ from vf.trainer.run.run_folder import RunFolder
 
 PARTS = {"worker": 4, "server": 3, "rank": 1, "trainer": 1}
 ROLLOUTS = 8  # of one task
+SHOWN = 20  # problems of one run
 ENDING = 60.0  # seconds within which everything of a run must be gone
 
-CONFIG = """\
-model = "tiny"
-
-[env]
-id = "calculator"
-args = {{ max_operand = 20 }}
-
-[inference]
-engine = "vllm"
-executable = {executable}
-replicas = {servers}
-restarts_per_hour = 1000
-[inference.args]
-max_num_seqs = 64
-token_seconds = 0.01
-
-[rollouts]
-workers = {workers}
-restarts_per_hour = 1000
-
-[trainer]
-{ranks}
-[trainer.args]
-max_steps = {steps}
-batch_size = 64
-rollouts_per_example = {rollouts}
-max_tokens = 64
-temperature = 0.9
-max_prompt_len = 256
-max_seq_len = 512
-learning_rate = 1e-3
-lora_rank = 16
-lora_alpha = 32
-eval_steps = {steps}
-eval_examples = 100
-save_steps = 1
-seed = {seed}
-"""
+QUICKSTART = Path(__file__).parent.parent / "configs" / "quickstart.toml"
 RANKS = """\
 compute_environment: LOCAL_MACHINE
 distributed_type: MULTI_CPU
@@ -108,31 +75,47 @@ class Run:
         self.starts = 0
         self.trainer: subprocess.Popen[bytes] | None = None
         self.seen = Seen()
-        ranks = ""
-        if args.ranks > 1:
-            (folder / "ranks.yaml").write_text(RANKS.format(count=args.ranks))
-            ranks = f"accelerate_config = {json.dumps(str(folder / 'ranks.yaml'))}"
-        self.config = folder / "killed.toml"
-        self.config.write_text(
-            CONFIG.format(
-                executable=json.dumps(shlex.join([sys.executable, tiny_vllm.__file__])),
-                servers=args.servers,
-                workers=args.workers,
-                ranks=ranks,
-                steps=args.steps,
-                rollouts=ROLLOUTS,
-                seed=seed,
-            )
-        )
+        self.settings = {
+            "trainer.args.output_dir": str(folder / "runs"),
+            "trainer.args.run_name": "killed",
+            "trainer.args.max_steps": args.steps,
+            "trainer.args.eval_steps": args.steps,
+            "trainer.args.save_steps": 1,
+            "trainer.args.seed": seed,
+        }
+        if not args.one_machine:
+            self.settings |= self._cluster()
+
+    def _cluster(self) -> dict[str, Any]:
+        """Return the settings that put the run's parts into processes of their own."""
+        settings: dict[str, Any] = {
+            "inference.engine": "vllm",
+            "inference.executable": shlex.join([sys.executable, tiny_vllm.__file__]),
+            "inference.replicas": self.args.servers,
+            "inference.restarts_per_hour": 1000,
+            "inference.args.max_num_seqs": 64,
+            "inference.args.token_seconds": 0.01,
+            "rollouts.workers": self.args.workers,
+            "rollouts.restarts_per_hour": 1000,
+        }
+        if self.args.ranks > 1:
+            ranks = self.root / "ranks.yaml"
+            ranks.write_text(RANKS.format(count=self.args.ranks))
+            settings["trainer.accelerate_config"] = str(ranks)
+        return settings
 
     def start(self) -> None:
         """Start the run, or resume it."""
         self.starts += 1
         journals = self.root / "journals" / str(self.starts)
         journals.mkdir(parents=True)
-        what = [str(self.config), "--set", "run_name=killed"]
+        what = [str(QUICKSTART)]
+        for name, value in self.settings.items():
+            what += ["--set", f"{name}={json.dumps(value)}"]
         if self.folder.config.exists():
             what = ["--resume", str(self.folder.path)]
+        else:  # killed as it began
+            shutil.rmtree(self.folder.path, ignore_errors=True)
         with (self.root / "log").open("ab") as log:
             self.trainer = subprocess.Popen(
                 [sys.executable, "-m", "vf.trainer.commands.main", *what],
@@ -172,7 +155,7 @@ class Run:
             *check_counts(traces, rollouts=ROLLOUTS, most=self.args.steps),
             *check_metrics(self.folder, traces, self.args.steps),
             *check_errors(every),
-            *Answers(self.root / "journals").check(every),
+            *([] if self.args.one_machine else Answers(self.root / "journals").check(every)),
         ]
 
     def reward(self) -> float | None:
@@ -211,23 +194,30 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def go_through(run: Run, rng: random.Random, time_left: Callable[[], float]) -> Counter[str]:
-    """Bring a run to its end, killing parts of it while there is time; return how many of each.
+def go_through(
+    run: Run, rng: random.Random, left: Callable[[], float], killed: Counter[str]
+) -> None:
+    """Bring a run to its end, killing parts of it while there is time.
+
+    Args:
+        run: It is started here.
+        rng: Draws what is killed, and when.
+        left: Returns the seconds that are left for it.
+        killed: Counts what was killed.
 
     Raises:
         AssertionError: It ended badly, or left processes.
     """
-    killed: Counter[str] = Counter()
     may_end_badly = False
     run.start()
     following = time.monotonic() + rng.uniform(0.5, 1.5) * run.args.every
     while True:
-        while run.code is None and (time_left() <= 0 or time.monotonic() < following):
+        while run.code is None and (left() <= 0 or time.monotonic() < following):
             time.sleep(0.1)
         if run.code is not None:
             wait_until(run.gone, f"no process is left: {processes(run.mark)}", ENDING)
             if run.code == 0:
-                return killed
+                return
             assert may_end_badly, f"the run ended with {run.code}; see {run.root / 'log'}"
             may_end_badly = False
             run.start()
@@ -245,44 +235,65 @@ def go_through(run: Run, rng: random.Random, time_left: Callable[[], float]) -> 
         print(f"  killed {part} {pid}, after {len(run.seen.lines)} rollouts", flush=True)
 
 
+@dataclass(frozen=True)
+class Found:
+    """What came of a run: what was killed, its held-out reward, and what did not hold."""
+
+    killed: Counter[str]
+    reward: float | None
+    problems: list[str]
+
+
+def check(args: argparse.Namespace, number: int, left: Callable[[], float]) -> Found:
+    """Bring one run to its end, and look at what it has left."""
+    if args.keep is not None:
+        args.keep.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="cluster-", dir=args.keep))
+    run, killed = Run(folder, args, seed=args.seed + number), Counter[str]()
+    try:
+        go_through(run, random.Random(f"{args.seed} {number}"), left, killed)
+        problems = run.problems()
+    except AssertionError as error:
+        problems = [str(error)]
+    finally:
+        run.stop()
+    reward = run.reward()
+    held_out = "none" if reward is None else f"{reward:.3f}"
+    said = f"{len(problems)} problems; see {folder}" if problems else "nothing is wrong"
+    print(f"run {number}: {run.starts} starts, held-out reward {held_out}, {said}", flush=True)
+    for problem in problems[:SHOWN]:
+        print(f"    {problem}", flush=True)
+    if not problems and args.keep is None:
+        shutil.rmtree(folder)
+    return Found(killed, reward, problems)
+
+
 def main() -> int:
     """Run the checks and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("--seconds", type=float, default=900.0, help="for which parts are killed")
+    add("--seconds", type=float, default=900.0, help="for which parts are killed; 0 kills none")
     add("--every", type=float, default=20.0, help="seconds between two kills, on average")
+    add("--runs", type=int, default=1, help="at least so many")
     add("--seed", type=int, default=0)
     add("--steps", type=int, default=20, help="of each run")
     add("--servers", type=int, default=2)
     add("--workers", type=int, default=3)
     add("--ranks", type=int, default=2, help="trainer processes")
+    add("--one-machine", action="store_true", help="run the TOML as it is, to compare with")
     add("--keep", type=Path, help="folder in which everything is kept")
     args = parser.parse_args()
-    started, bad, runs = time.monotonic(), 0, 0
-    killed: Counter[str] = Counter()
-    while runs == 0 or time.monotonic() - started < args.seconds:
-        rng = random.Random(f"{args.seed} {runs}")
-        parent = args.keep
-        if parent is not None:
-            parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="cluster-", dir=parent))
-        run = Run(folder, args, seed=args.seed + runs)
-        try:
-            killed += go_through(run, rng, lambda: args.seconds - (time.monotonic() - started))
-            problems = run.problems()
-        except AssertionError as error:
-            problems = [str(error)]
-        finally:
-            run.stop()
-        runs += 1
-        bad += bool(problems)
-        reward = run.reward()
-        said = "nothing is wrong" if not problems else f"{len(problems)} problems; see {folder}"
-        held_out = "none" if reward is None else f"{reward:.3f}"
-        print(f"run {runs}: {run.starts} starts, held-out reward {held_out}, {said}", flush=True)
-        for problem in problems[:20]:
-            print(f"    {problem}", flush=True)
-    summary = {"check": "cluster", "runs": runs, "killed": dict(killed), "failed": bad}
+    started, found = time.monotonic(), []
+
+    def left() -> float:
+        return args.seconds - (time.monotonic() - started)
+
+    while len(found) < args.runs or left() > 0:
+        found.append(check(args, len(found), left))
+    killed = sum((each.killed for each in found), Counter[str]())
+    bad = sum(bool(each.problems) for each in found)
+    summary = {"check": "cluster", "runs": len(found), "failed": bad, "killed": dict(killed)}
+    summary |= {"held_out": [each.reward for each in found]}
     print(json.dumps(summary | {"seconds": round(time.monotonic() - started)}))
     return 1 if bad else 0
 
