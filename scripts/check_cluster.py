@@ -23,216 +23,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import shlex
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import tiny_vllm
-from check_agent_kills import MARK, processes, wait_until
+from check_agent_kills import wait_until
 from cluster_traces import Answers, Seen, check_counts, check_errors, check_metrics, steps
+from killed_run import KilledRun, draw
 
-from vf.trainer.run.run_folder import RunFolder
+if TYPE_CHECKING:
+    from ray_machines import Machines
 
-PARTS = {"worker": 4, "server": 3, "rank": 1, "trainer": 1}
-ROLLOUTS = 8  # of one task
+SHARES = {"worker": 4, "server": 3, "rank": 1, "trainer": 1, "machine": 2}
+ROLLOUTS = 8  # of one task: the quickstart's
 SHOWN = 20  # problems of one run
 ENDING = 60.0  # seconds within which everything of a run must be gone
-
-QUICKSTART = Path(__file__).parent.parent / "configs" / "quickstart.toml"
-RANKS = """\
-compute_environment: LOCAL_MACHINE
-distributed_type: MULTI_CPU
-num_machines: 1
-num_processes: {count}
-use_cpu: true
-"""
-
-
-class Run:
-    """A training run, from its first start to its end.
-
-    Args:
-        folder: For everything that it writes.
-        args: Of the command line.
-        seed: Of the run.
-    """
-
-    def __init__(self, folder: Path, args: argparse.Namespace, seed: int) -> None:
-        self.root, self.args, self.mark = folder, args, folder.name
-        self.folder = RunFolder(folder / "runs" / "killed")
-        self.starts = 0
-        self.trainer: subprocess.Popen[bytes] | None = None
-        self.seen = Seen()
-        self.settings = {
-            "trainer.args.output_dir": str(folder / "runs"),
-            "trainer.args.run_name": "killed",
-            "trainer.args.max_steps": args.steps,
-            "trainer.args.eval_steps": args.steps,
-            "trainer.args.save_steps": 1,
-            "trainer.args.seed": seed,
-        }
-        if not args.one_machine:
-            self.settings |= self._cluster()
-
-    def _cluster(self) -> dict[str, Any]:
-        """Return the settings that put the run's parts into processes of their own."""
-        settings: dict[str, Any] = {
-            "inference.engine": "vllm",
-            "inference.executable": shlex.join([sys.executable, tiny_vllm.__file__]),
-            "inference.replicas": self.args.servers,
-            "inference.restarts_per_hour": 1000,
-            "inference.args.max_num_seqs": 64,
-            "inference.args.token_seconds": 0.01,
-            "rollouts.workers": self.args.workers,
-            "rollouts.restarts_per_hour": 1000,
-        }
-        if self.args.ranks > 1:
-            ranks = self.root / "ranks.yaml"
-            ranks.write_text(RANKS.format(count=self.args.ranks))
-            settings["trainer.accelerate_config"] = str(ranks)
-        return settings
-
-    def start(self) -> None:
-        """Start the run, or resume it."""
-        self.starts += 1
-        journals = self.root / "journals" / str(self.starts)
-        journals.mkdir(parents=True)
-        what = [str(QUICKSTART)]
-        for name, value in self.settings.items():
-            what += ["--set", f"{name}={json.dumps(value)}"]
-        if self.folder.config.exists():
-            what = ["--resume", str(self.folder.path)]
-        else:  # killed as it began
-            shutil.rmtree(self.folder.path, ignore_errors=True)
-        with (self.root / "log").open("ab") as log:
-            self.trainer = subprocess.Popen(
-                [sys.executable, "-m", "vf.trainer.commands.main", *what],
-                cwd=self.root,
-                env=os.environ
-                | {MARK: self.mark, "TINY_VLLM_JOURNAL": str(journals), "OMP_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def parts(self) -> dict[str, list[int]]:
-        """Return the processes that can be killed, by what they are."""
-        found: dict[str, list[int]] = {part: [] for part in PARTS}
-        for pid, line in sorted(processes(self.mark).items()):
-            if part := part_of(pid, line):
-                found[part].append(pid)
-        return found
-
-    @property
-    def code(self) -> int | None:
-        """The run's exit code; None while it runs."""
-        assert self.trainer is not None
-        return self.trainer.poll()
-
-    def gone(self) -> bool:
-        """Return whether no process of the run is left."""
-        return not processes(self.mark)
-
-    def problems(self) -> list[str]:
-        """Return what does not hold of a run that has ended."""
-        traces = steps(self.folder.path)
-        every = [trace for found in traces.values() for trace in found]
-        return [
-            *self.seen.lost(self.folder.path),
-            *check_counts(traces, rollouts=ROLLOUTS, most=self.args.steps),
-            *check_metrics(self.folder, traces, self.args.steps),
-            *check_errors(every),
-            *([] if self.args.one_machine else Answers(self.root / "journals").check(every)),
-        ]
-
-    def reward(self) -> float | None:
-        """Return the held-out reward at the end."""
-        lines = self.folder.read_metrics()
-        return lines[-1].get("eval/reward/mean") if lines else None
-
-    def stop(self) -> None:
-        """Kill what is left."""
-        for pid in processes(self.mark):
-            kill(pid)
-        if self.trainer is not None:
-            self.trainer.wait()
-
-
-def part_of(pid: int, line: str) -> str | None:
-    """Return what a process of a run is, by its command line; None for a guard or a launcher."""
-    if "lifeline.py" in line:
-        return None
-    if "tiny_vllm.py" in line:
-        return "server"
-    if "vf.trainer.collecting.worker" in line:
-        return "worker"
-    if "vf.trainer.commands.main" not in line:
-        return None
-    with suppress(OSError):
-        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        rank = next((each[5:] for each in environ if each.startswith(b"RANK=")), None)
-        return "rank" if rank not in (None, b"0") else "trainer"
-    return None
-
-
-def kill(pid: int) -> None:
-    """Send SIGKILL; the process may have ended by now."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def go_through(
-    run: Run, rng: random.Random, left: Callable[[], float], killed: Counter[str]
-) -> None:
-    """Bring a run to its end, killing parts of it while there is time.
-
-    Args:
-        run: It is started here.
-        rng: Draws what is killed, and when.
-        left: Returns the seconds that are left for it.
-        killed: Counts what was killed.
-
-    Raises:
-        AssertionError: It ended badly, or left processes.
-    """
-    may_end_badly = False
-    run.start()
-    following = time.monotonic() + rng.uniform(0.5, 1.5) * run.args.every
-    while True:
-        while run.code is None and (left() <= 0 or time.monotonic() < following):
-            time.sleep(0.1)
-        if run.code is not None:
-            wait_until(run.gone, f"no process is left: {processes(run.mark)}", ENDING)
-            if run.code == 0:
-                return
-            assert may_end_badly, f"the run ended with {run.code}; see {run.root / 'log'}"
-            may_end_badly = False
-            run.start()
-            continue
-        following = time.monotonic() + rng.uniform(0.5, 1.5) * run.args.every
-        run.seen.look(run.folder.path)
-        there = {part: pids for part, pids in run.parts().items() if pids}
-        if not there:
-            continue
-        part = rng.choices([*there], [PARTS[each] for each in there])[0]
-        pid = rng.choice(there[part])
-        kill(pid)
-        killed[part] += 1
-        may_end_badly = may_end_badly or part in ("rank", "trainer")
-        print(f"  killed {part} {pid}, after {len(run.seen.lines)} rollouts", flush=True)
 
 
 @dataclass(frozen=True)
@@ -244,32 +57,96 @@ class Found:
     problems: list[str]
 
 
-def check(args: argparse.Namespace, number: int, left: Callable[[], float]) -> Found:
+def go_through(
+    run: KilledRun, rng: random.Random, left: Callable[[], float], killed: Counter[str]
+) -> Seen:
+    """Bring a run to its end, killing parts of it while there is time.
+
+    Args:
+        run: It is started here.
+        rng: Draws what is killed, and when.
+        left: Returns the seconds that are left for it.
+        killed: Counts what was killed.
+
+    Returns:
+        The finished rollouts that were on disk at each kill.
+
+    Raises:
+        AssertionError: It ended badly, or left processes.
+    """
+    seen, may_end = Seen(), False
+
+    def soon() -> float:
+        return time.monotonic() + rng.uniform(0.5, 1.5) * run.args.every
+
+    run.start()
+    following = soon()
+    while True:
+        while run.code is None and (left() <= 0 or time.monotonic() < following):
+            time.sleep(0.1)
+        if run.code is not None:
+            wait_until(lambda: not run.left(), f"no process is left: {run.left()}", ENDING)
+            if run.code == 0:
+                return seen
+            assert may_end, f"the run ended with {run.code}; see {run.log}"
+            may_end = False
+            run.start()
+            continue
+        following = soon()
+        seen.look(run.folder.path)
+        if (drawn := draw(rng, run.parts(), SHARES)) is not None:
+            part, name, kill = drawn
+            may_end = may_end or run.resumes(part)
+            kill()
+            killed[part] += 1
+            print(f"  killed {part} {name}, after {len(seen.lines)} rollouts", flush=True)
+
+
+def problems(run: KilledRun, seen: Seen) -> list[str]:
+    """Return what does not hold of a run that has ended."""
+    folder, most = run.folder, run.args.steps
+    traces = steps(folder.path)
+    every = [trace for found in traces.values() for trace in found]
+    answers = None if run.args.one_machine else Answers(run.journals)
+    return [
+        *seen.lost(folder.path),
+        *check_counts(traces, rollouts=ROLLOUTS, most=most),
+        *check_metrics(folder, traces, most),
+        *check_errors(every),
+        *([] if answers is None else answers.check(every)),
+    ]
+
+
+def check(
+    args: argparse.Namespace, number: int, left: Callable[[], float], machines: Machines | None
+) -> Found:
     """Bring one run to its end, and look at what it has left."""
     if args.keep is not None:
         args.keep.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="cluster-", dir=args.keep))
-    run, killed = Run(folder, args, seed=args.seed + number), Counter[str]()
+    mark = folder.name if machines is None else machines.mark
+    run = KilledRun(folder, args, seed=args.seed + number, machines=machines, mark=mark)
+    killed = Counter[str]()
     try:
-        go_through(run, random.Random(f"{args.seed} {number}"), left, killed)
-        problems = run.problems()
+        seen = go_through(run, random.Random(f"{args.seed} {number}"), left, killed)
+        wrong = problems(run, seen)
     except AssertionError as error:
-        problems = [str(error)]
+        wrong = [str(error)]
     finally:
         run.stop()
     reward = run.reward()
     held_out = "none" if reward is None else f"{reward:.3f}"
-    said = f"{len(problems)} problems; see {folder}" if problems else "nothing is wrong"
+    said = f"{len(wrong)} problems; see {folder}" if wrong else "nothing is wrong"
     print(f"run {number}: {run.starts} starts, held-out reward {held_out}, {said}", flush=True)
-    for problem in problems[:SHOWN]:
+    for problem in wrong[:SHOWN]:
         print(f"    {problem}", flush=True)
-    if not problems and args.keep is None:
+    if not wrong and args.keep is None:
         shutil.rmtree(folder)
-    return Found(killed, reward, problems)
+    return Found(killed, reward, wrong)
 
 
-def main() -> int:
-    """Run the checks and return the exit code."""
+def parse() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--seconds", type=float, default=900.0, help="for which parts are killed; 0 kills none")
@@ -281,15 +158,27 @@ def main() -> int:
     add("--workers", type=int, default=3)
     add("--ranks", type=int, default=2, help="trainer processes")
     add("--one-machine", action="store_true", help="run the TOML as it is, to compare with")
+    add("--ray", type=int, default=0, metavar="N", help="on a Ray cluster of so many machines")
     add("--keep", type=Path, help="folder in which everything is kept")
-    args = parser.parse_args()
-    started, found = time.monotonic(), []
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the checks and return the exit code."""
+    args = parse()
+    started, found = time.monotonic(), list[Found]()
 
     def left() -> float:
         return args.seconds - (time.monotonic() - started)
 
-    while len(found) < args.runs or left() > 0:
-        found.append(check(args, len(found), left))
+    with ExitStack() as stack:
+        machines = None
+        if args.ray:
+            from ray_machines import Machines
+
+            machines = stack.enter_context(Machines(args.ray))
+        while len(found) < args.runs or left() > 0:
+            found.append(check(args, len(found), left, machines))
     killed = sum((each.killed for each in found), Counter[str]())
     bad = sum(bool(each.problems) for each in found)
     summary = {"check": "cluster", "runs": len(found), "failed": bad, "killed": dict(killed)}
