@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from vf.environments.environment import Environment
 from vf.runtime.errors import ConfigError, VfError, author_lines
-from vf.sandbox.hosting.source import SandboxSource
+from vf.sandbox.hosting.source import DockerSource, SandboxSource
 from vf.sandbox.images.builds import ImageStats
 from vf.sandbox.spec import SandboxSpec
 from vf.traces.task import Task
@@ -54,6 +54,17 @@ def check_sandboxes(environment: Environment, tasks: Iterable[Task]) -> None:
                 source.check_spec(spec)
             except ConfigError as error:
                 raise ConfigError(f"task {task.id!r}: {error}") from error
+
+
+def check_workers(environment: Environment, count: int) -> None:
+    """Look whether so many worker processes can divide the bounds of the sandboxes.
+
+    Raises:
+        ConfigError: They cannot; names the setting.
+    """
+    for source in sources(environment):
+        if isinstance(source, DockerSource):  # another one's bounds are its own
+            source.check_workers(count)
 
 
 async def prefetch(environment: Environment, tasks: Iterable[Task]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 
+from vf.runtime.share import own_share
+
 if sys.platform != "win32":
     import resource
 
@@ -44,9 +46,15 @@ def connections() -> int:
     """Return how many connections a client, or a server, may have open in this process.
 
     Half of what is left after ``SPARE``: an engine that runs in the trainer's process has both ends
-    of each connection, and sandboxes and tools need files as well.
+    of each connection, and sandboxes and tools need files as well. Worker processes ask one engine,
+    whose open files and ports they share.
     """
-    return max(8, min(MOST, (limit() - SPARE) // 2))
+    return max(8, own_share().of(min(MOST, (limit() - SPARE) // 2)))
+
+
+def sandboxes() -> int:
+    """Return how many sandboxes this process may have open: a quarter of what is left likewise."""
+    return max(4, (limit() - SPARE) // 4)
 
 
 def burst() -> int:

@@ -15,11 +15,11 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, Protocol, Self, TypeVar
 
 from vf.runtime.errors import InfrastructureError, SandboxError
+from vf.sandbox.pool_stats import PoolStats
 
 log = logging.getLogger("vf.sandbox")
 
@@ -45,59 +45,19 @@ S = TypeVar("S", bound=Pooled)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class PoolStats:
-    """What a pool is doing.
-
-    Attributes:
-        size: How many it keeps ready.
-        ready: How many are.
-        starting: How many are being made.
-        in_use: How many episodes have one.
-        closing: How many are being destroyed.
-        waiting: How many episodes wait for one: above 0, the pool is what they wait for.
-        made: How many were made so far.
-        failed: How many could not be made, or were dead before anybody used them.
-        acquired: How many were handed out so far.
-        waited: Seconds that all episodes together waited.
-        longest_wait: The longest of those, seconds.
-    """
-
-    size: int = 0
-    ready: int = 0
-    starting: int = 0
-    in_use: int = 0
-    closing: int = 0
-    waiting: int = 0
-    made: int = 0
-    failed: int = 0
-    acquired: int = 0
-    waited: float = 0.0
-    longest_wait: float = 0.0
-
-    @property
-    def held(self) -> int:
-        """How many there are in all."""
-        return self.ready + self.starting + self.in_use + self.closing
-
-    @classmethod
-    def sum(cls, stats: Iterable[PoolStats]) -> PoolStats:
-        """Return what several pools are doing together."""
-        every = list(stats)
-        names = [field.name for field in fields(cls)]
-        sums = {name: sum(getattr(each, name) for each in every) for name in names}
-        longest = max((each.longest_wait for each in every), default=0.0)
-        return cls(**sums | {"longest_wait": longest})
-
-
 class Progress:
     """What pools that share their room have handed out.
+
+    Args:
+        held_up: Returns for how many seconds more none may be handed out, for there is no room.
 
     Attributes:
         at: Monotonic time of the last one.
     """
 
-    at = -math.inf
+    def __init__(self, held_up: Callable[[], float] = lambda: 0.0) -> None:
+        self.at = -math.inf
+        self.held_up = held_up
 
 
 class SandboxPool(Generic[S]):
@@ -243,10 +203,12 @@ class SandboxPool(Generic[S]):
         began, number = time.monotonic(), next(self._numbers)
         self._arrivals[number] = began
         late = f"no sandbox was handed out for {timeout:g} s"
+
+        def over() -> float:
+            return max(began, self._progress.at) + timeout + self._progress.held_up()
+
         try:
-            sandbox = await self._until(
-                self._pop_fresh, lambda: max(began, self._progress.at) + timeout, late, self._line
-            )
+            sandbox = await self._until(self._pop_fresh, over, late, self._line)
         finally:
             del self._arrivals[number]
             wait = time.monotonic() - began

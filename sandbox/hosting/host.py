@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 from vf.runtime.errors import ConfigError
+from vf.runtime.share import Share
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
 from vf.sandbox.container.doctor import prepare
@@ -19,7 +21,8 @@ from vf.sandbox.contract import Sandbox
 from vf.sandbox.hosting.opened import Opened, open_one
 from vf.sandbox.hosting.wanted import images_of, whole
 from vf.sandbox.images.builds import DISK, ImageFailed, Images, ImageStats, Pull
-from vf.sandbox.pool import PoolStats, Progress, SandboxPool
+from vf.sandbox.pool import Progress, SandboxPool
+from vf.sandbox.pool_stats import PoolStats
 from vf.sandbox.spec import SandboxSpec
 
 RECENT = 4  # times the containers kept ready: so many requests say which specs come often
@@ -33,7 +36,8 @@ class Bounds:
     Attributes:
         pool: Containers kept ready, for all specs together.
         concurrency: Containers made at a time.
-        max_containers: Containers at once, ready ones and those in use; None for no bound.
+        max_containers: Containers at once, ready ones and those in use; None for no bound but that
+            of open files.
         build_concurrency: Images built or pulled at a time.
         pull: Whether a registry's image that is not there is pulled: "missing" or "never".
         image_disk: Bytes that the images built or pulled may have together.
@@ -45,6 +49,33 @@ class Bounds:
     build_concurrency: int = 2
     pull: Pull = "missing"
     image_disk: float = DISK
+
+    def divided(self, share: Share, files: int) -> Bounds:
+        """Return the bounds of one of the processes that share them.
+
+        At least one container and one image is made at a time in each. ``image_disk`` is not
+        divided: processes of one machine keep one account of their images.
+
+        Args:
+            share: Which of them.
+            files: Containers that its open files allow.
+
+        Raises:
+            ConfigError: There are fewer containers than processes.
+        """
+        most = self.max_containers
+        if most is not None and most < share.count:
+            raise ConfigError(
+                f"sandbox.max_containers = {most} is less than the {share.count} worker processes "
+                "that share them: raise it, or run fewer workers"
+            )
+        return replace(
+            self,
+            pool=share.of(self.pool),
+            concurrency=max(1, share.of(self.concurrency)),
+            max_containers=files if most is None else min(share.of(most), files),
+            build_concurrency=max(1, share.of(self.build_concurrency)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +114,15 @@ class Host:
         self.engine = engine
         self.images = images
         self._base, self._own, self._bounds = base, own, bounds
+        self._most = bounds.max_containers or sys.maxsize
         self._pools: OrderedDict[SandboxSpec, SandboxPool[Opened]] = OrderedDict()
         self._profiles: dict[SandboxSpec, Profile] = {}
         self._recent: deque[SandboxSpec] = deque()
         self._counts: Counter[SandboxSpec] = Counter()
         self._expected: Counter[SandboxSpec] = Counter()  # requests that were counted ahead
         self._past = PoolStats()  # of pools that are no more
-        self._progress = Progress()
+        self._progress = Progress(self._held_up)
+        self._lifetime = base.limits.lifetime  # the longest of all, seconds
 
     @property
     def load(self) -> int:
@@ -189,10 +222,7 @@ class Host:
             self._expected[spec] -= 1
         else:
             self._request(spec)
-        wait = PATIENCE
-        if self._bounds.max_containers is not None:  # until one of those in use has ended
-            wait += (spec.limits or self._base.limits).lifetime
-        opened = await stack.enter_async_context(pool.acquire(timeout=wait))
+        opened = await stack.enter_async_context(pool.acquire(timeout=PATIENCE))
         return opened.sandbox
 
     async def _profile(self, spec: SandboxSpec) -> Profile:
@@ -224,6 +254,8 @@ class Host:
                 each.cancel()
 
     def _add(self, spec: SandboxSpec, profile: Profile) -> SandboxPool[Opened]:
+        self._lifetime = max(self._lifetime, profile.limits.lifetime)
+
         async def make() -> Opened:
             return await open_one(self.engine, spec, profile, self.images)
 
@@ -261,10 +293,13 @@ class Host:
         if self.engine.lost:
             return 0
         pools = [pool.stats() for pool in self._pools.values()]
-        room = self._bounds.concurrency - sum(pool.starting for pool in pools)
-        if self._bounds.max_containers is not None:
-            room = min(room, self._bounds.max_containers - sum(pool.held for pool in pools))
-        return max(0, room)
+        at_once = self._bounds.concurrency - sum(pool.starting for pool in pools)
+        return max(0, min(at_once, self._most - sum(pool.held for pool in pools)))
+
+    def _held_up(self) -> float:
+        """Return for how long there may be no room: until those in use end by themselves."""
+        held = sum(pool.stats().held for pool in self._pools.values())
+        return self._lifetime if held >= self._most else 0.0
 
     def _fill(self) -> None:
         """Make what is missing: first what episodes wait for, those first who asked first."""
@@ -278,12 +313,9 @@ class Host:
 
     def _give_way(self) -> None:
         """Destroy what is ready and not asked for, where an episode waits at the bound."""
-        most = self._bounds.max_containers
-        if most is None:
-            return
         pools = {pool: pool.stats() for pool in self._pools.values()}
         waiting = sum(max(0, s.waiting - s.ready - s.starting) for s in pools.values())
-        missing = min(waiting, waiting + sum(s.held for s in pools.values()) - most)
+        missing = min(waiting, waiting + sum(s.held for s in pools.values()) - self._most)
         missing -= sum(s.closing for s in pools.values())
         for pool, stats in pools.items():
             for _ in range(min(missing, stats.ready - stats.waiting)):

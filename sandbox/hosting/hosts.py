@@ -1,7 +1,7 @@
 """Several engines: each sandbox is made where the fewest episodes are, for the cores there.
 
 An engine that stops to answer is left out, and comes back when it answers again. What its
-sandboxes were doing fails by itself, as an infrastructure failure, and is tried again elsewhere.
+sandboxes were doing fails by itself, and is run again elsewhere.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class Hosts(Generic[H]):
         await asyncio.gather(*(on(visit) for visit in visits))
 
     async def _shortest(self) -> _Visit[H]:
-        """Wait until an engine answers; return the one with the least to do."""
+        """Wait until an engine answers; return the first of those with the least to do."""
         try:
             async with asyncio.timeout(PATIENCE):
                 while not self._up:
@@ -212,10 +212,10 @@ class Hosts(Generic[H]):
                     await self._changed.wait()
         except TimeoutError:
             where = ", ".join(str(address or "DOCKER_HOST") for address in self._addresses)
-            raise SandboxError(
-                f"no container engine answered for {PATIENCE:g} s: {where}"
-            ) from None
-        return min(self._up.values(), key=lambda visit: visit.queue)
+            late = f"no container engine answered for {PATIENCE:g} s: {where}"
+            raise SandboxError(late) from None
+        up = [self._up[address] for address in self._addresses if address in self._up]
+        return min(up, key=lambda visit: visit.queue)
 
     async def _enter(
         self, visit: _Visit[H], spec: SandboxSpec | None, stack: AsyncExitStack

@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from vf.runtime.errors import ConfigError, SandboxError, did_you_mean
+from vf.runtime.open_files import sandboxes
+from vf.runtime.share import Share, own_share
 from vf.sandbox.container.address import Address
 from vf.sandbox.contract import OpenSandbox, Sandbox
 from vf.sandbox.hosting.host import Host, HostStats, open_host
@@ -292,6 +294,14 @@ class DockerSource:
             *(_tried(hosts.prefetch(spec, count)) for spec, count in wanted.items())
         )
 
+    def check_workers(self, count: int) -> None:
+        """Check that so many processes can share the bounds.
+
+        Raises:
+            ConfigError: They cannot; names the setting.
+        """
+        self.settings.bounds.divided(Share(0, count), sandboxes())
+
     async def check(self) -> None:
         """Check the container engines.
 
@@ -331,16 +341,18 @@ class DockerSource:
     async def open_host(self, address: Address | None = None) -> AsyncIterator[Host]:
         """Connect to the engine, and close all that was made there on the way out."""
         made = self.settings
-        async with open_host(made.profile, made.spec, made.bounds, address) as host:
+        bounds = made.bounds.divided(own_share(), max(1, sandboxes() // len(made.hosts)))
+        async with open_host(made.profile, made.spec, bounds, address) as host:
             if self._started:
                 host.start()
             yield host
 
     async def _keep(self, ready: asyncio.Future[Hosts[Host]]) -> None:
         """Hold the hosts open until this is cancelled."""
-        made = self.settings
+        made, first = self.settings, own_share().index % len(self.settings.hosts)
+        where = [*made.hosts[first:], *made.hosts[:first]]  # workers begin with different ones
         try:
-            async with Hosts(made.hosts, self.open_host, images=[made.profile.image]) as hosts:
+            async with Hosts(where, self.open_host, images=[made.profile.image]) as hosts:
                 ready.set_result(hosts)
                 await asyncio.Event().wait()
         except Exception as error:
