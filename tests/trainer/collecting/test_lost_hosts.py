@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import vf
+from tests.inference.one_server import leases_of
 from vf.environments.environment import Split
 from vf.environments.runner import HOST_LOSSES, repeat_lost
 from vf.inference.serving import Serving
@@ -88,7 +89,7 @@ def test_they_do_not_count_as_failures_in_training() -> None:
         tasks=list(environment.tasks("train")),
         eval_tasks=[],
         args=TrainerArgs(batch_size=8, rollouts_per_example=4, max_error_rate=0.0, max_steps=1),
-        serving=Serving("m"),
+        leases=leases_of(Serving("m")),
         ahead=0,
     )
 
