@@ -140,6 +140,11 @@ class SandboxPool(Generic[S]):
         return not (self._arrivals or held)
 
     @property
+    def in_use(self) -> list[S]:
+        """Those that episodes have."""
+        return list(self._in_use.values())
+
+    @property
     def first_arrival(self) -> float:
         """Monotonic time at which the first of those who wait has come; infinity without any."""
         return next(iter(self._arrivals.values()), math.inf)

@@ -66,6 +66,7 @@ ANY_VERSION = "1.40"  # of the API, to ask for the engine's own
 CALL_TIMEOUT = 120  # seconds without an answer from the engine
 # A machine that vanished is noticed by the lack of answers to what the kernel sends it then.
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+KEEPALIVE |= {"TCP_USER_TIMEOUT": 60_000}  # ms, while it has not acknowledged what was sent
 PING_TIMEOUT = 10.0  # seconds
 HTTP = ("tcp", "http", "https")
 NOT_THERE = 404

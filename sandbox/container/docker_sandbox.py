@@ -144,6 +144,11 @@ class DockerSandbox(SessionSandbox):
         """Whether it can be used, for all that is known."""
         return super().alive and not self._engine.lost
 
+    def give_up(self, why: str) -> None:
+        """Have every call fail, those under way too: the engine is not there to carry them."""
+        assert self._session is not None
+        self._session.lose(why)
+
     async def snapshot(self) -> str:
         """Keep the state of its files as an image; see :meth:`Sandbox.snapshot`.
 

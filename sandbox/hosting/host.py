@@ -184,6 +184,12 @@ class Host:
         if pool is not None:
             await pool.filled(timeout=timeout)
 
+    def give_up(self, why: str) -> None:
+        """Have whatever its sandboxes are doing fail, with this reason."""
+        for pool in self._pools.values():
+            for opened in pool.in_use:
+                opened.sandbox.give_up(why)
+
     async def close(self) -> None:
         """Destroy every container, and cancel what is being built."""
         await self.images.close()

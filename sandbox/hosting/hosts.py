@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self
 
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.container.address import Address
@@ -22,90 +20,13 @@ from vf.sandbox.container.doctor import check_engine
 from vf.sandbox.container.image import inspected
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.contract import Sandbox
+from vf.sandbox.hosting.visit import FIRST_REST, LONGEST_REST, H, Visit
 from vf.sandbox.images.builds import ImageFailed
 from vf.sandbox.spec import SandboxSpec
 
 log = logging.getLogger("vf.sandbox")
 
-WATCH = 15.0  # seconds between two looks at an engine that answers
-TRIES = 2  # looks in a row without an answer, after which an engine is lost
-FIRST_REST = 1.0  # seconds until a lost engine is tried again; doubled after each try
-LONGEST_REST = 60.0  # seconds
 PATIENCE = 300.0  # seconds that an episode waits while no engine answers
-
-
-class Host(Protocol):
-    """What makes the sandboxes of one engine."""
-
-    @property
-    def engine(self) -> Engine:
-        """Where."""
-        ...
-
-    def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
-        """Return a context that opens a new sandbox and destroys it at the end."""
-        ...
-
-    async def prefetch(self, spec: SandboxSpec | None, count: int = 1) -> None:
-        """Build or pull the image of a spec, which will be asked for so many times."""
-        ...
-
-
-H = TypeVar("H", bound=Host)
-
-
-@dataclass(eq=False)
-class _Visit(Generic[H]):
-    """A host, from the time when its engine answered until it stops to.
-
-    Attributes:
-        host: The host.
-        cores: How many its machine has.
-        users: Episodes that have one of its sandboxes, or wait for one.
-        suspect: Set to have the engine looked at now.
-        lost: Set once it does not answer any more.
-        idle: Set while there are no users.
-        images: Names of images known to be there.
-        rest: Seconds that the host is avoided for after the next failure.
-        rests_until: The monotonic time until which it is avoided.
-    """
-
-    host: H
-    cores: int
-    users: int = 0
-    suspect: asyncio.Event = field(default_factory=asyncio.Event)
-    lost: asyncio.Event = field(default_factory=asyncio.Event)
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
-    images: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    rest: float = FIRST_REST
-    rests_until: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Nobody uses it yet."""
-        self.idle.set()
-
-    @property
-    def queue(self) -> tuple[bool, float]:
-        """What orders hosts: those that failed lately come last, then those with more to do."""
-        return time.monotonic() < self.rests_until, self.users / self.cores
-
-    @contextlib.contextmanager
-    def used(self) -> Iterator[None]:
-        """Count an episode."""
-        self.users += 1
-        self.idle.clear()
-        try:
-            yield
-        finally:
-            self.users -= 1
-            if not self.users:
-                self.idle.set()
-
-    def failed(self) -> None:
-        """Avoid it for some time, and have it looked at."""
-        self.rests_until = time.monotonic() + self.rest
-        self.rest = min(2 * self.rest, LONGEST_REST)
-        self.suspect.set()
 
 
 class Hosts(Generic[H]):
@@ -130,7 +51,7 @@ class Hosts(Generic[H]):
         self._addresses = addresses
         self._open_host = open_host
         self._images = images
-        self._up: dict[Address | None, _Visit[H]] = {}
+        self._up: dict[Address | None, Visit[H]] = {}
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -196,14 +117,14 @@ class Hosts(Generic[H]):
             SandboxError: It cannot be built or pulled on one of them.
         """
 
-        async def on(visit: _Visit[H]) -> None:
+        async def on(visit: Visit[H]) -> None:
             await self._bring(visit, spec)
             await visit.host.prefetch(spec, -(-count // len(visits)))  # its share, rounded up
 
         visits = list(self._up.values())
         await asyncio.gather(*(on(visit) for visit in visits))
 
-    async def _shortest(self) -> _Visit[H]:
+    async def _shortest(self) -> Visit[H]:
         """Wait until an engine answers; return the first of those with the least to do."""
         try:
             async with asyncio.timeout(PATIENCE):
@@ -218,7 +139,7 @@ class Hosts(Generic[H]):
         return min(up, key=lambda visit: visit.queue)
 
     async def _enter(
-        self, visit: _Visit[H], spec: SandboxSpec | None, stack: AsyncExitStack
+        self, visit: Visit[H], spec: SandboxSpec | None, stack: AsyncExitStack
     ) -> Sandbox | None:
         """Open a sandbox on one host; return None if that was lost meanwhile."""
 
@@ -247,7 +168,7 @@ class Hosts(Generic[H]):
         visit.rest, visit.rests_until = FIRST_REST, 0.0
         return sandbox
 
-    async def _bring(self, visit: _Visit[H], spec: SandboxSpec | None) -> None:
+    async def _bring(self, visit: Visit[H], spec: SandboxSpec | None) -> None:
         """Copy a spec's image, a snapshot perhaps, from another host if only that has it."""
         if spec is None or spec.image is None or len(self._up) < 2:
             return
@@ -280,7 +201,7 @@ class Hosts(Generic[H]):
         """
         rest = FIRST_REST
         while True:
-            up: asyncio.Future[_Visit[H]] = asyncio.get_running_loop().create_future()
+            up: asyncio.Future[Visit[H]] = asyncio.get_running_loop().create_future()
             self._spawn(self._visit(address, up))
             try:
                 visit = await up
@@ -299,7 +220,7 @@ class Hosts(Generic[H]):
             await asyncio.sleep(rest)
             rest = min(2 * rest, LONGEST_REST)
 
-    async def _visit(self, address: Address | None, up: asyncio.Future[_Visit[H]]) -> None:
+    async def _visit(self, address: Address | None, up: asyncio.Future[Visit[H]]) -> None:
         """Hold a host open: until its engine is lost, and then until it is unused.
 
         Args:
@@ -308,18 +229,18 @@ class Hosts(Generic[H]):
         """
         try:
             async with self._open_host(address) as host:
-                visit = _Visit(host, (await host.engine.features()).cores)
+                visit = Visit(host, (await host.engine.features()).cores)
                 self._up[address] = visit
                 self._changed.set()
                 up.set_result(visit)
                 log.info("%s answers", host.engine)
                 try:
-                    await _watch(visit)
+                    await visit.watch()
                 finally:
                     self._up.pop(address)
                     host.engine.lost = True
                     visit.lost.set()
-                await visit.idle.wait()
+                await visit.end()
         except (ConfigError, SandboxError) as error:
             if up.done():
                 log.warning("an engine was left with an error: %s", error)
@@ -343,18 +264,6 @@ class Hosts(Generic[H]):
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _watch(visit: _Visit[H]) -> None:
-    """Return once the engine does not answer."""
-    missed = 0
-    while missed < TRIES:
-        if not missed:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(WATCH):
-                    await visit.suspect.wait()
-            visit.suspect.clear()
-        missed = 0 if await visit.host.engine.answers() else missed + 1
 
 
 def _insist(ends: Sequence[BaseException | None]) -> None:

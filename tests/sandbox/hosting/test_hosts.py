@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -16,13 +19,13 @@ import pytest
 import vf
 from tests.sandbox.second_engine import SecondEngine, require_second
 from tests.waiting import until
-from vf.runtime.errors import ConfigError, SandboxError
+from vf.runtime.errors import ConfigError, HostLost
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine, EngineMissing
 from vf.sandbox.container.docker_sandbox import DockerSandbox
+from vf.sandbox.container.ending import ended_from_outside
 from vf.sandbox.container.image import inspected
 from vf.sandbox.container.reaper import find
-from vf.sandbox.hosting import hosts as module
 from vf.sandbox.hosting.source import DockerSource, sandbox_source
 from vf.sandbox.spec import SandboxSpec
 
@@ -42,8 +45,9 @@ def second(containers: None) -> Iterator[SecondEngine]:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at engines often."""
-    monkeypatch.setattr(module, "WATCH", 0.2)
-    monkeypatch.setattr(module, "FIRST_REST", 0.1)
+    monkeypatch.setattr("vf.sandbox.hosting.visit.WATCH", 0.2)
+    monkeypatch.setattr("vf.sandbox.hosting.visit.SILENCE", 0.5)
+    monkeypatch.setattr("vf.sandbox.hosting.hosts.FIRST_REST", 0.1)
 
 
 def source_of(*hosts: Any, **settings: Any) -> DockerSource:
@@ -95,7 +99,7 @@ def test_an_engine_that_dies_while_used_is_left_out_and_comes_back(second: Secon
         try:
             while True:
                 assert (await sandbox.exec("echo right")).stdout == "right\n"
-        except SandboxError as error:
+        except HostLost as error:
             return str(error)
 
     async def run() -> None:
@@ -127,6 +131,115 @@ def test_an_engine_that_dies_while_used_is_left_out_and_comes_back(second: Secon
     asyncio.run(run())
     with contextlib.closing(second.connect()) as engine:
         assert asyncio.run(find(engine)) == []
+
+
+@pytest.mark.slow
+def test_calls_on_an_engine_that_hangs_fail_though_they_have_hours_left(
+    second: SecondEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Engine.answers.__kwdefaults__ or {}, "timeout", 0.5)
+    assert second.process is not None
+
+    async def run() -> None:
+        source = source_of(second.address.url)
+        async with AsyncExitStack() as stack:
+            hosts = await source._all()
+            await until(lambda: len(hosts.hosts) == 2)
+            sandboxes = await on(stack, source, 2)
+            (there,) = [s for s in sandboxes if s._engine.address == second.address]
+            (here,) = [s for s in sandboxes if s is not there]
+            calls = [asyncio.create_task(s.exec("sleep 5", timeout=7200)) for s in sandboxes]
+            await asyncio.gather(there.exec("true"), here.exec("true"))
+            os.kill(second.process.pid, signal.SIGSTOP)
+            try:
+                await asyncio.wait(calls, timeout=20)
+                with pytest.raises(HostLost, match="does not answer"):
+                    await calls[sandboxes.index(there)]
+                assert (await calls[sandboxes.index(here)]).ok
+            finally:
+                os.kill(second.process.pid, signal.SIGCONT)
+
+    asyncio.run(run())
+    with contextlib.closing(second.connect()) as engine:
+        assert asyncio.run(find(engine)) == []
+
+
+@pytest.mark.slow
+def test_what_ran_in_a_sandbox_is_not_blamed_by_an_engine_that_has_forgotten_it(
+    second: SecondEngine,
+) -> None:
+    """A machine that is back before its client notices knows nothing of what it had."""
+    second.load()
+
+    async def use() -> str:
+        async with vf.open_sandbox({"hosts": [second.address.url], **SMALL}) as sandbox:
+            assert isinstance(sandbox, DockerSandbox)
+            assert (await sandbox.exec("true")).ok
+            assert await ended_from_outside(sandbox._engine, sandbox.name, cut=False) is None
+            await asyncio.to_thread(second.kill)
+            await asyncio.to_thread(second.start)
+            with contextlib.closing(second.connect()) as engine:
+                await ended_from_outside(engine, sandbox.name, cut=True)
+        return sandbox.name
+
+    with pytest.raises(HostLost, match="started again since"):
+        asyncio.run(use())
+
+
+WORKER = """
+import asyncio, sys
+from contextlib import AsyncExitStack
+from vf.runtime.share import take_share
+from vf.sandbox.hosting.source import sandbox_source
+
+async def one(source, number):
+    async with source.open() as sandbox:
+        print(sandbox._engine.address.url, flush=True)
+        assert (await sandbox.exec("sleep 0.3; echo it runs")).stdout == "it runs\\n"
+
+async def run(settings, count):
+    source = sandbox_source(settings)
+    await source.start()
+    await asyncio.gather(*(one(source, number) for number in range(count)))
+
+take_share(int(sys.argv[1]), 2)
+asyncio.run(run(eval(sys.argv[2]), int(sys.argv[3])))
+"""
+
+
+def workers(count: int, **settings: Any) -> list[subprocess.Popen[str]]:
+    """Start two worker processes with so many episodes each."""
+    given = repr({"pool": 1, **SMALL, **settings})
+    commands = [[sys.executable, "-c", WORKER, str(n), given, str(count)] for n in range(2)]
+    return [subprocess.Popen(each, stdout=subprocess.PIPE, text=True) for each in commands]
+
+
+@pytest.mark.slow
+def test_worker_processes_together_keep_to_the_bound(engine: Engine) -> None:
+    started = workers(5, max_containers=3)
+    pids = {str(each.pid) for each in started}
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        while any(each.poll() is None for each in started):
+            most = max(most, len([item for item in await find(engine) if item.pid in pids]))
+            await asyncio.sleep(0.02)
+
+    asyncio.run(watch())
+    said = [each.communicate()[0].splitlines() for each in started]
+    assert [each.returncode for each in started] == [0, 0]
+    assert [len(lines) for lines in said] == [5, 5]
+    assert 2 <= most <= 3
+    assert not [item for item in asyncio.run(find(engine)) if item.pid in pids]
+
+
+@pytest.mark.slow
+def test_workers_begin_with_different_hosts(second: SecondEngine) -> None:
+    second.load()
+    both = [Address.from_environment().url, second.address.url]
+    said = [each.communicate()[0].split() for each in workers(1, hosts=both)]
+    assert said == [[both[0]], [both[1]]]
 
 
 def test_one_that_is_not_there_yet_comes_later(second: SecondEngine, tmp_path: Path) -> None:
