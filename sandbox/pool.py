@@ -14,7 +14,7 @@ import itertools
 import logging
 import math
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -114,7 +114,7 @@ class SandboxPool(Generic[S]):
         self._streak = 0  # failures in a row
         self._rest_until = 0.0
         self._timers: set[asyncio.TimerHandle] = set()
-        self._arrivals: dict[int, float] = {}  # of those who wait, the first one first
+        self._arrivals = OrderedDict[int, float]()  # of those who wait, the first one first
         self._numbers = itertools.count()
         self._made = self._failed = self._acquired = 0
         self._waited = self._longest = 0.0
