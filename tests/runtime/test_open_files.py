@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 PRINT = """
-from vf.runtime.open_files import connections, limit, raise_limit
+from vf.runtime.open_files import connections, limit, raise_limit, sandboxes
 before = connections()
 raise_limit()
-print(limit(), before, connections())
+print(limit(), before, connections(), sandboxes())
 """
 # An environment that ends the command that makes it, and says under which limit.
 AUTHOR = """
@@ -48,7 +48,11 @@ def run(command: list[str], soft: int, hard: int, folder: Path) -> str:
 
 @pytest.mark.parametrize(
     ("soft", "hard", "expected"),
-    [(256, 4096, "4096 64 1984\n"), (256, 256, "256 64 64\n"), (64, 64, "64 8 8\n")],
+    [
+        (256, 4096, "4096 64 1984 992\n"),
+        (256, 256, "256 64 64 32\n"),
+        (64, 64, "64 8 8 4\n"),
+    ],
 )
 def test_the_soft_limit_is_raised_to_the_hard_one(
     soft: int, hard: int, expected: str, tmp_path: Path
