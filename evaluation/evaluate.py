@@ -163,6 +163,8 @@ async def run_jobs(
     *,
     max_concurrent: int,
     on_trace: Callable[[Job, Trace], None],
+    fetch: Callable[[Sequence[Task]], Awaitable[None]] | None = None,
+    score: Callable[[Sequence[Trace]], Awaitable[object]] | None = None,
 ) -> None:
     """Run rollouts, keeping none of them.
 
@@ -174,6 +176,8 @@ async def run_jobs(
         run: Runs one rollout.
         max_concurrent: Most rollouts in flight at once.
         on_trace: Called with each as its batch finishes.
+        fetch: Has the images of tasks built or pulled; by default this process does.
+        score: Lets the group rewards score a batch in place; by default this process does.
 
     Raises:
         Exception: Whatever ``run`` or ``on_trace`` raised first, as itself.
@@ -182,9 +186,12 @@ async def run_jobs(
     # Who waits for an image holds no place, so that those whose image is there overtake it.
     drawn = asyncio.Semaphore(max_concurrent + (AHEAD if environment.brings_sandboxes else 0))
 
+    fetch = fetch or partial(prefetch, environment)
+
     async def one(job: Job) -> Trace:
         try:
-            await prefetch(environment, [job.task])
+            if environment.brings_sandboxes:
+                await fetch([job.task])
             async with places:
                 return await run(job)
         finally:
@@ -192,7 +199,10 @@ async def run_jobs(
 
     async def whole(batch: Sequence[Job], runs: Sequence[asyncio.Task[Trace]]) -> None:
         traces = [await run for run in runs]
-        await score_group(environment.rubric, traces, environment.timeout)
+        if score is None:
+            await score_group(environment.rubric, traces, environment.timeout)
+        elif environment.rubric.group_rewards:
+            await score(traces)
         for job, trace in zip(batch, traces, strict=True):
             on_trace(job, trace)
 

@@ -17,7 +17,7 @@ VfError
     ├── PlacementError     the machine on which a process was to run, or ran, was lost
     ├── WorkerLost         a process that had a piece of work ended, or cannot be reached
     └── TrainingError      the training loop cannot continue
-         ├── PeerLost       another of the trainer's processes is gone
+        ├── PeerLost       another of the trainer's processes is gone
         └── CheckpointError  a checkpoint could not be written
 """
 

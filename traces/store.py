@@ -29,13 +29,17 @@ class TraceStore:
         self._lock = threading.Lock()
         self._fd: int | None = None
 
-    def append(self, trace: Trace) -> None:
+    def append(self, trace: Trace, line: bytes | None = None) -> None:
         """Append one trace as one ``write``; safe from several threads.
+
+        Args:
+            trace: What is appended.
+            line: The same as :meth:`Trace.to_json` returned it, where it has been called already.
 
         Raises:
             OSError: The disk is full or the path cannot be written.
         """
-        line = trace.to_json() + b"\n"
+        line = (line or trace.to_json()) + b"\n"
         with self._lock:
             if self._fd is None:
                 self._fd = self._open()

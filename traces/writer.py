@@ -21,9 +21,15 @@ class TraceWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="vf-traces")
         self._error: OSError | None = None
 
-    def append(self, store: TraceStore, trace: Trace) -> None:
-        """Have a trace appended to a store. For any thread; returns at once."""
-        self._thread.submit(store.append, trace).add_done_callback(
+    def append(self, store: TraceStore, trace: Trace, line: bytes | None = None) -> None:
+        """Have a trace appended to a store. For any thread; returns at once.
+
+        Args:
+            store: Where to.
+            trace: What.
+            line: The trace as JSON, if another process has encoded it.
+        """
+        self._thread.submit(store.append, trace, line).add_done_callback(
             lambda done: self._keep_error(store, done)
         )
 

@@ -85,7 +85,8 @@ class Learner:
             from accelerate.utils import set_seed
 
             from vf.trainer.follower import follow
-            from vf.trainer.preflight import check_model, fitted, make_renderer
+            from vf.trainer.preflight import check_model, fitted
+            from vf.trainer.run.parts import make_renderer
         if world().rank > 0:
             follow(config)
             raise SystemExit(0)

@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from vf.environments.agent import AgentEnvironment
-from vf.environments.environment import Environment
 from vf.environments.offered import offered_tools
-from vf.environments.registry import make
 from vf.environments.sandboxes import check_sandboxes
 from vf.evaluation.evaluate import take_tasks
-from vf.inference.model_files import find_model, resolve_model
+from vf.inference.model_files import find_model
 from vf.inference.ports import choose_port
-from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import (
     HIDES_TOOLS,
     check_kind,
@@ -26,7 +23,7 @@ from vf.inference.rendering.template_probe import (
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, VfError
+from vf.runtime.errors import ConfigError
 from vf.traces.task import Task
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.fit import UNKNOWN, Device, check_fit, plan_memory, settle
@@ -42,6 +39,7 @@ from vf.trainer.processes.launch import (
     processes_to_launch,
 )
 from vf.trainer.run.first_prompts import FirstPrompts, measure
+from vf.trainer.run.parts import make_environment, make_renderer
 from vf.trainer.run.plan import Memory, Plan
 from vf.trainer.settings.config import Config, TrainerArgs
 from vf.trainer.settings.overlap import bounded
@@ -142,21 +140,6 @@ def check_model(config: Config) -> Any:
     return model_config
 
 
-def make_renderer(config: Config) -> Renderer:
-    """Return the renderer of a config's model.
-
-    Raises:
-        ConfigError: Its tokenizer or its chat template cannot be used.
-    """
-    settings = config.inference
-    return Renderer.from_pretrained(
-        resolve_model(config.model),
-        settings.template_args,
-        settings.chat_template,
-        settings.tool_style,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """A config that fits the memory, and why.
@@ -252,23 +235,6 @@ def _check_prompts(
     which += f"{gone} of {len(eval_tasks)} held-out tasks" if gone else ""
     why = f"first prompts of more than max_prompt_len = {args.max_prompt_len} tokens"
     return known, held_out, f"{which}, for {why} ({prompts.longest} in {prompts.task.id!r})"
-
-
-def make_environment(config: Config) -> Environment:
-    """Return the environment that a config asks for.
-
-    Raises:
-        ConfigError: There is none of this name, or its arguments are wrong.
-    """
-    try:
-        return make(config.env.id, **config.env.args)
-    except VfError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"environment {config.env.id!r} cannot be made with env.args = {config.env.args}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 def read_model_config(name: str) -> Any:

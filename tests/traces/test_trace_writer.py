@@ -20,9 +20,9 @@ def test_traces_are_written_in_order_by_another_thread(tmp_path: Path) -> None:
     used: set[threading.Thread] = set()
 
     class Watched(TraceStore):
-        def append(self, trace: vf.Trace) -> None:
+        def append(self, trace: vf.Trace, line: bytes | None = None) -> None:
             used.add(threading.current_thread())
-            super().append(trace)
+            super().append(trace, line)
 
     writer, store = TraceWriter(), Watched(tmp_path / "traces.jsonl")
     for number in range(50):
@@ -30,6 +30,15 @@ def test_traces_are_written_in_order_by_another_thread(tmp_path: Path) -> None:
     writer.close(store)
     assert [found.seed for found in store] == [*range(50)]
     assert threading.current_thread() not in used
+    writer.stop()
+
+
+def test_a_trace_that_another_process_has_encoded_is_written_as_it_is(tmp_path: Path) -> None:
+    writer, store = TraceWriter(), TraceStore(tmp_path / "traces.jsonl")
+    line = trace(7).to_json()
+    writer.append(store, trace(8), line)
+    writer.close(store)
+    assert store.path.read_bytes() == line + b"\n"
     writer.stop()
 
 

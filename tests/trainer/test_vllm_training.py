@@ -19,6 +19,7 @@ from tests.waiting import until
 from vf.environments.environment import Split
 from vf.inference.model import Sampling
 from vf.inference.wire import JsonClient
+from vf.trainer.collecting.runners import InProcess
 from vf.trainer.rl_trainer import RLTrainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -135,7 +136,9 @@ def test_all_weights_are_learned_through_vllm_and_published_in_flight(
     traces: list[vf.Trace] = []
     deadline = time.monotonic() + 120.0
 
-    model = trainer.collector.orchestrator.model
+    runner = trainer.collector.orchestrator.runner
+    assert isinstance(runner, InProcess)
+    model = runner.model
 
     async def roll() -> None:
         running.set()

@@ -15,13 +15,13 @@ from vf.evaluation.evaluate import Evaluation
 from vf.inference.completions import TokenClient
 from vf.inference.engine import Engine
 from vf.inference.models.token_model import TokenModel
-from vf.runtime.calling import call
 from vf.runtime.errors import TrainingError
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
 from vf.traces.writer import TraceWriter
 from vf.trainer.collecting.background import BackgroundLoop
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
+from vf.trainer.collecting.runners import Ended, InProcess
 from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
@@ -82,16 +82,9 @@ class Collector:
         self._writer = TraceWriter()
         self._loop = BackgroundLoop()
         self.sampler: TokenClient = engine.sampler(args.generation_timeout)
-        model = TokenModel(
-            self.sampler,
-            plan.renderer,
-            max_seq_len=args.max_seq_len,
-            max_prompt_len=args.max_prompt_len,
-            thinking_history=plan.config.inference.thinking_history,
-        )
         self.orchestrator = Orchestrator(
             plan.environment,
-            model,
+            InProcess(plan.environment, self._model()),
             tasks=plan.tasks,
             eval_tasks=plan.eval_tasks,
             args=args,
@@ -109,7 +102,7 @@ class Collector:
             path=folder.stalls,
         )
         try:
-            self.call(call(plan.environment.start))
+            self.call(self.orchestrator.runner.start())
         except BaseException:
             self.stop()
             raise
@@ -150,11 +143,11 @@ class Collector:
         done, total = 0, count * len(self._plan.eval_tasks)
         store = self._folder.eval_traces(step)
 
-        def on_trace(trace: Trace) -> None:
+        def on_trace(ended: Ended) -> None:
             nonlocal done
             done += 1
-            self._writer.append(store, trace)
-            _log_failure(trace)
+            self._writer.append(store, *ended)
+            _log_failure(ended.trace)
             self._display.rollouts(done, total, evaluating=True)
 
         self._evaluation = self._loop.submit(self.orchestrator.evaluate(on_trace)), store
@@ -211,12 +204,23 @@ class Collector:
 
         try:
             self._loop.call(self.orchestrator.stop(), watch)
+            self._loop.call(self.orchestrator.runner.stop(), watch)
             self._loop.call(self.sampler.close(), watch)
         finally:
             self._loop.stop()
             self._writer.stop()
             for store in self._stores.values():
                 store.close()
+
+    def _model(self) -> TokenModel:
+        config = self._plan.config
+        return TokenModel(
+            self.sampler,
+            self._plan.renderer,
+            max_seq_len=config.args.max_seq_len,
+            max_prompt_len=config.args.max_prompt_len,
+            thinking_history=config.inference.thinking_history,
+        )
 
     def _close(self, store: TraceStore) -> None:
         with _unwritten():
@@ -229,14 +233,14 @@ class Collector:
         self.orchestrator.check()
         self._clock.sample(self.orchestrator.activities(self._step))
 
-    def _on_trace(self, step: int, trace: Trace) -> None:
+    def _on_trace(self, step: int, ended: Ended) -> None:
         """Keep a finished training rollout. Called from the rollouts' thread."""
         if step not in self._stores:
             self._stores[step] = self._folder.step_traces(step)
-        self._writer.append(self._stores[step], trace)
-        self._ended[step] += trace.error is None
+        self._writer.append(self._stores[step], *ended)
+        self._ended[step] += ended.trace.error is None
         self._display.rollouts(self._ended[self._step], self._plan.config.args.batch_size)
-        _log_failure(trace)
+        _log_failure(ended.trace)
 
 
 @contextmanager

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from vf.environments.environment import Environment
 from vf.environments.episode import Activity
-from vf.environments.runner import repeat_lost, rollout
-from vf.environments.sandboxes import prefetch
-from vf.evaluation.evaluate import Evaluation, evaluate
+from vf.environments.runner import repeat_lost
+from vf.evaluation.evaluate import Evaluation, Job, in_batches, run_jobs
 from vf.inference.leases import Leases
-from vf.inference.model import Model, Sampling
+from vf.inference.model import Sampling
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
-from vf.traces.trace import Trace
-from vf.trainer.collecting.places import Places, Rank
+from vf.traces.trace import Origin, Trace
+from vf.trainer.collecting.places import Places
+from vf.trainer.collecting.runners import Ended, Runner
 from vf.trainer.collecting.step_rollouts import StepRollouts, check_failures, is_overlong
 from vf.trainer.collecting.task_cursor import TaskCursor
 from vf.trainer.run.group import Group
@@ -58,7 +58,7 @@ def eval_sampling(sampling: Sampling, args: TrainerArgs) -> Sampling:
 
 
 class Orchestrator:
-    """Runs rollouts against a model, for training and for evaluation.
+    """Has rollouts run, for training and for evaluation.
 
     Coroutines must run in the rollouts' event loop; the other methods may be called from any
     thread.
@@ -69,7 +69,7 @@ class Orchestrator:
 
     Args:
         environment: Where the model acts.
-        model: What acts.
+        runner: Runs the rollouts.
         tasks: The train split.
         eval_tasks: What to evaluate on.
         args: ``[trainer.args]``.
@@ -84,7 +84,7 @@ class Orchestrator:
     def __init__(
         self,
         environment: Environment,
-        model: Model,
+        runner: Runner,
         *,
         tasks: Sequence[Task],
         eval_tasks: Sequence[Task],
@@ -92,12 +92,12 @@ class Orchestrator:
         leases: Leases,
         ahead: int,
         overlong: Collection[str] = (),
-        on_trace: Callable[[int, Trace], None] = lambda step, trace: None,
+        on_trace: Callable[[int, Ended], None] = lambda step, ended: None,
         beat: Callable[[], None] = lambda: None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.environment = environment
-        self.model = model
+        self.runner = runner
         self.sampling = args.sampling
         self.eval_sampling = eval_sampling(self.sampling, args)
         self.cursor = TaskCursor(tasks, args, overlong)
@@ -139,43 +139,57 @@ class Orchestrator:
         return group
 
     def check(self) -> None:
-        """Raise the error that ended the rollouts of a step ahead, if any.
+        """Raise the error that ended the rollouts of a step ahead, or keeps any from running.
 
         Raises:
-            TrainingError: More rollouts failed than ``max_error_rate`` allows.
+            TrainingError: More rollouts failed than ``max_error_rate`` allows, or worker processes
+                end again and again.
+            ConfigError: The environment cannot be made in a worker process.
         """
+        self.runner.check()
         for rollouts in list(self._open.values()):
             if rollouts.error is not None:
                 raise rollouts.error
 
-    async def evaluate(self, on_trace: Callable[[Trace], None]) -> Evaluation:
+    async def evaluate(self, on_trace: Callable[[Ended], None]) -> Evaluation:
         """Run the rollouts of each evaluation task, always with the same seeds.
 
         Args:
-            on_trace: Called with every trace as it finishes.
+            on_trace: Called with every rollout as it ends.
 
         Raises:
             TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
         """
         args = self._args
+        base = derive_seed(args.seed, "eval")
+        lines: dict[str, bytes | None] = {}  # of traces that have not been passed on, by their id
+        found: dict[tuple[str, int], Trace] = {}
 
-        async def run(
-            environment: Environment, task: Task, model: Model, *, sampling: Sampling, seed: int
-        ) -> Trace:
-            return await self._run(task, seed, EVALUATION, rank=None, sampling=sampling)
+        async def run(job: Job) -> Trace:
+            ended = await self._run(job.task, job.seed(base), None, self.eval_sampling)
+            lines[ended.trace.id] = ended.line
+            return ended.trace
 
-        result = await evaluate(
+        async def score(traces: Sequence[Trace]) -> None:
+            for ended in await self.runner.score_group(traces):
+                lines[ended.trace.id] = ended.line
+
+        def keep(job: Job, trace: Trace) -> None:
+            found[job.task.id, job.index] = trace
+            on_trace(Ended(trace, lines.pop(trace.id)))
+
+        numbers = range(args.eval_rollouts_per_example)
+        jobs = [[Job(task, number) for number in numbers] for task in self._eval_tasks]
+        await run_jobs(
             self.environment,
-            self.model,
-            tasks=self._eval_tasks,
-            rollouts_per_example=args.eval_rollouts_per_example,
+            in_batches(self.environment, jobs),
+            run,
             max_concurrent=args.max_concurrent,
-            sampling=self.eval_sampling,
-            seed=derive_seed(args.seed, "eval"),
-            on_trace=on_trace,
-            check=False,
-            run=run,
+            on_trace=keep,
+            fetch=self.runner.prefetch,
+            score=score,
         )
+        result = Evaluation([found[job.task.id, job.index] for each in jobs for job in each])
         counted = result.traces
         if args.overlong_prompts == "skip":
             counted = [trace for trace in counted if not is_overlong(trace)]
@@ -185,9 +199,12 @@ class Orchestrator:
 
     async def try_one(self) -> Trace:
         """Run one rollout of the first train task."""
-        return await rollout(
-            self.environment, self.cursor.first, self.model, sampling=self.sampling
-        )
+        task = self.cursor.first
+        with self._doing(task, "starting", EVALUATION) as activity:
+            ended = await self.runner.rollout(
+                task, sampling=self.sampling, seed=0, origin=None, activity=activity
+            )
+        return ended.trace
 
     def activities(self, step: int | None = None) -> list[Activity]:
         """Return what the rollouts of one step, or of all, are doing now."""
@@ -219,7 +236,7 @@ class Orchestrator:
         """Have the images built or pulled that the step after the open ones needs."""
         if self.environment.brings_sandboxes and (self._fetching is None or self._fetching.done()):
             tasks = self.cursor.next(self._args.groups_per_step)
-            self._fetching = asyncio.ensure_future(prefetch(self.environment, tasks))
+            self._fetching = asyncio.ensure_future(self.runner.prefetch(tasks))
             self._fetching.add_done_callback(_look_at)
 
     async def stop(self) -> None:
@@ -232,47 +249,59 @@ class Orchestrator:
         self._open.clear()
 
     def _step(self, step: int) -> StepRollouts:
-        async def run(task: Task, seed: int, number: int) -> Trace:
-            rank = step, number
-            return await self._run(task, seed, step, rank=rank, sampling=self.sampling)
+        async def run(task: Task, seed: int, origin: Origin) -> Ended:
+            return await self._run(task, seed, origin, self.sampling)
 
         return StepRollouts(
             step,
             run=run,
+            score=self.runner.score_group if self.environment.rubric.group_rewards else None,
             doing=lambda task, doing: self._doing(task, doing, step),
-            environment=self.environment,
             cursor=self.cursor,
             args=self._args,
             oldest=step - 1 - self._ahead,
-            on_trace=lambda trace: self._on_trace(step, trace),
+            on_trace=lambda ended: self._on_trace(step, ended),
             note=self._note,
         )
 
-    async def _run(
-        self, task: Task, seed: int, step: int, *, rank: Rank | None, sampling: Sampling
-    ) -> Trace:
-        """Run a rollout once it has its image and a place; repeat it if it is lost under way."""
+    async def _run(self, task: Task, seed: int, origin: Origin | None, sampling: Sampling) -> Ended:
+        """Run a rollout once it has its image and a place; repeat it if it is lost under way.
+
+        Args:
+            task: The problem.
+            seed: Of the rollout.
+            origin: Which rollout of a training step it is; None for evaluation.
+            sampling: How to sample.
+        """
+        step, rank = EVALUATION, None
+        if origin is not None:
+            step, rank = origin.step, (origin.step, origin.group)
+        with self._doing(task, "image", step) as activity:
+            if rank is not None and self.environment.brings_sandboxes:  # else `evaluate` has
+                await self.runner.prefetch([task])  # holds no place: others overtake it
+            activity.enter("place")
+            async with self._places.hold(rank):
+                return await self._repeated(task, seed, origin, sampling, activity)
+
+    async def _repeated(
+        self, task: Task, seed: int, origin: Origin | None, sampling: Sampling, activity: Activity
+    ) -> Ended:
+        """Run a rollout until it is not lost with its server or with its sandbox's machine."""
+        ended: Ended | None = None
 
         async def ready() -> None:
             activity.enter("server")
             await self._leases.available()
 
-        def once() -> Awaitable[Trace]:
-            return rollout(
-                self.environment,
-                task,
-                self.model,
-                sampling=sampling,
-                seed=seed,
-                activity=activity,
+        async def once() -> Trace:
+            nonlocal ended
+            ended = await self.runner.rollout(
+                task, sampling=sampling, seed=seed, origin=origin, activity=activity
             )
+            return ended.trace
 
-        with self._doing(task, "image", step) as activity:
-            if rank is not None:  # else `evaluate` has
-                await prefetch(self.environment, [task])  # holds no place: others overtake it
-            activity.enter("place")
-            async with self._places.hold(rank):
-                return await repeat_lost(once, ready)
+        trace = await repeat_lost(once, ready)
+        return ended if ended is not None else Ended(trace)
 
     @contextmanager
     def _doing(self, task: Task, doing: str, step: int) -> Iterator[Activity]:

@@ -9,13 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from vf.environments.environment import Environment
 from vf.inference.models.token_model import PromptTooLong
-from vf.rubrics.group import score_group
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Origin, Trace
+from vf.trainer.collecting.runners import Ended
 from vf.trainer.collecting.task_cursor import Draw, TaskCursor
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
@@ -26,11 +25,12 @@ ATTEMPTS = 3  # of one rollout, before its group does without it
 class _Overlong(Exception):
     """A group's task has too long a first prompt, as this rollout found out."""
 
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
+    def __init__(self, ended: Ended) -> None:
+        self.ended = ended
 
 
-Run = Callable[[Task, int, int], Awaitable[Trace]]
+Run = Callable[[Task, int, Origin], Awaitable[Ended]]
+Score = Callable[[Sequence[Trace]], Awaitable[list[Ended]]]
 Doing = Callable[[Task, str], AbstractContextManager[Any]]
 
 
@@ -46,14 +46,14 @@ class StepRollouts:
 
     Args:
         step: Number of the step.
-        run: Runs one rollout, given its task, seed and group number.
+        run: Runs one rollout, given its task, its seed and which rollout of the run it is.
+        score: Scores a whole group, in place; None where the rubric has no group rewards.
         doing: Lists an activity, given a task and what is done for it, while a block runs.
-        environment: Where the model acts; its rubric scores groups.
         cursor: Where tasks come from.
         args: ``[trainer.args]``.
         oldest: Version of the oldest weights whose tokens may be trained on.
-        on_trace: Called with every trace as it finishes, failed ones included; where the rubric
-            has group rewards, with those of a group once they are scored.
+        on_trace: Called with every rollout as it ends, failed ones included; where the rubric has
+            group rewards, with those of a group once they are scored.
         note: Called with what the user should know.
     """
 
@@ -62,19 +62,18 @@ class StepRollouts:
         step: int,
         *,
         run: Run,
+        score: Score | None,
         doing: Doing,
-        environment: Environment,
         cursor: TaskCursor,
         args: TrainerArgs,
         oldest: int,
-        on_trace: Callable[[Trace], None],
+        on_trace: Callable[[Ended], None],
         note: Callable[[str], None],
     ) -> None:
         self._step = step
         self._run = run
         self._doing = doing
-        self._rubric = environment.rubric
-        self._timeout = environment.timeout
+        self._score = score
         self._cursor = cursor
         self._args = args
         self._oldest = oldest
@@ -170,8 +169,8 @@ class StepRollouts:
                 ended = {t.origin.rollout: t for t in traces if t.origin and t.error is None}
                 self._launch(group, ended)
             for trace in traces:
-                if done or trace.error is not None or not self._rubric.group_rewards:
-                    self._on_trace(trace)
+                if done or trace.error is not None or self._score is None:
+                    self._on_trace(Ended(trace))
 
     def _group(self, draw: Draw, stopped: int = 0) -> Group:
         return Group(
@@ -214,13 +213,13 @@ class StepRollouts:
         try:
             traces = await self._enough(group)
         except _Overlong as found:
-            self._replace(group, found.trace)
+            self._replace(group, found.ended)
             return
-        if self._rubric.group_rewards:
+        if self._score is not None:
             with self._doing(group.task, "score"):
-                await score_group(self._rubric, traces, self._timeout)
-            for trace in traces:
-                self._on_trace(trace)
+                scored = await self._score(traces)
+            for ended in scored:
+                self._on_trace(ended)
         self._failures += [trace for trace in traces if trace.error is not None]
         group.take(traces)
         del self._ended[group.number]
@@ -231,15 +230,16 @@ class StepRollouts:
             self._launch(self._group(self._cursor.draw()))
         self._finished.append(group)
 
-    def _replace(self, group: Group, trace: Trace) -> None:
+    def _replace(self, group: Group, ended: Ended) -> None:
         """Leave a task out, and begin a group of another in the place of its group.
 
         Raises:
             TrainingError: ``overlong_prompts`` says that it ends the run.
             ConfigError: No task is left.
         """
-        message = trace.error.message if trace.error is not None else ""
-        self._on_trace(trace)
+        error = ended.trace.error
+        message = error.message if error is not None else ""
+        self._on_trace(ended)
         if self._args.overlong_prompts == "error":
             raise TrainingError(
                 f"task {group.task.id!r}: {message}, and overlong_prompts = 'error'; raise "
@@ -283,18 +283,18 @@ class StepRollouts:
         tried = sum(trace.origin == origin for trace in group.failed)
         for attempt in range(tried, ATTEMPTS):
             seed = derive_seed(self._args.seed, "train", group.number, index, attempt)
-            trace = await self._run(group.task, seed, group.number)
-            trace.origin = origin
+            found = await self._run(group.task, seed, origin)
+            trace = found.trace
             if is_overlong(trace):
-                raise _Overlong(trace)
+                raise _Overlong(found)
             ended = self._ended[group.number]
             if trace.error is None and len(ended) >= self._args.rollouts_per_example:
                 group.stopped += 1  # the others came first, if only by a moment
                 return
             if trace.error is None:
                 ended[index] = trace
-            if trace.error is not None or not self._rubric.group_rewards:
-                self._on_trace(trace)
+            if trace.error is not None or self._score is None:
+                self._on_trace(found)
             if trace.error is None:
                 return
             group.failed.append(trace)

@@ -148,8 +148,8 @@ def _run(config: Config) -> Iterator[Check]:
 
     from vf.runtime.calling import call
     from vf.trainer.learning.quantized import check_quantized
-    from vf.trainer.preflight import make_environment
     from vf.trainer.processes.launch import check_devices, check_server_devices
+    from vf.trainer.run.parts import make_environment
     from vf.trainer.watching.trackers import check_trackers
 
     yield from _try("devices", lambda: check_devices(config), lambda: check_server_devices(config))

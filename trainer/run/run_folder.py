@@ -84,10 +84,11 @@ class RunFolder:
         self.traces = path / "traces"
         self.checkpoints = path / "checkpoints"
         self.report = path / "report.html"
-        self.trainer_log = path / "logs" / "trainer.log"
-        self.inference_log = path / "logs" / "inference.log"
-        self.stalls = path / "logs" / "stalls.log"
-        self.environment_log = path / "logs" / "environment.log"
+        self.logs = path / "logs"
+        self.trainer_log = self.logs / "trainer.log"
+        self.inference_log = self.logs / "inference.log"
+        self.stalls = self.logs / "stalls.log"
+        self.environment_log = self.logs / "environment.log"
         self.profiles = path / "profile"
         self._lock: IO[str] | None = None
 
@@ -113,7 +114,7 @@ class RunFolder:
             ConfigError: Another process is working on the run.
         """
         self._claim()
-        for folder in (self.traces, self.checkpoints, self.trainer_log.parent):
+        for folder in (self.traces, self.checkpoints, self.logs):
             folder.mkdir(exist_ok=True)
         logging.captureWarnings(True)
         _log_to(self.trainer_log, _OF_TRAINER)

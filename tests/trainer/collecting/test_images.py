@@ -14,6 +14,7 @@ from vf.environments.environment import Split
 from vf.inference.serving import Serving
 from vf.sandbox.hosting.host import HostStats
 from vf.trainer.collecting.orchestrator import Orchestrator
+from vf.trainer.collecting.runners import InProcess
 from vf.trainer.settings.config import TrainerArgs
 
 
@@ -66,7 +67,7 @@ class Tasks(vf.Environment):
 def build(environment: Tasks, **args: Any) -> Orchestrator:
     return Orchestrator(
         environment,
-        vf.ScriptedModel(["Done."]),
+        InProcess(environment, vf.ScriptedModel(["Done."])),
         tasks=list(environment.tasks("train")),
         eval_tasks=list(environment.tasks("eval")),
         args=TrainerArgs(batch_size=4, rollouts_per_example=2, max_steps=2, **args),

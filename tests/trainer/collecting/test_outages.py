@@ -18,6 +18,7 @@ from vf.inference.serving import Serving
 from vf.runtime.errors import ModelError, ServerDown, TrainingError
 from vf.traces.messages import Message
 from vf.trainer.collecting.orchestrator import Orchestrator
+from vf.trainer.collecting.runners import Ended, InProcess
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
@@ -70,14 +71,14 @@ class Server:
 def orchestrator(
     server: Any,
     serving: Serving,
-    on_trace: Callable[[int, vf.Trace], None] = lambda step, trace: None,
+    on_trace: Callable[[int, Ended], None] = lambda step, ended: None,
     **args: Any,
 ) -> Orchestrator:
     environment = TwoTurns()
     usual = {"batch_size": 8, "rollouts_per_example": 4, "max_error_rate": 0.0, "max_steps": 1}
     return Orchestrator(
         environment,
-        server,
+        InProcess(environment, server),
         tasks=list(environment.tasks("train")),
         eval_tasks=list(environment.tasks("eval")),
         args=TrainerArgs(**usual | args),
@@ -98,7 +99,11 @@ async def first_step(work: Orchestrator) -> list[Group]:
 def collect(server: Server, **args: Any) -> tuple[list[Any], list[vf.Trace]]:
     """Collect one step; return its groups, and the traces as they finished."""
     finished: list[vf.Trace] = []
-    work = orchestrator(server, server.serving, lambda step, trace: finished.append(trace), **args)
+
+    def on_trace(step: int, ended: Ended) -> None:
+        finished.append(ended.trace)
+
+    work = orchestrator(server, server.serving, on_trace, **args)
     groups = asyncio.run(asyncio.wait_for(first_step(work), 30.0))
     return groups, finished
 
@@ -149,7 +154,7 @@ def test_nobody_asks_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_evaluation_waits_an_outage_out_too() -> None:
     server = Server({3, 11})
-    finished: list[vf.Trace] = []
+    finished: list[Ended] = []
     work = orchestrator(server, server.serving).evaluate(finished.append)
     result = asyncio.run(asyncio.wait_for(work, 30.0))
     assert server.lost
@@ -171,8 +176,8 @@ def test_a_failure_that_is_no_outage_counts(act: str) -> None:
         async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
             raise ModelError("the prompt is poisoned")
 
-    finished: list[vf.Trace] = []
-    broken = orchestrator(Broken(), Serving("m"), lambda step, trace: finished.append(trace))
+    finished: list[Ended] = []
+    broken = orchestrator(Broken(), Serving("m"), lambda step, ended: finished.append(ended))
     works: dict[str, Callable[[], Any]] = {
         "collect": lambda: first_step(broken),
         "evaluate": lambda: broken.evaluate(finished.append),
@@ -180,4 +185,4 @@ def test_a_failure_that_is_no_outage_counts(act: str) -> None:
     with pytest.raises(TrainingError, match="the prompt is poisoned"):
         asyncio.run(asyncio.wait_for(works[act](), 30.0))
     assert finished
-    assert all(trace.error is not None for trace in finished)
+    assert all(ended.trace.error is not None for ended in finished)

@@ -20,6 +20,7 @@ from vf.runtime.errors import TrainingError
 from vf.traces.messages import Message
 from vf.traces.trace import Branch, Origin, Score
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
+from vf.trainer.collecting.runners import InProcess
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
@@ -51,20 +52,21 @@ def build(
     traces: list[vf.Trace] | None = None,
     ahead: int = 0,
     notes: list[str] | None = None,
+    environment: vf.Environment | None = None,
     **args: Any,
 ) -> Orchestrator:
     kept = traces if traces is not None else []
     usual = {"batch_size": 8, "rollouts_per_example": 4, "max_steps": 1}
-    environment = Say()
+    environment = environment or Say()
     return Orchestrator(
         environment,
-        Model(answer),
+        InProcess(environment, Model(answer)),
         tasks=list(environment.tasks("train")),
         eval_tasks=list(environment.tasks("eval")),
         args=TrainerArgs(**usual | args),
         leases=leases_of(Serving("m")),
         ahead=ahead,
-        on_trace=lambda step, trace: kept.append(trace),
+        on_trace=lambda step, ended: kept.append(ended.trace),
         note=(notes if notes is not None else []).append,
     )
 
@@ -323,8 +325,7 @@ def test_what_an_environment_records_is_there_for_group_rewards_and_in_the_trace
         seen.extend(trace.info for trace in traces)
         return [0.0] * len(traces)
 
-    work = build(mixed)
-    work.environment = Records()
+    work = build(mixed, environment=Records())
     work.environment.rubric = vf.Rubric(
         outcome=lambda trace: float(trace.reply), group_rewards=[vf.GroupReward(same)]
     )

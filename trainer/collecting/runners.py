@@ -1,0 +1,128 @@
+"""Where rollouts run: the interface of this process and of worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from vf.environments.environment import Environment
+from vf.environments.episode import Activity
+from vf.environments.runner import rollout
+from vf.environments.sandboxes import prefetch
+from vf.inference.model import Model, Sampling
+from vf.rubrics.group import score_group
+from vf.runtime.calling import call
+from vf.traces.task import Task
+from vf.traces.trace import Origin, Trace
+
+
+class Ended(NamedTuple):
+    """A rollout that has ended, and its line of JSON where a worker process has encoded it."""
+
+    trace: Trace
+    line: bytes | None = None
+
+
+class Runner(Protocol):
+    """Runs rollouts. Its coroutines are for one event loop."""
+
+    async def start(self) -> None:
+        """Begin to get ready, without waiting for it.
+
+        Raises:
+            ConfigError: Something that the environment needs is missing.
+        """
+        ...
+
+    def check(self) -> None:
+        """Raise what keeps rollouts from running. For any thread.
+
+        Raises:
+            TrainingError: Worker processes end again and again.
+            ConfigError: The environment cannot be made in a worker process.
+        """
+        ...
+
+    async def prefetch(self, tasks: Sequence[Task]) -> None:
+        """Have the images of tasks built or pulled, and return when all are there or have failed.
+
+        Raises:
+            ConfigError: A sandbox cannot be made as its task has it.
+        """
+        ...
+
+    async def rollout(
+        self,
+        task: Task,
+        *,
+        sampling: Sampling,
+        seed: int,
+        origin: Origin | None,
+        activity: Activity,
+    ) -> Ended:
+        """Run one rollout; see :func:`~vf.environments.runner.rollout`.
+
+        Args:
+            task: The problem.
+            sampling: How to sample each turn.
+            seed: Seed of the episode.
+            origin: Which rollout of the run it is; None outside of training.
+            activity: Kept up to date with what it does.
+        """
+        ...
+
+    async def score_group(self, traces: Sequence[Trace]) -> list[Ended]:
+        """Let group rewards score the rollouts of one task, in place, and return these."""
+        ...
+
+    async def stop(self) -> None:
+        """End what is left. Safe to call twice."""
+        ...
+
+
+class InProcess:
+    """Runs rollouts in this process.
+
+    Args:
+        environment: Where the model acts.
+        model: What acts.
+    """
+
+    def __init__(self, environment: Environment, model: Model) -> None:
+        self.environment = environment
+        self.model = model
+
+    async def start(self) -> None:
+        """Start what the environment's episodes share."""
+        await call(self.environment.start)
+
+    def check(self) -> None:
+        """Nothing can be wrong: what fails, fails in a rollout."""
+
+    async def prefetch(self, tasks: Sequence[Task]) -> None:
+        """See :class:`Runner`."""
+        await prefetch(self.environment, tasks)
+
+    async def rollout(
+        self,
+        task: Task,
+        *,
+        sampling: Sampling,
+        seed: int,
+        origin: Origin | None,
+        activity: Activity,
+    ) -> Ended:
+        """See :class:`Runner`."""
+        trace = await rollout(
+            self.environment, task, self.model, sampling=sampling, seed=seed, activity=activity
+        )
+        trace.origin = origin
+        return Ended(trace)
+
+    async def score_group(self, traces: Sequence[Trace]) -> list[Ended]:
+        """See :class:`Runner`."""
+        await score_group(self.environment.rubric, traces, self.environment.timeout)
+        return [Ended(trace) for trace in traces]
+
+    async def stop(self) -> None:
+        """Nothing is left: rollouts end as they are cancelled."""
