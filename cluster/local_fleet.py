@@ -6,11 +6,9 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import BinaryIO
 
 from vf.cluster.fleet import Command, Resources, Role
-from vf.cluster.process import Process, free_port
+from vf.cluster.process import Process, free_port, open_log
 from vf.runtime.errors import ConfigError
 
 HOST = "127.0.0.1"
@@ -110,7 +108,7 @@ class LocalFleet:
             devices = free[: resources.gpus]
             port = free_port(HOST)
             command = command.at(HOST, port)
-            output = stack.enter_context(_opened(command.log)) if command.log else None
+            output = stack.enter_context(open_log(command.log)) if command.log else None
             visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
             process = Process(command, {**os.environ, **visible, **command.env}, output)
             handle = LocalHandle(role, port, process, devices)
@@ -126,11 +124,3 @@ class LocalFleet:
             handle.ask(STOP_SECONDS)
         for handle in handles:
             handle.stop()
-
-
-def _opened(log: Path) -> BinaryIO:
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        return log.open("ab")
-    except OSError as error:
-        raise ConfigError(f"the log {log} cannot be written: {error.strerror}") from error

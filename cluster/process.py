@@ -9,8 +9,9 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import IO
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, BinaryIO
 
 from vf.cluster.fleet import Command
 from vf.runtime import lifeline
@@ -29,6 +30,7 @@ class Process:
         environ: All its variables.
         output: Where its output goes; None for that of this process.
         folder: Where it starts; None for this process's.
+        through: Command that runs the guard, if that must not be a child of this process.
 
     Raises:
         ConfigError: There is no such program.
@@ -40,6 +42,7 @@ class Process:
         environ: Mapping[str, str],
         output: IO[bytes] | int | None = None,
         folder: str | None = None,
+        through: Sequence[str] = (),
     ) -> None:
         program, *rest = command.argv
         program = sys.executable if program == "python" else program
@@ -49,7 +52,7 @@ class Process:
         guard = [sys.executable, "-I", "-S", lifeline.__file__, str(reading), str(GRACE_SECONDS)]
         try:
             self._guard = subprocess.Popen(
-                [*guard, program, *rest],
+                [*through, *guard, program, *rest],
                 env=dict(environ),
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
@@ -68,6 +71,13 @@ class Process:
         """Return its exit status, negative for a signal; None while it runs. Does not block."""
         code = self._guard.poll()
         return code if code is None or code <= _SIGNALLED else _SIGNALLED - code
+
+    def wait(self) -> int:
+        """Wait for its end and return its exit status."""
+        self._guard.wait()
+        code = self.poll()
+        assert code is not None
+        return code
 
     def ask(self, patience: float) -> None:
         """Let it and all that it started end, and do not wait for it; see :meth:`stop`."""
@@ -106,3 +116,16 @@ def free_port(host: str) -> int:
             probe.bind((host, port))
             return port
     raise ConfigError(f"no port from {PORTS.start} to {PORTS.stop - 1} of {host} could be bound")
+
+
+def open_log(log: Path) -> BinaryIO:
+    """Return a file that output can be appended to, with the folders that lead to it.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        return log.open("ab")
+    except OSError as error:
+        raise ConfigError(f"the log {log} cannot be written: {error.strerror}") from error

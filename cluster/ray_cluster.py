@@ -189,7 +189,7 @@ def compare(own: Report, found: Sequence[tuple[Report, float]]) -> None:
     wrong = []
     for each, ahead in found:
         for name in sorted({*own.versions, *each.versions}):
-            here, there = own.versions.get(name), each.versions.get(name)
+            here, there = own.versions.get(name, "none"), each.versions.get(name, "none")
             if here != there:
                 wrong.append(f"{each.host} has {name} {there}, and {own.host} {here}")
         if each.code != own.code and own.versions == each.versions:

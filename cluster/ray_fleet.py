@@ -13,14 +13,16 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from vf.cluster.capacity import describe, missing
 from vf.cluster.fleet import Command, Resources, Role
+from vf.cluster.process import open_log
 from vf.cluster.ray_cluster import check_machines, connect, free, machines
-from vf.cluster.ray_node import Post
+from vf.cluster.ray_node import Post, outside_ray
 from vf.runtime.errors import ConfigError, PlacementError
 
 GROUP_SECONDS = 30.0  # until what is free has been set aside
@@ -37,14 +39,14 @@ class Reservation:
         address: Of the cluster.
         namespace: Of the run in it.
         group: The placement group's name.
-        roles: Whom each bundle of the group is for.
+        places: Whom each bundle of the group is for, and what it has.
         runtime_env: What Ray brings to the machines.
     """
 
     address: str
     namespace: str
     group: str
-    roles: list[Role]
+    places: list[tuple[Role, Resources]]
     runtime_env: dict[str, Any] = field(default_factory=dict)
 
     def to_text(self) -> str:
@@ -54,7 +56,13 @@ class Reservation:
     @classmethod
     def from_text(cls, text: str) -> Self:
         """Return what :meth:`to_text` was called on."""
-        return cls(**json.loads(text))
+        found = json.loads(text)
+        found["places"] = [(role, Resources(**each)) for role, each in found["places"]]
+        return cls(**found)
+
+    def count(self, role: Role) -> int:
+        """Return how many places there are for a role."""
+        return sum(each == role for each, _ in self.places)
 
 
 class RayFleet:
@@ -152,70 +160,57 @@ class RayFleet:
         table = self._ray.util.placement_group_table(self._group)
         check_machines(self._ray, sorted(set(table["bundles_to_node_id"].values())), self._shared)
         environment = dict(self._ray.get_runtime_context().runtime_env)
-        roles = [role for role, _ in pieces]
-        self.reservation = Reservation(self._address, self._namespace, name, roles, environment)
+        self.reservation = Reservation(self._address, self._namespace, name, pieces, environment)
 
     def _check_reserved(self, wanted: Sequence[tuple[Role, int, Resources]]) -> None:
         assert self.reservation is not None
         for role, count, _ in wanted:
-            there = self.reservation.roles.count(role)
-            if count > there:
-                raise ConfigError(f"the run has reserved {there} places of {role}s, not {count}")
+            if count > (there := self.reservation.count(role)):
+                raise ConfigError(f"the run has reserved {there} places for {role}s, not {count}")
 
     def place(self, role: Role, resources: Resources, command: Command) -> RayHandle:
         """Start one process; see :class:`~vf.cluster.fleet.Fleet`.
 
+        It has all that was reserved for it, which may be more than what is asked for here.
+
         Raises:
-            ConfigError: All places of its role are taken, or there is no such program there.
+            ConfigError: All places of its role are taken, there is no such program there, or the
+                log cannot be written.
             PlacementError: Its machine was lost, or no machine was found in time.
         """
-        index = self._take(role)
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        actor = (
-            self._ray.remote(Post)
-            .options(
-                num_cpus=resources.cpus,
-                num_gpus=resources.gpus,
-                memory=resources.memory or None,
-                max_concurrency=THREADS,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, index),
-            )
-            .remote()
-        )
-        begun = actor.begin.remote(command, _variables(), os.getcwd())
-        try:
-            host, port = self._ray.get(begun, timeout=PLACE_SECONDS)
-        except self._ray.exceptions.GetTimeoutError as error:
-            self._ray.kill(actor)
-            raise PlacementError(
-                f"no machine with {describe(resources)} for a {role} within {PLACE_SECONDS:g} s: "
-                "the one that had them was lost, or is busy"
-            ) from error
-        except self._ray.exceptions.RayTaskError as error:
-            self._ray.kill(actor)
-            raise (error.cause if isinstance(error.cause, ConfigError) else error) from error
-        except self._ray.exceptions.RayError as error:
-            raise PlacementError(f"a {role} could not be placed: {_reason(error)}") from error
-        handle = RayHandle(self._ray, actor, role, host, port, command.log)
+        output = open_log(command.log) if command.log is not None else sys.stdout.buffer
         with self._lock:
-            self._handles[index] = handle
+            index, resources = self._take(role)
+            actor = (
+                self._ray.remote(Post)
+                .options(
+                    num_cpus=resources.cpus,
+                    num_gpus=resources.gpus,
+                    memory=resources.memory or None,
+                    max_concurrency=THREADS,
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, index),
+                )
+                .remote()
+            )
+            handle = self._handles[index] = RayHandle(self._ray, actor, role, output)
+        handle.begin(replace(command, log=None), resources)
         return handle
 
-    def _take(self, role: Role) -> int:
-        """Return a bundle of a role in which nothing runs.
+    def _take(self, role: Role) -> tuple[int, Resources]:
+        """Return a bundle of a role in which nothing runs, and what it has.
 
         Raises:
             ConfigError: There is none.
         """
-        roles = [] if self.reservation is None else self.reservation.roles
-        for index, each in enumerate(roles):
+        places = [] if self.reservation is None else self.reservation.places
+        for index, (each, resources) in enumerate(places):
             handle = self._handles.get(index)
             if each == role and (handle is None or handle.ended):
-                return index
-        raise ConfigError(
-            f"all {roles.count(role)} places that were reserved for {role}s are taken"
-        )
+                return index, resources
+        count = sum(each == role for each, _ in places)
+        raise ConfigError(f"all {count} places that were reserved for {role}s are taken")
 
     def stop(self) -> None:
         """End what was placed and leave the cluster; the first process gives back what it has."""
@@ -233,18 +228,44 @@ class RayFleet:
 
 
 class RayHandle:
-    """A process in an actor. Its output is collected in a thread, which also notices its end."""
+    """A process in an actor. Its output is collected in a thread, which also notices its end.
 
-    def __init__(
-        self, ray: Any, actor: Any, role: Role, host: str, port: int, log: Path | None
-    ) -> None:
-        self.role, self.host, self.port = role, host, port
-        self._ray, self._actor, self._log = ray, actor, log
+    Args:
+        ray: The package, connected.
+        actor: A :class:`~vf.cluster.ray_node.Post`.
+        role: What the process is.
+        output: Receives what it writes.
+    """
+
+    def __init__(self, ray: Any, actor: Any, role: Role, output: BinaryIO) -> None:
+        self.role, self.host, self.port = role, "", 0
+        self._ray, self._actor, self._output = ray, actor, output
         self._code: int | None = None
         self._lost: str | None = None
         self._stopping = False
         self._ended = threading.Event()
-        threading.Thread(target=self._follow, name=f"vf-{role}-output", daemon=True).start()
+
+    def begin(self, command: Command, resources: Resources) -> None:
+        """Start the process; see :meth:`RayFleet.place`."""
+        errors = self._ray.exceptions
+        begun = self._actor.begin.remote(command, outside_ray(os.environ), os.getcwd())
+        try:
+            self.host, self.port = self._ray.get(begun, timeout=PLACE_SECONDS)
+        except BaseException as error:
+            self._end()
+            if isinstance(error, errors.GetTimeoutError):
+                raise PlacementError(
+                    f"no machine with {describe(resources)} for a {self.role} within "
+                    f"{PLACE_SECONDS:g} s: the one that had them was lost, or is busy"
+                ) from error
+            if isinstance(error, errors.RayTaskError) and isinstance(error.cause, ConfigError):
+                raise error.cause from error
+            if isinstance(error, errors.RayError):
+                raise PlacementError(
+                    f"a {self.role} could not be placed: {_reason(error)}"
+                ) from error
+            raise
+        threading.Thread(target=self._follow, name=f"vf-{self.role}-output", daemon=True).start()
 
     def poll(self) -> int | None:
         """Return its exit status, negative for a signal; None while it runs or once it is lost."""
@@ -264,18 +285,19 @@ class RayHandle:
         """End it with everything that it started; safe to call twice."""
         self._stopping = True
         if not self._ended.is_set():
-            try:
+            with suppress(self._ray.exceptions.RayError):
                 # Longer than the actor needs: a machine that does not answer is given up.
                 self._ray.get(self._actor.stop.remote(patience), timeout=patience + 20)
                 self._ended.wait(5)
-            except (self._ray.exceptions.RayError, TimeoutError):
-                pass
-        self._ray.kill(self._actor)
+        self._end()
+
+    def _end(self) -> None:
         self._ended.set()
+        with suppress(Exception):  # the cluster has been left, or is gone
+            self._ray.kill(self._actor)
 
     def _follow(self) -> None:
         """Collect output until the process has ended."""
-        out = self._log.open("ab") if self._log is not None else sys.stdout.buffer
         try:
             while not self._ended.is_set():
                 try:
@@ -283,28 +305,23 @@ class RayHandle:
                 except self._ray.exceptions.ActorUnavailableError:
                     self._ended.wait(RETRY_SECONDS)  # Ray settles whether it comes back
                     continue
-                out.write(text)
-                out.flush()
+                self._output.write(text)
+                self._output.flush()
                 if code is not None:
                     self._code = code
-                    return
+                    break
         except Exception as error:  # whatever Ray raises, the process can no longer be reached
             if not self._stopping:
                 self._lost = _reason(error)
         finally:
-            self._ended.set()
-            if self._log is not None:
-                out.close()
+            if self._output is not sys.stdout.buffer:
+                self._output.close()
+            self._end()
 
 
 def _bundle(resources: Resources) -> dict[str, float]:
     amounts = {"CPU": resources.cpus, "GPU": resources.gpus, "memory": resources.memory}
     return {name: float(amount) for name, amount in amounts.items() if amount}
-
-
-def _variables() -> dict[str, str]:
-    """Return this process's variables, without Ray's own."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
 
 
 def _reason(error: BaseException) -> str:

@@ -9,12 +9,7 @@ import contextlib
 import hashlib
 import os
 import platform
-import random
 import select
-import shutil
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,17 +18,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vf.cluster.fleet import Command
-from vf.runtime import lifeline
-from vf.runtime.errors import ConfigError
+from vf.cluster.process import Process, free_port
 
 READ_SECONDS = 10.0  # for which output is waited for in one call
 READ_BYTES = 2**18
-GRACE_SECONDS = 30.0  # for a process whose run is gone, before it is killed
-PORTS = range(20000, 32768)  # above Ray's own, and below those of outgoing connections
 
-# Ray kills the direct children of an actor that it ends, and nothing below them. So the lifeline,
+# Ray kills the direct children of an actor that it ends, and nothing below them. So the guard,
 # which ends all that a process started, is not a direct child.
-BETWEEN = ["sh", "-c", '"$@" & wait $!', "sh"]
+THROUGH = ["sh", "-c", '"$@" & wait $!', "sh"]
 
 
 class Output(NamedTuple):
@@ -44,12 +36,16 @@ class Output(NamedTuple):
 
 
 class Post:
-    """Runs one process on the machine where Ray put this actor, and ends it with itself."""
+    """Runs one process on the machine where Ray put this actor, and ends it with itself.
+
+    Args:
+        host: Address of the machine, if it is known.
+    """
 
     def __init__(self, host: str | None = None) -> None:
         self._host = host or own_address()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._reading = self._writing = -1
+        self._process: Process | None = None
+        self._reading = -1
 
     def begin(self, command: Command, environ: Mapping[str, str], folder: str) -> tuple[str, int]:
         """Start the process and return its machine's address, and the port that was found for it.
@@ -65,62 +61,36 @@ class Post:
         """
         port = free_port(self._host)
         command = command.at(self._host, port)
-        variables = {**environ, **own_variables(), **command.env}
-        program, *rest = command.argv
-        program = sys.executable if program == "python" else program
-        if shutil.which(program, path=variables.get("PATH")) is None:
-            raise ConfigError(f"there is no program {program!r} on {self._host}")
-        life, self._writing = os.pipe()
+        variables = {**environ, **outside_ray(os.environ), **command.env}
         self._reading, output = os.pipe()
-        guard = [sys.executable, "-I", "-S", lifeline.__file__, str(life), str(GRACE_SECONDS)]
-        self._process = subprocess.Popen(
-            [*BETWEEN, *guard, program, *rest],
-            env=variables,
-            cwd=folder if os.path.isdir(folder) else None,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            pass_fds=[life],
-            start_new_session=True,
-        )
-        os.close(life)
-        os.close(output)
+        place = folder if os.path.isdir(folder) else None
+        try:
+            self._process = Process(command, variables, output, place, THROUGH)
+        finally:
+            os.close(output)
         return self._host, port
 
     def read(self) -> Output:
         """Wait a while for output, and return it. The pipe ends with the last of its writers."""
         assert self._process is not None
         if self._reading < 0 or not select.select([self._reading], [], [], READ_SECONDS)[0]:
-            return Output(b"", self._code())
+            return Output(b"", self._process.poll())
         text = os.read(self._reading, READ_BYTES)
         if text:
             return Output(text, None)
         os.close(self._reading)
         self._reading = -1
-        self._process.wait()
-        return Output(b"", self._code())
+        return Output(b"", self._process.wait())
 
     def stop(self, patience: float) -> None:
         """End the process and all that it started: SIGTERM, and SIGKILL after so many seconds."""
-        if self._writing >= 0:
-            with contextlib.suppress(BrokenPipeError):
-                os.write(self._writing, f"{patience:g}\n".encode())
-            os.close(self._writing)
-            self._writing = -1
         if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(patience + lifeline.KILL_SECONDS)
-
-    def _code(self) -> int | None:
-        """Return the exit status, negative for a signal."""
-        assert self._process is not None
-        code = self._process.poll()
-        return code if code is None or code <= 128 else 128 - code
+            self._process.stop(patience)
 
 
-def own_variables() -> dict[str, str]:
-    """Return this machine's environment variables, without what Ray says to its own processes."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+def outside_ray(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables without those that Ray sets for its own processes."""
+    return {name: value for name, value in environ.items() if not name.startswith("RAY_")}
 
 
 def own_address() -> str:
@@ -128,21 +98,6 @@ def own_address() -> str:
     import ray
 
     return str(ray.util.get_node_ip_address())
-
-
-def free_port(host: str) -> int:
-    """Return a port on which nothing listens and which the system gives to no connection.
-
-    Raises:
-        ConfigError: All are taken.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for port in random.SystemRandom().sample(PORTS, 100):
-        with socket.socket(family, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-            return port
-    raise ConfigError(f"no port from {PORTS.start} to {PORTS.stop - 1} of {host} could be bound")
 
 
 @dataclass(frozen=True)
@@ -174,7 +129,7 @@ def report(marks: Mapping[str, str], host: str | None = None) -> Report:
     versions = {"Python": platform.python_version()}
     for package in ("ray", "torch", "transformers"):
         with contextlib.suppress(PackageNotFoundError):
-            versions[package] = version(package)
+            versions[package] = version(package).partition("+")[0]  # for CUDA or not
     missing = [folder for folder, file in marks.items() if not os.path.exists(file)]
     return Report(host or own_address(), versions, code_hash(), missing, time.time())
 

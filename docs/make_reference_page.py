@@ -28,6 +28,7 @@ from vf.sandbox.contract import Limits as SandboxLimits
 from vf.sandbox.hosting.host import Bounds
 from vf.sandbox.hosting.settings import BOUNDS, LIMITS, PROFILE, SPEC
 from vf.sandbox.spec import SandboxSpec
+from vf.trainer.settings.cluster import ClusterConfig, RoleResources
 from vf.trainer.settings.config import Config, EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import SYNONYMS, VALUES
 from vf.trainer.sft.settings import SftArgs, SftConfig, SftData
@@ -137,6 +138,7 @@ def _run() -> Iterator[str]:
     yield ""
     own = [name for name in VllmSettings.model_fields if name in vllm - embedded or name == "args"]
     yield from _table(VllmSettings, own, "inference.")
+    yield from _cluster()
     yield from _section("`[trainer]`", TrainerConfig, ["gpus", "accelerate_config"], "trainer.")
     yield "## `[trainer.args]`"
     yield ""
@@ -228,6 +230,13 @@ def _rows(cls: type, arguments: Iterable[tuple[str, Any]]) -> Iterator[str]:
         assert described.get(name), f"{cls.__name__}: {name} is not described"
         about = re.sub("; see `(sandbox_source|with_packages)`", "", _flat(described[name] or ""))
         yield f"| `{name}` | {shown} | {about} |"
+
+
+def _cluster() -> Iterator[str]:
+    yield from _section("`[cluster]`", ClusterConfig, None, "cluster.")
+    yield "In `[cluster.rank]`, `[cluster.server]` and `[cluster.worker]`:"
+    yield ""
+    yield from _table(RoleResources, None, "cluster.role.")
 
 
 def _section(

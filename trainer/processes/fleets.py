@@ -81,5 +81,6 @@ def wanted(config: Config, *, gpus: int) -> list[tuple[Role, int, Resources]]:
 
 
 def _size(config: Config, role: Role, gpus: int) -> Resources:
-    settings = getattr(config.cluster, role)
+    cluster = config.cluster
+    settings = {"rank": cluster.rank, "server": cluster.server, "worker": cluster.worker}[role]
     return Resources(settings.cpus, gpus, int(settings.memory * GIB))

@@ -28,14 +28,18 @@ def to_toml(config: BaseModel) -> str:
 def without_secrets(config: Config) -> Config:
     """Return the config with possible secrets replaced by :data:`HIDDEN`.
 
-    These are the server's environment variables, and every argument of the environment or the
-    server that is called a key, token, secret or password.
+    These are the environment variables of the server and of the cluster's machines, and every
+    argument of the environment or the server that is called a key, token, secret or password.
     """
     shown = config.model_copy(deep=True)
     shown.env.args = _hide(shown.env.args)
     if isinstance(shown.inference, VllmSettings):
         shown.inference.args = _hide(shown.inference.args)
         shown.inference.env = dict.fromkeys(shown.inference.env, HIDDEN)
+    runtime_env = shown.cluster.runtime_env
+    if isinstance(variables := runtime_env.get("env_vars"), dict):
+        runtime_env["env_vars"] = dict.fromkeys(variables, HIDDEN)
+    shown.cluster.runtime_env = _hide(runtime_env)
     return shown
 
 

@@ -17,6 +17,7 @@ from vf.inference.settings import EmbeddedArgs, EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError
 from vf.trainer.run import run_folder
 from vf.trainer.run.run_folder import RunFolder, choose_folder, make_folder
+from vf.trainer.settings.cluster import ClusterConfig, RoleResources
 from vf.trainer.settings.config import EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import load_config, parse_config
 from vf.trainer.settings.write_config import to_toml
@@ -286,11 +287,17 @@ def test_no_setting_is_dead() -> None:
         for room in ("trainer", "inference")
         for path in (REPOSITORY / room).rglob("*.py")
         if path.name
-        not in ("config.py", "settings.py", "loop_args.py", "loss_args.py", "shared.py")
+        not in (
+            *("cluster.py", "config.py", "settings.py"),
+            *("loop_args.py", "loss_args.py", "shared.py"),
+        )
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
     }
-    models = (TrainerConfig, TrainerArgs, EmbeddedArgs, EmbeddedSettings, VllmSettings)
+    models = (
+        *(TrainerConfig, TrainerArgs, EmbeddedArgs, EmbeddedSettings, VllmSettings),
+        *(ClusterConfig, RoleResources),
+    )
     assert {name for model in models for name in model.model_fields} <= read
 
 
