@@ -31,6 +31,7 @@ from vf.sandbox.spec import SandboxSpec
 from vf.trainer.settings.cluster import ClusterConfig, RoleResources
 from vf.trainer.settings.config import Config, EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import SYNONYMS, VALUES
+from vf.trainer.settings.rollouts import RolloutsConfig
 from vf.trainer.sft.settings import SftArgs, SftConfig, SftData
 
 PAGE = Path(__file__).with_name("reference.md")
@@ -138,6 +139,7 @@ def _run() -> Iterator[str]:
     yield ""
     own = [name for name in VllmSettings.model_fields if name in vllm - embedded or name == "args"]
     yield from _table(VllmSettings, own, "inference.")
+    yield from _section("`[rollouts]`", RolloutsConfig, None, "rollouts.")
     yield from _cluster()
     yield from _section("`[trainer]`", TrainerConfig, ["gpus", "accelerate_config"], "trainer.")
     yield "## `[trainer.args]`"

@@ -20,6 +20,7 @@ ENTRY_POINT_GROUP = "vf.environments"
 _TABLE = f'[project.entry-points."{ENTRY_POINT_GROUP}"]'
 
 _registered: dict[str, str | Factory | AgentEnvironment] = {}
+_registrars: dict[str, str] = {}  # the module that called `register`, by the environment's name
 
 
 def register(id: str, factory: str | Factory | AgentEnvironment) -> None:
@@ -47,6 +48,20 @@ def register(id: str, factory: str | Factory | AgentEnvironment) -> None:
     if _registered.get(id, factory) != factory:
         raise ConfigError(f"environment {id!r} is registered already, as {_registered[id]}")
     _registered[id] = factory
+    frame = inspect.currentframe()
+    if frame is not None and frame.f_back is not None:
+        _registrars[id] = str(frame.f_back.f_globals.get("__name__", "__main__"))
+
+
+def registrar(id: str) -> str | None:
+    """Return the module that registered an environment; None where :func:`make` finds it itself.
+
+    Another process has to import this module, before it can make the environment.
+
+    Args:
+        id: As :func:`make` takes it.
+    """
+    return None if place_of(id, is_registered) else _registrars.get(id.partition(":")[0])
 
 
 def registered() -> list[str]:

@@ -41,6 +41,7 @@ from vf.trainer.processes.launch import (
 from vf.trainer.run.first_prompts import FirstPrompts, measure
 from vf.trainer.run.parts import make_environment, make_renderer
 from vf.trainer.run.plan import Memory, Plan
+from vf.trainer.run.worker_count import cores, worker_count
 from vf.trainer.settings.config import Config, TrainerArgs
 from vf.trainer.settings.overlap import bounded
 from vf.trainer.watching.trackers import check_trackers
@@ -72,6 +73,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     check_trackers(args.report_to)
     model_config = check_model(config)
     environment = make_environment(config)
+    workers, reason = worker_count(config, cores())
     asyncio.run(call(environment.check))
     renderer = make_renderer(config)
     verdicts = probe(renderer)
@@ -106,6 +108,8 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
         left_out,
         fit.budget,
         fit.adapted,
+        workers,
+        reason,
     )
 
 

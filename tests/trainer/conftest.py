@@ -87,6 +87,7 @@ def make_trainer(tmp_path: Path) -> Iterator[TrainerFactory]:
         def make(run: str = "run", *, env: str = "test-digits", **settings: Any) -> RLTrainer:
             env_args = settings.pop("env_args", {})
             inference = settings.pop("inference", {})
+            rollouts = settings.pop("rollouts", {})
             args = {
                 "max_steps": 4,
                 "batch_size": 16,
@@ -104,6 +105,7 @@ def make_trainer(tmp_path: Path) -> Iterator[TrainerFactory]:
                 "model": "tiny",
                 "env": {"id": env, "args": env_args},
                 "inference": inference,
+                "rollouts": rollouts,
                 "trainer": {"args": args},
             }
             folder = RunFolder(tmp_path / run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -10,6 +11,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from vf.cluster.local_fleet import LocalFleet
+from vf.environments.registry import registrar
 from vf.environments.runner import CLOSE_TIMEOUT
 from vf.evaluation.evaluate import Evaluation
 from vf.inference.completions import TokenClient
@@ -22,6 +25,8 @@ from vf.traces.writer import TraceWriter
 from vf.trainer.collecting.background import BackgroundLoop
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
 from vf.trainer.collecting.runners import Ended, InProcess
+from vf.trainer.collecting.worker_pool import WorkerPool
+from vf.trainer.collecting.worker_setup import WorkerSetup
 from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
@@ -81,10 +86,11 @@ class Collector:
         self._stopped = False
         self._writer = TraceWriter()
         self._loop = BackgroundLoop()
+        self._fleet = LocalFleet()
         self.sampler: TokenClient = engine.sampler(args.generation_timeout)
         self.orchestrator = Orchestrator(
             plan.environment,
-            InProcess(plan.environment, self._model()),
+            self._workers(note) if plan.workers else InProcess(plan.environment, self._model()),
             tasks=plan.tasks,
             eval_tasks=plan.eval_tasks,
             args=args,
@@ -208,6 +214,7 @@ class Collector:
             self._loop.call(self.sampler.close(), watch)
         finally:
             self._loop.stop()
+            self._fleet.stop()
             self._writer.stop()
             for store in self._stores.values():
                 store.close()
@@ -220,6 +227,24 @@ class Collector:
             max_seq_len=config.args.max_seq_len,
             max_prompt_len=config.args.max_prompt_len,
             thinking_history=config.inference.thinking_history,
+        )
+
+    def _workers(self, note: Callable[[str], None]) -> WorkerPool:
+        config, environment = self._plan.config, self._plan.environment
+        setup = WorkerSetup(
+            config,
+            artifacts=environment.artifacts,
+            path=sys.path,
+            registrar=registrar(config.env.id),
+            number=0,
+            count=self._plan.workers,
+        )
+        return WorkerPool(
+            setup,
+            fleet=self._fleet,
+            leases=self._engine.leases,
+            logs=self._folder.logs,
+            note=note,
         )
 
     def _close(self, store: TraceStore) -> None:

@@ -60,6 +60,8 @@ class Plan:
         left_out: How many tasks are left out because of that, in one line; empty if none is.
         budget: How ``micro_batch_tokens = "auto"`` was found, in one line; empty if it is a number.
         adapted: What LoRA adapts, in one line; empty if all weights are trained.
+        workers: Processes that rollouts run in; 0 if they run in the trainer's.
+        worker_reason: Why so many.
     """
 
     config: Config
@@ -77,6 +79,8 @@ class Plan:
     left_out: str = ""
     budget: str = ""
     adapted: str = ""
+    workers: int = 0
+    worker_reason: str = ""
 
 
 def size_text(size: int) -> str:

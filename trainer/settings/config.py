@@ -25,6 +25,7 @@ from vf.inference.settings import (
 from vf.trainer.settings.cluster import ClusterConfig
 from vf.trainer.settings.loop_args import LoopArgs
 from vf.trainer.settings.loss_args import LossArgs
+from vf.trainer.settings.rollouts import RolloutsConfig
 from vf.trainer.settings.shared import SharedArgs
 
 
@@ -297,6 +298,7 @@ class Config(Strict):
     """A local folder or a hub name; `tiny` is the model that ships with the library."""
     env: EnvConfig
     inference: InferenceConfig = Field(default_factory=EmbeddedSettings)
+    rollouts: RolloutsConfig = Field(default_factory=RolloutsConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
 

@@ -69,6 +69,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
             f"at most {args.batch_size * args.max_seq_len:,} tokens",
         ),
         ("loop", order),
+        ("rollouts", _rollouts(plan)),
         ("template", plan.template),
         ("prompts", plan.prompts.how),
         *([("left out", plan.left_out)] if plan.left_out else []),
@@ -96,6 +97,15 @@ def describe_memory(memory: Memory, max_seq_len: int) -> list[tuple[str, str]]:
         text = f"about {server} {where}: {parts(memory.server)}; the cache holds {holds}"
         said.append(("server", text))
     return said
+
+
+def _rollouts(plan: Plan) -> str:
+    """Say where rollouts run, and how many at once."""
+    at_once = f"; at most {plan.config.args.max_concurrent} at once"
+    if not plan.workers:
+        return plan.worker_reason + at_once
+    processes = f"{plan.workers} worker process{'es' * (plan.workers > 1)}"
+    return f"in {processes}: {plan.worker_reason}{at_once}"
 
 
 def _engine(config: Config) -> str:

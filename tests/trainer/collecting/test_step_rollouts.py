@@ -325,10 +325,9 @@ def test_what_an_environment_records_is_there_for_group_rewards_and_in_the_trace
         seen.extend(trace.info for trace in traces)
         return [0.0] * len(traces)
 
+    rewards = [vf.GroupReward(same)]
     work = build(mixed, environment=Records())
-    work.environment.rubric = vf.Rubric(
-        outcome=lambda trace: float(trace.reply), group_rewards=[vf.GroupReward(same)]
-    )
+    work.environment.rubric = vf.Rubric(outcome=lambda trace: 0.0, group_rewards=rewards)
     groups = run(one_step(work))
     assert seen == [mine] * 8
     traces = [trace for group in groups for trace in group.traces]

@@ -20,6 +20,7 @@ from vf.trainer.run.run_folder import RunFolder, choose_folder, make_folder
 from vf.trainer.settings.cluster import ClusterConfig, RoleResources
 from vf.trainer.settings.config import EnvConfig, TrainerArgs, TrainerConfig
 from vf.trainer.settings.load_config import load_config, parse_config
+from vf.trainer.settings.rollouts import RolloutsConfig
 from vf.trainer.settings.write_config import to_toml
 
 REPOSITORY = Path(__file__).parents[3]
@@ -69,6 +70,14 @@ def test_defaults_fit_together() -> None:
         (
             {"model": "tiny", "env": {"id": "x"}, "inference": {"engine": "sglang"}},
             "inference.engine = 'sglang'",
+        ),
+        (
+            {"model": "tiny", "env": {"id": "x"}, "rollouts": {"worker": 2}},
+            "rollouts.worker: unknown key. Did you mean 'workers'",
+        ),
+        (
+            {"model": "tiny", "env": {"id": "x"}, "rollouts": {"workers": "many"}},
+            "rollouts.workers: 'many' is neither a number of processes nor \"auto\"",
         ),
     ],
 )
@@ -288,7 +297,7 @@ def test_no_setting_is_dead() -> None:
         for path in (REPOSITORY / room).rglob("*.py")
         if path.name
         not in (
-            *("cluster.py", "config.py", "settings.py"),
+            *("cluster.py", "config.py", "rollouts.py", "settings.py"),
             *("loop_args.py", "loss_args.py", "shared.py"),
         )
         for node in ast.walk(ast.parse(path.read_text()))
@@ -296,7 +305,7 @@ def test_no_setting_is_dead() -> None:
     }
     models = (
         *(TrainerConfig, TrainerArgs, EmbeddedArgs, EmbeddedSettings, VllmSettings),
-        *(ClusterConfig, RoleResources),
+        *(ClusterConfig, RoleResources, RolloutsConfig),
     )
     assert {name for model in models for name in model.model_fields} <= read
 

@@ -1,0 +1,208 @@
+"""Rollouts in worker processes: the same traces, whatever becomes of the processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vf
+from vf.cluster.local_fleet import LocalFleet
+from vf.environments.environment import Split
+from vf.environments.episode import Activity
+from vf.environments.registry import registrar
+from vf.inference.leases import Member, Router, Slot
+from vf.inference.model import Sampling
+from vf.inference.serving import Serving
+from vf.runtime.errors import ConfigError, TrainingError
+from vf.traces.store import TraceStore
+from vf.trainer.collecting.worker_pool import WorkerPool
+from vf.trainer.collecting.worker_setup import WorkerSetup
+from vf.trainer.rl_trainer import RLTrainer
+from vf.trainer.settings.load_config import parse_config
+
+TESTS = os.getpid()  # workers inherit nothing of this: they import the module again
+SECONDS = 60.0  # for anything here
+
+
+def even(trace: vf.Trace) -> float:
+    """Share of the reply's characters that are even digits."""
+    return sum(c in "02468" for c in trace.reply) / max(1, len(trace.reply))
+
+
+def relative(traces: Sequence[vf.Trace]) -> list[float]:
+    """The rank of each reply's length."""
+    sizes = sorted(len(trace.reply) for trace in traces)
+    return [sizes.index(len(trace.reply)) / len(traces) for trace in traces]
+
+
+class Mortal(vf.Environment):
+    """A rollout ends the process that it runs in, until a file says that one has.
+
+    Args:
+        grave: The file; none ends without one.
+    """
+
+    max_turns = 2
+
+    def __init__(self, grave: str | None = None, together: bool = False) -> None:
+        self.grave = None if grave is None else Path(grave)
+        self.rubric = vf.Rubric(
+            outcome=even, group_rewards=[vf.GroupReward(relative)] if together else []
+        )
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        for index in range(8):
+            yield vf.Task(f"{split}-{index}", f"Say {index}.")
+
+    def step(self, reply: vf.Message) -> vf.Step:
+        if self.grave is not None and not self.grave.exists():
+            self.grave.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return vf.Step("Once more.", info={"process": os.getpid()})
+
+
+class Unborn(vf.Environment):
+    """Cannot be made in another process than the one that imports the tests."""
+
+    def __init__(self, maker: int, how: str) -> None:
+        if os.getpid() == maker:
+            return
+        if how == "exit":
+            print("out of luck", flush=True)
+            os._exit(3)
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError("the corpus is not on this machine")
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        yield vf.Task("1", "Hello.")
+
+
+vf.register("test-mortal", Mortal)
+vf.register("test-unborn", Unborn)
+
+
+def essence(trace: vf.Trace) -> dict[str, Any]:
+    """Everything about a trace that does not depend on where and when it was made."""
+    return {
+        "origin": trace.origin,
+        "task": trace.task,
+        "seed": trace.seed,
+        "said": [message.content for message in trace.messages],
+        "ids": [branch.token_ids for branch in trace.branches],
+        "versions": [branch.weight_version for branch in trace.branches],
+        "score": trace.score,
+        "stop": trace.stop_reason,
+        "error": trace.error,
+    }
+
+
+def written(trainer: RLTrainer) -> dict[str, list[dict[str, Any]]]:
+    """Return what is in the files of a run, by file."""
+    return {
+        path.name: sorted(map(essence, TraceStore(path)), key=lambda each: int(each["seed"]))
+        for path in sorted(trainer.folder.traces.glob("*.jsonl"))
+    }
+
+
+def run(make_trainer: Callable[..., RLTrainer], workers: int, **env_args: Any) -> RLTrainer:
+    trainer = make_trainer(
+        f"workers-{workers}",
+        env="test-mortal",
+        env_args=env_args,
+        rollouts={"workers": workers},
+        max_steps=2,
+        batch_size=8,
+        rollouts_per_example=4,
+        eval_strategy="steps",
+        eval_steps=2,
+        eval_examples=3,
+        eval_rollouts_per_example=2,
+    )
+    trainer.train()
+    trainer.close()
+    return trainer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("together", [False, True])
+def test_the_same_seeds_give_the_same_traces_in_worker_processes(
+    make_trainer: Callable[..., RLTrainer], together: bool
+) -> None:
+    apart, here = (run(make_trainer, workers, together=together) for workers in (2, 0))
+    traces = [trace for path in apart.folder.traces.glob("*") for trace in TraceStore(path)]
+    processes = {trace.info["process"] for trace in traces}
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+    assert written(apart) == written(here)
+    assert [*written(here)] == [f"{name}.jsonl" for name in NAMES]
+
+
+NAMES = ("eval-000000", "eval-000002", "step-000001", "step-000002")
+
+
+@pytest.mark.slow
+def test_what_a_killed_worker_had_under_way_is_run_again_and_counted_once(
+    make_trainer: Callable[..., RLTrainer], tmp_path: Path
+) -> None:
+    grave = tmp_path / "grave"
+    apart = run(make_trainer, 2, grave=str(grave))
+    assert grave.exists()
+    here = run(make_trainer, 0, grave=str(grave))
+    assert written(apart) == written(here)
+    assert apart.engine.serving.under_way == 0
+    said = (apart.folder.logs / "trainer.log").read_text()
+    assert "was ended by SIGKILL, maybe for want of memory; it is replaced" in said
+
+
+async def rollout_in(pool: WorkerPool) -> None:
+    task = vf.Task("1", "Hello.")
+    async with asyncio.timeout(SECONDS):
+        try:
+            await pool.start()
+            await pool.rollout(
+                task, sampling=Sampling(), seed=0, origin=None, activity=Activity(task)
+            )
+        finally:
+            await pool.stop()
+
+
+def make_pool(
+    folder: Path, fleet: LocalFleet, env_args: dict[str, Any], notes: list[str], **rollouts: Any
+) -> WorkerPool:
+    raw = {
+        "model": "tiny",
+        "env": {"id": "test-unborn", "args": env_args},
+        "rollouts": {"workers": 1, **rollouts},
+    }
+    config, _ = parse_config(raw)
+    setup = WorkerSetup(config, None, [], registrar("test-unborn"), number=0, count=1)
+    leases = Router([Slot(Member("http://127.0.0.1:9/v1"), Serving("tiny"))])
+    return WorkerPool(setup, fleet=fleet, leases=leases, logs=folder, note=notes.append)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "kind", "said"),
+    [
+        ("raise", ConfigError, "test-unborn.*the corpus is not on this machine"),
+        ("exit", TrainingError, r"exit status 3 before it could run rollouts:\n(.|\n)*out of luck"),
+        ("kill", TrainingError, "was ended by SIGKILL.*rollouts.restarts_per_hour = 1"),
+    ],
+)
+def test_a_worker_that_cannot_begin_ends_the_run_with_the_cause(
+    tmp_path: Path, how: str, kind: type[Exception], said: str
+) -> None:
+    notes: list[str] = []
+    fleet = LocalFleet()
+    args = {"maker": TESTS, "how": how}
+    with pytest.raises(kind, match=said):
+        asyncio.run(rollout_in(make_pool(tmp_path, fleet, args, notes, restarts_per_hour=1)))
+    assert len(notes) == (how == "kill")
+    fleet.stop()

@@ -1,0 +1,189 @@
+"""A process that runs rollouts: `python -m vf.trainer.collecting.worker SILENCE`.
+
+The trainer's process starts it (:mod:`vf.trainer.collecting.worker_pool`) and calls it. It has an
+environment, a renderer and connections to the inference servers of its own, and ends with the
+connection to the trainer's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from vf.environments.environment import Environment
+from vf.environments.episode import Activity
+from vf.environments.runner import rollout
+from vf.environments.sandboxes import prefetch
+from vf.inference.completions import TokenClient
+from vf.inference.model import Sampling
+from vf.inference.models.token_model import TokenModel
+from vf.rubrics.group import score_group
+from vf.runtime.calling import call
+from vf.runtime.command import quiet_transformers
+from vf.runtime.errors import ConfigError, VfError, WorkerLost
+from vf.runtime.garbage import fewer_collections
+from vf.runtime.meeting import connect
+from vf.runtime.open_files import raise_limit
+from vf.runtime.peers import Handler, Peer
+from vf.runtime.workers import in_thread
+from vf.traces.task import Task
+from vf.traces.trace import Origin, Trace
+from vf.trainer.collecting.worker_leases import RemoteLeases
+from vf.trainer.collecting.worker_setup import Doing, Scored, WorkerSetup
+from vf.trainer.run.parts import make_environment, make_renderer
+from vf.trainer.run.run_folder import LOG_FORMAT
+
+REPORT_SECONDS = 0.25  # between two reports of what the rollouts do
+
+
+class Worker:
+    """The rollouts of one process. The handlers are for the peer."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, Handler] = {
+            "begin": self._begin,
+            "prefetch": self._prefetch,
+            "rollout": self._rollout,
+            "score_group": self._score_group,
+        }
+        self._peer: Peer | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._environment: Environment
+        self._model: TokenModel
+        self._news: dict[int, Activity] = {}  # what has changed since the last report
+        self._changed = asyncio.Event()
+
+    async def serve(self, silence: float) -> None:
+        """Run rollouts until the connection to the trainer's process ends.
+
+        Args:
+            silence: Seconds without a sign of life, after which the trainer's process is lost.
+
+        Raises:
+            WorkerLost: The trainer's process cannot be reached.
+        """
+        self._peer = peer = await connect(self.handlers, "the trainer's process", silence)
+        reports = asyncio.create_task(self._report(peer))
+        try:
+            await peer.serve()
+        finally:
+            reports.cancel()
+
+    def end(self) -> None:
+        """Have :meth:`serve` return once the environments of all rollouts are closed."""
+        if self._peer is None:
+            sys.exit(1)  # nothing has begun
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._peer.close())
+
+    async def _begin(self, setup: WorkerSetup) -> None:
+        """Make environment and model; may take minutes.
+
+        Raises:
+            ConfigError: One cannot be made.
+        """
+        assert self._peer is not None
+        config, args = setup.config, setup.config.args
+        self._environment = await in_thread(_load_environment, setup)
+        renderer = await in_thread(make_renderer, config)
+        await in_thread(quiet_transformers)
+        self._model = TokenModel(
+            TokenClient(RemoteLeases(self._peer), timeout=args.generation_timeout),
+            renderer,
+            max_seq_len=args.max_seq_len,
+            max_prompt_len=args.max_prompt_len,
+            thinking_history=config.inference.thinking_history,
+        )
+        await call(self._environment.start)
+
+    async def _prefetch(self, tasks: Sequence[Task]) -> None:
+        await prefetch(self._environment, tasks)
+
+    async def _rollout(
+        self, number: int, task: Task, sampling: Sampling, seed: int, origin: Origin | None
+    ) -> tuple[Trace, bytes | None]:
+        """Run a rollout; return its trace, and its JSON unless it is still to be scored."""
+
+        def changed() -> None:
+            self._news[number] = activity
+            self._changed.set()
+
+        activity = Activity(task, changed)
+        try:
+            trace = await rollout(
+                self._environment,
+                task,
+                self._model,
+                sampling=sampling,
+                seed=seed,
+                activity=activity,
+            )
+        finally:
+            self._news.pop(number, None)
+        trace.origin = origin
+        waits = trace.error is None and self._environment.rubric.group_rewards
+        return trace, None if waits else trace.to_json()
+
+    async def _score_group(self, traces: Sequence[Trace]) -> list[Scored]:
+        await score_group(self._environment.rubric, traces, self._environment.timeout)
+        return [(trace.score, trace.error, trace.to_json()) for trace in traces]
+
+    async def _report(self, peer: Peer) -> None:
+        while True:
+            await self._changed.wait()
+            now, news, self._news = time.monotonic(), self._news, {}
+            self._changed.clear()
+            doing: list[Doing] = [
+                (n, each.doing, each.turn, now - each.since) for n, each in news.items()
+            ]
+            peer.tell("activities", doing)
+            await asyncio.sleep(REPORT_SECONDS)
+
+
+def _load_environment(setup: WorkerSetup) -> Environment:
+    known = set(sys.path)
+    sys.path += [each for each in setup.path if each not in known]
+    if setup.registrar is not None:
+        try:
+            importlib.import_module(setup.registrar)
+        except VfError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"environment {setup.config.env.id!r}: {setup.registrar}, which registers it, "
+                f"cannot be imported in a rollout worker: {type(error).__name__}: {error}. Give "
+                "the environment a file of its own, or set rollouts.workers = 0"
+            ) from error
+    environment = make_environment(setup.config)
+    environment.artifacts = setup.artifacts
+    return environment
+
+
+async def _run(silence: float) -> None:
+    worker, loop = Worker(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, worker.end)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C is the trainer's to answer
+    await worker.serve(silence)
+
+
+def main() -> int:
+    """Run rollouts until the trainer's process wants no more."""
+    logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
+    logging.captureWarnings(True)
+    raise_limit()
+    try:
+        with fewer_collections():
+            asyncio.run(_run(float(sys.argv[1])))
+    except (ConfigError, WorkerLost) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

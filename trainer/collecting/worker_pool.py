@@ -1,0 +1,233 @@
+"""Rollouts in worker processes: placed, called, and replaced when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from vf.cluster.fleet import Fleet, Resources
+from vf.environments.episode import Activity
+from vf.inference.leases import Leases
+from vf.inference.model import Sampling
+from vf.runtime.errors import PlacementError, TrainingError, VfError, WorkerLost
+from vf.runtime.meeting import Listener, listen
+from vf.runtime.peers import Peer
+from vf.traces.task import Task
+from vf.traces.trace import Origin, Trace
+from vf.trainer.collecting.runners import Ended
+from vf.trainer.collecting.worker_process import run_worker
+from vf.trainer.collecting.worker_setup import Doing, WorkerSetup
+
+log = logging.getLogger(__name__)
+
+HOUR = 3600.0
+PLACE_SECONDS = 5.0  # until a place that could not be had is asked for again
+NEAR = 8  # rollouts that a worker may have more than another, to keep those of a task together
+
+
+class _Worker:
+    """A worker: the connection to it, and its rollouts by number."""
+
+    def __init__(self) -> None:
+        self.peer: Peer
+        self.live: dict[int, Activity] = {}
+
+    async def note(self, doing: Sequence[Doing]) -> None:
+        """Write down what its rollouts do; it calls this."""
+        now = time.monotonic()
+        for number, what, turn, seconds in doing:
+            if (activity := self.live.get(number)) is not None:
+                activity.turn = turn
+                activity.enter(what)
+                activity.since = now - seconds
+
+
+class WorkerPool:
+    """Runs rollouts in worker processes.
+
+    What was under way in a worker that ended is run again by another, with the same seeds. The
+    worker is replaced, ``restarts_per_hour`` times at most. One that cannot begin is not.
+
+    Args:
+        setup: What workers run rollouts with; each gets its number.
+        fleet: Places the processes.
+        leases: The inference engine's.
+        logs: Folder of the workers' output.
+        note: Called with what the user should know.
+    """
+
+    def __init__(
+        self,
+        setup: WorkerSetup,
+        *,
+        fleet: Fleet,
+        leases: Leases,
+        logs: Path,
+        note: Callable[[str], None],
+    ) -> None:
+        self._setup = setup
+        self._fleet = fleet
+        self._leases = leases
+        self._logs = logs
+        self._note = note
+        self._listening = AsyncExitStack()
+        self._listener: Listener
+        self._keepers: list[asyncio.Task[None]] = []
+        self._ready: list[_Worker] = []
+        self._homes: dict[str, _Worker] = {}  # where a task's last rollout went
+        self._changed = asyncio.Event()  # of `_ready` and `_failure`
+        self._numbers = itertools.count()
+        self._losses: deque[float] = deque()  # when workers ended, in the last hour
+        self._failure: VfError | None = None
+
+    async def start(self) -> None:
+        """Place the workers; rollouts wait for the first that is ready."""
+        self._fleet.reserve([("worker", self._setup.count, Resources())])
+        self._listener = await self._listening.enter_async_context(listen(self._fleet.host))
+        for number in range(self._setup.count):
+            self._keepers.append(asyncio.create_task(self._keep(number)))
+
+    def check(self) -> None:
+        """Raise what keeps workers from running.
+
+        Raises:
+            TrainingError: They end again and again, or cannot begin.
+            ConfigError: The environment cannot be made in a worker.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    async def prefetch(self, tasks: Sequence[Task]) -> None:
+        """Have each task's image fetched by the worker that will run its rollouts."""
+        await asyncio.gather(*(self._prefetch(task) for task in tasks))
+
+    async def _prefetch(self, task: Task) -> None:
+        with suppress(WorkerLost):  # the rollout's worker fetches it then
+            worker = await self._choose(task)
+            await worker.peer.call("prefetch", [task])
+
+    async def rollout(
+        self,
+        task: Task,
+        *,
+        sampling: Sampling,
+        seed: int,
+        origin: Origin | None,
+        activity: Activity,
+    ) -> Ended:
+        """Run one rollout in a worker; see :class:`~vf.trainer.collecting.runners.Runner`."""
+        while True:
+            activity.enter("worker")
+            worker = await self._choose(task)
+            number = next(self._numbers)
+            worker.live[number] = activity
+            try:
+                found = await worker.peer.call("rollout", number, task, sampling, seed, origin)
+                return Ended(*found)
+            except WorkerLost as error:
+                self._leave(worker)
+                log.warning("rollout of %s is run again in another worker: %s", task.id, error)
+            finally:
+                del worker.live[number]
+
+    async def score_group(self, traces: Sequence[Trace]) -> list[Ended]:
+        """Let a worker score the rollouts of one task, and write the scores down here."""
+        while True:
+            worker = await self._choose(traces[0].task)
+            try:
+                found = await worker.peer.call("score_group", traces)
+                break
+            except WorkerLost as error:
+                self._leave(worker)
+                log.warning("a group is scored again in another worker: %s", error)
+        ended = []
+        for trace, (score, failure, line) in zip(traces, found, strict=True):
+            trace.score, trace.error = score, failure
+            ended.append(Ended(trace, line))
+        return ended
+
+    async def stop(self) -> None:
+        """End the workers. Safe to call twice."""
+        self._fail(TrainingError("the rollout workers have been stopped"))
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await self._listening.aclose()
+
+    async def _choose(self, task: Task) -> _Worker:
+        """Return a worker for a task: that of its other rollouts, unless that has many more."""
+        while not self._ready:
+            self.check()
+            self._changed.clear()
+            await self._changed.wait()
+        self.check()
+        least = min(self._ready, key=lambda worker: len(worker.live))
+        home = self._homes.get(task.id)
+        if home not in self._ready or len(home.live) >= len(least.live) + NEAR:
+            home = self._homes[task.id] = least
+        return home
+
+    async def _keep(self, number: int) -> None:
+        """Have a worker running under this number, for as long as that can be done."""
+        try:
+            while True:
+                worker = _Worker()
+                try:
+                    await run_worker(
+                        replace(self._setup, number=number),
+                        fleet=self._fleet,
+                        listener=self._listener,
+                        leases=self._leases,
+                        log=self._logs / f"worker-{number}.log",
+                        handlers={"activities": worker.note},
+                        ready=partial(self._enter, worker),
+                    )
+                except WorkerLost as error:
+                    self._leave(worker)
+                    self._count(str(error))
+                except PlacementError as error:
+                    self._count(f"rollout worker {number} could not be placed: {error}")
+                    await asyncio.sleep(PLACE_SECONDS)
+        except VfError as error:
+            self._fail(error)
+        except Exception as error:  # a bug, which must not leave rollouts waiting
+            log.exception("rollout worker %d", number)
+            self._fail(TrainingError(f"rollout worker {number}: {error!r}"))
+
+    def _enter(self, worker: _Worker, peer: Peer) -> None:
+        worker.peer = peer
+        self._ready.append(worker)
+        self._changed.set()
+
+    def _leave(self, worker: _Worker) -> None:
+        if worker in self._ready:
+            self._ready.remove(worker)
+
+    def _fail(self, error: VfError) -> None:
+        self._failure = self._failure or error
+        self._changed.set()
+
+    def _count(self, what: str) -> None:
+        """Note that a worker has ended.
+
+        Raises:
+            TrainingError: That was too often.
+        """
+        now, most = time.monotonic(), self._setup.config.rollouts.restarts_per_hour
+        self._losses.append(now)
+        while self._losses[0] < now - HOUR:
+            self._losses.popleft()
+        if len(self._losses) > most:
+            raise TrainingError(
+                f"{what}. It was number {len(self._losses)} within an hour, and "
+                f"rollouts.restarts_per_hour = {most}; see {self._logs}"
+            )
+        self._note(f"{what}; it is replaced, and its rollouts are run again")

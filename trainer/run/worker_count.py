@@ -1,0 +1,50 @@
+"""How many processes rollouts run in."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from vf.environments.registry import registrar
+from vf.inference.settings import VllmSettings
+from vf.runtime.errors import ConfigError
+from vf.trainer.settings.config import Config
+
+CORES = 8  # of the machine, for each worker
+MOST = 8  # workers, unless the settings say more
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def worker_count(config: Config, cores: int) -> tuple[int, str]:
+    """Return how many worker processes rollouts run in, and why.
+
+    Args:
+        config: The settings; the environment has been made.
+        cores: That this process may use.
+
+    Raises:
+        ConfigError: Workers are wanted, and could not make the environment.
+    """
+    wanted, module = config.rollouts.workers, registrar(config.env.id)
+    if wanted == 0:
+        return 0, "in the trainer's process, as rollouts.workers = 0 says"
+    if module == "__main__":
+        if wanted == "auto":
+            return 0, f"in the trainer's process: its program registers {config.env.id!r} itself"
+        raise ConfigError(
+            f"rollouts.workers = {wanted}, but environment {config.env.id!r} is registered by the "
+            "program that was started, which worker processes do not run: put it into a file of "
+            "its own and set env.id to that file, or set rollouts.workers = 0"
+        )
+    if wanted != "auto":
+        return wanted, "as rollouts.workers says"
+    if not isinstance(config.inference, VllmSettings):
+        return 0, "in the trainer's process, which samples, too"
+    count = min(MOST, cores // CORES)
+    if not count:
+        return 0, f"in the trainer's process: {cores} cores are too few for another"
+    return count, f"one for every {CORES} of {cores} cores, {MOST} at most"
