@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Holds CUDA_VISIBLE_DEVICES as it was before `[trainer] gpus` narrowed it.
 OUTER_DEVICES = "VF_OUTER_CUDA_VISIBLE_DEVICES"
 
+SHARING = ("FSDP", "DEEPSPEED")  # Accelerate's names of how processes share the weights
 DEEPSPEED = (0, 19, 4)  # steps without a fixed number of micro-batches since then
 
 # Holds, in a process that was placed on a cluster, what its run has reserved there.
@@ -302,7 +303,7 @@ def _read_accelerate_config(path: str) -> Any:
     from accelerate.commands.config.config_args import load_config_from_file
 
     try:
-        config = load_config_from_file(str(Path(path).expanduser()))
+        config = load_config_from_file(_path(path))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"trainer.accelerate_config = {path!r}: {error}") from error
     if config.num_machines and config.num_machines > 1:
@@ -343,7 +344,9 @@ def launcher_args(
     """
     how = ["--multi_gpu", "--mixed_precision", "no", "--dynamo_backend", "no"]
     if config_file is not None:
-        how = ["--config_file", str(Path(config_file).expanduser())]
+        # Unless told so, Accelerate starts one process where the config is for CPUs.
+        shares = _read_accelerate_config(config_file).distributed_type in SHARING
+        how = [*([] if shares else ["--multi_gpu"]), "--config_file", _path(config_file)]
     here, machines = count, ["--num_machines", "1", "--machine_rank", "0"]
     machines += ["--main_process_port", "0"]
     if meeting is not None:
@@ -356,6 +359,10 @@ def launcher_args(
         *("--num_cpu_threads_per_process", os.environ.get("OMP_NUM_THREADS", str(threads))),
         *("-m", "vf.trainer.commands.main", *argv),
     ]
+
+
+def _path(config_file: str) -> str:
+    return str(Path(config_file).expanduser())
 
 
 def launch(
@@ -381,6 +388,8 @@ def launch(
     if sys.platform == "linux" and meeting is None:
         # All processes are on this machine, so their commands need not be heard outside of it.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if config_file is not None and _read_accelerate_config(config_file).use_cpu:
+        os.environ["ACCELERATE_USE_CPU"] = "true"  # which Accelerate says to one process alone
     # What failed has said so itself.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     arguments = launcher_args(count, argv, config_file, meeting)

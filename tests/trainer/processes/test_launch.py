@@ -22,6 +22,7 @@ from vf.trainer.commands import train as command
 from vf.trainer.commands.main import main
 from vf.trainer.processes.launch import (
     OUTER_DEVICES,
+    Meeting,
     World,
     check_devices,
     check_server_devices,
@@ -30,6 +31,7 @@ from vf.trainer.processes.launch import (
     narrow_devices,
     outer_environ,
     processes_to_launch,
+    uses_cpu,
     world,
 )
 from vf.trainer.run.run_folder import RunFolder
@@ -319,6 +321,27 @@ def test_an_accelerate_config_says_how_many_processes_there_are_and_what_they_sh
         "vf.trainer.commands.main",
         ["run.toml"],
     )
+
+
+def test_an_accelerate_config_for_cpus_starts_all_its_processes(tmp_path: Path) -> None:
+    path = tmp_path / "cpus.yaml"
+    path.write_text("distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n")
+    arguments = launch_command_parser().parse_args(launcher_args(2, ["run.toml"], str(path)))
+    settled, _, _ = _validate_launch_command(arguments)
+    assert (settled.multi_gpu, settled.cpu, settled.num_processes) == (True, False, 2)
+    assert uses_cpu(with_accelerate(path))
+
+
+@pytest.mark.parametrize("config_file", [None, "fsdp2.yaml", "deepspeed.yaml"])
+def test_processes_on_machines_of_their_own_meet_at_the_first(config_file: str | None) -> None:
+    folder = Path(__file__).parents[3] / "configs" / "accelerate"
+    path = None if config_file is None else str(folder / config_file)
+    meeting = Meeting(1, "10.0.0.1", 20123)
+    arguments = launch_command_parser().parse_args(launcher_args(2, ["run.toml"], path, meeting))
+    settled, _, _ = _validate_launch_command(arguments)
+    assert (settled.num_processes, settled.num_machines, settled.machine_rank) == (2, 2, 1)
+    assert (settled.main_process_ip, settled.main_process_port) == ("10.0.0.1", 20123)
+    assert (settled.same_network, settled.rdzv_backend) == (True, "static")
 
 
 @pytest.mark.parametrize(
