@@ -152,7 +152,8 @@ class Peer:
         self._lose(f"the connection to {self._name} was closed")
         work = {*self._work.values(), *self._told} - {asyncio.current_task()}
         for task in work:
-            task.cancel()
+            if not task.cancelling():  # else it is at cleaning up, which this would interrupt
+                task.cancel()
         self._writer.close()
         with suppress(OSError, TimeoutError):
             await asyncio.wait_for(self._writer.wait_closed(), CLOSE_SECONDS)

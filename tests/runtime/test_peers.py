@@ -310,6 +310,31 @@ def test_the_end_of_a_connection_cancels_calls_and_waits_for_them() -> None:
     asyncio.run(main())
 
 
+def test_closing_does_not_interrupt_a_call_that_cleans_up_already() -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        seen.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("cleaning")
+            await asyncio.sleep(0.05)
+            seen.append("clean")
+
+    async def main() -> None:
+        async with pair({}, {"work": work}) as (end, other):
+            call = asyncio.create_task(end.call("work"))
+            await until(lambda: "begun" in seen)
+            call.cancel()
+            await until(lambda: "cleaning" in seen)
+            await asyncio.gather(other.close(), other.close())
+            await asyncio.wait([call])
+
+    asyncio.run(main())
+    assert seen == ["begun", "cleaning", "clean"]
+
+
 def test_a_function_may_close_its_own_connection() -> None:
     ends: list[Peer] = []
 
