@@ -118,6 +118,26 @@ def test_the_bound_holds_for_all_specs_and_what_is_ready_gives_way(
     assert most <= 3
 
 
+def test_who_asks_first_is_served_first_whatever_the_spec(engine: Engine, tmp_path: Path) -> None:
+    served: list[str] = []
+
+    async def run() -> None:
+        async def episode(spec: SandboxSpec) -> None:
+            async with host.open(spec):
+                served.append(dict(spec.env)["WHICH"])
+
+        async with opened(engine, tmp_path, pool=1, max_containers=1) as host:
+            async with host.open(C):
+                waiting = []
+                for number, spec in enumerate([A, B, A, A, B]):
+                    waiting.append(asyncio.create_task(episode(spec)))
+                    await until(lambda n=number: host.stats().containers.waiting == n + 1)
+            await asyncio.gather(*waiting)
+
+    asyncio.run(run())
+    assert served == ["A", "B", "A", "A", "B"]
+
+
 def test_the_settings_own_pool_is_filled_at_the_start(engine: Engine, tmp_path: Path) -> None:
     async def run() -> None:
         async with opened(engine, tmp_path, pool=2) as host:

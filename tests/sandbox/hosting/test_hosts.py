@@ -148,7 +148,7 @@ def test_calls_on_an_engine_that_hangs_fail_though_they_have_hours_left(
             sandboxes = await on(stack, source, 2)
             (there,) = [s for s in sandboxes if s._engine.address == second.address]
             (here,) = [s for s in sandboxes if s is not there]
-            calls = [asyncio.create_task(s.exec("sleep 5", timeout=7200)) for s in sandboxes]
+            calls = [asyncio.create_task(s.exec("sleep 3", timeout=7200)) for s in sandboxes]
             await asyncio.gather(there.exec("true"), here.exec("true"))
             os.kill(second.process.pid, signal.SIGSTOP)
             try:
