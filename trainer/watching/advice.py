@@ -89,7 +89,7 @@ def _environment(case: _Case) -> Iterator[str]:
         yield (
             f"A rollout waits {waited:.3g} s for its sandbox: raise "
             f"env.args.sandbox.pool{_sandbox_pool(case.config)}, the number kept ready, if the "
-            "machine has room"
+            "machine has room, or name more machines in env.args.sandbox.hosts"
         )
     yield from _few_at_once(case, "while one waits for a tool, others generate")
     if case.metric("tool_calls/mean") and case.metric("tool_calls/error_rate") > _NOTABLE:

@@ -99,7 +99,7 @@ def _waits(step: int, metrics: Metrics) -> list[str]:
     return [
         f"in step {step}, rollouts waited for their sandboxes: {wait:.1f} s on average, "
         f"{metrics['sandbox/wait_s_max']:.1f} s at most. If the machine has room, raise "
-        "env.args.sandbox.pool"
+        "env.args.sandbox.pool, or else name more machines in env.args.sandbox.hosts"
     ]
 
 
