@@ -56,15 +56,14 @@ def check_sandboxes(environment: Environment, tasks: Iterable[Task]) -> None:
                 raise ConfigError(f"task {task.id!r}: {error}") from error
 
 
-def check_workers(environment: Environment, count: int) -> None:
-    """Look whether so many worker processes can divide the bounds of the sandboxes.
+def most_containers(environment: Environment) -> int | None:
+    """Return how many containers an environment may have at once on an engine; None for no bound.
 
-    Raises:
-        ConfigError: They cannot; names the setting.
+    They are divided between worker processes, each of which needs one.
     """
-    for source in sources(environment):
-        if isinstance(source, DockerSource):  # another one's bounds are its own
-            source.check_workers(count)
+    docker = [each for each in sources(environment) if isinstance(each, DockerSource)]
+    bounds = [each.settings.bounds.max_containers for each in docker]
+    return min((most for most in bounds if most is not None), default=None)
 
 
 async def prefetch(environment: Environment, tasks: Iterable[Task]) -> None:

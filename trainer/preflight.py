@@ -9,7 +9,7 @@ from typing import Any
 
 from vf.environments.agent import AgentEnvironment
 from vf.environments.offered import offered_tools
-from vf.environments.sandboxes import check_sandboxes
+from vf.environments.sandboxes import check_sandboxes, most_containers
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.model_files import find_model
 from vf.inference.ports import choose_port
@@ -73,7 +73,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     check_trackers(args.report_to)
     model_config = check_model(config)
     environment = make_environment(config)
-    workers, reason = worker_count(config, cores())
+    workers, reason = worker_count(config, cores(), most_containers(environment))
     asyncio.run(call(environment.check))
     renderer = make_renderer(config)
     verdicts = probe(renderer)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from vf.runtime.errors import ConfigError, SandboxError, did_you_mean
 from vf.runtime.open_files import sandboxes
-from vf.runtime.share import Share, own_share
+from vf.runtime.share import own_share
 from vf.sandbox.container.address import Address
 from vf.sandbox.contract import OpenSandbox, Sandbox
 from vf.sandbox.hosting.host import Host, HostStats, open_host
@@ -293,14 +293,6 @@ class DockerSource:
         await asyncio.gather(
             *(_tried(hosts.prefetch(spec, count)) for spec, count in wanted.items())
         )
-
-    def check_workers(self, count: int) -> None:
-        """Check that so many processes can share the bounds.
-
-        Raises:
-            ConfigError: They cannot; names the setting.
-        """
-        self.settings.bounds.divided(Share(0, count), sandboxes())
 
     async def check(self) -> None:
         """Check the container engines.

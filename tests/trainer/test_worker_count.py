@@ -15,14 +15,20 @@ from vf.trainer.settings.load_config import parse_config
 exec("vf.register('test-of-a-program', object)", {"vf": vf, "__name__": "__main__"})
 
 
-def count(cores: int, env: str = "calculator", engine: str = "vllm", **rollouts: Any) -> Any:
+def count(
+    cores: int,
+    env: str = "calculator",
+    engine: str = "vllm",
+    containers: int | None = None,
+    **rollouts: Any,
+) -> Any:
     raw = {
         "model": "tiny",
         "env": {"id": env},
         "inference": {"engine": engine},
         "rollouts": rollouts,
     }
-    return worker_count(parse_config(raw)[0], cores)
+    return worker_count(parse_config(raw)[0], cores, containers)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +54,13 @@ def test_an_environment_of_the_program_itself_stays_in_its_process() -> None:
     assert "its program registers 'test-of-a-program' itself" in why
     with pytest.raises(ConfigError, match=r"(?s)rollouts\.workers = 2.*a file of its own"):
         count(64, env="test-of-a-program", workers=2)
+
+
+def test_each_worker_has_a_container() -> None:
+    assert count(64, containers=8)[0] == 8
+    assert count(64, containers=3) == (3, "one for each of sandbox.max_containers = 3")
+    assert count(64, containers=3, workers=3)[0] == 3
+    with pytest.raises(
+        ConfigError, match=r"rollouts\.workers = 4, but sandbox\.max_containers = 3"
+    ):
+        count(64, containers=3, workers=4)

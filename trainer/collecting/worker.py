@@ -30,6 +30,7 @@ from vf.runtime.garbage import fewer_collections
 from vf.runtime.meeting import connect
 from vf.runtime.open_files import raise_limit
 from vf.runtime.peers import Handler, Peer
+from vf.runtime.share import take_share
 from vf.runtime.workers import in_thread
 from vf.traces.task import Task
 from vf.traces.trace import Origin, Trace
@@ -88,6 +89,7 @@ class Worker:
             ConfigError: One cannot be made.
         """
         assert self._peer is not None
+        take_share(setup.number, setup.count)
         config, args = setup.config, setup.config.args
         self._environment = await in_thread(_load_environment, setup)
         renderer = await in_thread(make_renderer, config)

@@ -19,15 +19,17 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def worker_count(config: Config, cores: int) -> tuple[int, str]:
+def worker_count(config: Config, cores: int, containers: int | None) -> tuple[int, str]:
     """Return how many worker processes rollouts run in, and why.
 
     Args:
         config: The settings; the environment has been made.
         cores: That this process may use.
+        containers: That workers may have at once, each at least one; None for no bound.
 
     Raises:
-        ConfigError: Workers are wanted, and could not make the environment.
+        ConfigError: Workers are wanted, and could not make the environment, or are more than its
+            containers.
     """
     wanted, module = config.rollouts.workers, registrar(config.env.id)
     if wanted == 0:
@@ -41,10 +43,18 @@ def worker_count(config: Config, cores: int) -> tuple[int, str]:
             "its own and set env.id to that file, or set rollouts.workers = 0"
         )
     if wanted != "auto":
+        if containers is not None and wanted > containers:
+            raise ConfigError(
+                f"rollouts.workers = {wanted}, but sandbox.max_containers = {containers} of "
+                f"environment {config.env.id!r}: each worker needs a container. Lower workers, or "
+                "raise max_containers"
+            )
         return wanted, "as rollouts.workers says"
     if not isinstance(config.inference, VllmSettings):
         return 0, "in the trainer's process, which samples, too"
     count = min(MOST, cores // CORES)
     if not count:
         return 0, f"in the trainer's process: {cores} cores are too few for another"
+    if containers is not None and containers < count:
+        return containers, f"one for each of sandbox.max_containers = {containers}"
     return count, f"one for every {CORES} of {cores} cores, {MOST} at most"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import vf
-from vf.environments.sandboxes import check_workers
+from vf.environments.sandboxes import most_containers
 from vf.runtime.errors import ConfigError
 from vf.runtime.share import Share
 from vf.sandbox.hosting.host import Bounds
@@ -34,11 +34,15 @@ def test_no_more_are_made_than_open_files_allow() -> None:
     assert Bounds(max_containers=200).divided(Share(0, 2), 50).max_containers == 50
 
 
-def test_fewer_containers_than_workers_are_refused_before_anything_starts() -> None:
-    env = vf.Environment()
-    env.tools = [vf.PythonTool(sandbox_source({"max_containers": 3}))]
-    check_workers(env, 3)
+def test_fewer_containers_than_workers_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"sandbox.max_containers = 3 is less than the 4 worker"):
-        check_workers(env, 4)
-    env.tools = [vf.PythonTool(vf.ScriptedSandbox)]  # bounds of its own, if any
-    check_workers(env, 4)
+        Bounds(max_containers=3).divided(Share(0, 4), FILES)
+
+
+def test_the_least_of_an_environments_bounds_holds_for_its_workers() -> None:
+    env = vf.Environment()
+    env.tools = [vf.PythonTool(sandbox_source("docker")), vf.FileTools(vf.ScriptedSandbox)]
+    assert most_containers(env) is None
+    few, many = sandbox_source({"max_containers": 3}), sandbox_source({"max_containers": 9})
+    env.tools = [vf.PythonTool(many), vf.BashTool(few)]
+    assert most_containers(env) == 3
