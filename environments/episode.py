@@ -19,8 +19,9 @@ class Activity:
     Attributes:
         task: The problem.
         doing: One of ``starting``, ``image`` (it waits until its sandbox's is there), ``place`` (it
-            waits for one), ``server`` (it waits for one that is down), ``reset``, ``model``,
-            ``step``, ``agent`` (one that works by itself), ``score``, ``close``, ``release``.
+            waits for one), ``server`` (it waits for one that is down), ``worker`` (it waits for a
+            process to run in), ``reset``, ``model``, ``step``, ``agent`` (one that works by
+            itself), ``score``, ``close``, ``release``.
         since: When that began, in seconds of ``time.monotonic``.
         turn: Turns that the model has answered.
     """

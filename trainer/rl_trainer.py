@@ -17,6 +17,7 @@ from vf.trainer.learner import Learner
 from vf.trainer.learning.batch import Sample, build_samples
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.learning.streaming import StepBatch, at_the_end
+from vf.trainer.processes.fleets import open_fleet
 from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
@@ -116,9 +117,12 @@ class RLTrainer:
             folder.checkpoints, policy=self.policy, plan=plan, note=self._records.note
         )
         self._closing.add(self._keeper.wait)
+        fleet = open_fleet(plan.config)
+        self._closing.add(fleet.stop)
         self.collector = Collector(
             plan=plan,
             engine=self.engine,
+            fleet=fleet,
             folder=folder,
             display=self.display,
             clock=self._clock,

@@ -20,6 +20,8 @@ def count(
     env: str = "calculator",
     engine: str = "vllm",
     containers: int | None = None,
+    at_once: int = 512,
+    cluster: str = "local",
     **rollouts: Any,
 ) -> Any:
     raw = {
@@ -27,15 +29,24 @@ def count(
         "env": {"id": env},
         "inference": {"engine": engine},
         "rollouts": rollouts,
+        "trainer": {"args": {"max_concurrent": at_once}},
+        "cluster": {"backend": cluster},
     }
     return worker_count(parse_config(raw)[0], cores, containers)
 
 
 @pytest.mark.parametrize(
-    ("cores", "expected"), [(2, 0), (7, 0), (8, 1), (16, 2), (63, 7), (64, 8), (224, 8)]
+    ("cores", "at_once", "expected"),
+    [(2, 64, 0), (7, 512, 0), (8, 1, 1), (64, 64, 2), (63, 512, 7), (64, 512, 8), (224, 9999, 8)],
 )
-def test_by_default_there_is_a_worker_for_every_8_cores(cores: int, expected: int) -> None:
-    assert count(cores)[0] == expected
+def test_by_default_there_is_a_worker_for_so_many_cores_and_rollouts(
+    cores: int, at_once: int, expected: int
+) -> None:
+    assert count(cores, at_once=at_once)[0] == expected
+
+
+def test_on_a_cluster_the_cores_of_this_machine_do_not_matter() -> None:
+    assert count(1, cluster="ray", at_once=96)[0] == 3
 
 
 def test_by_default_there_is_none_beside_the_embedded_engine() -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from vf.cluster.local_fleet import LocalFleet
+from vf.cluster.fleet import Fleet
 from vf.environments.registry import registrar
 from vf.environments.runner import CLOSE_TIMEOUT
 from vf.evaluation.evaluate import Evaluation
@@ -52,6 +52,7 @@ class Collector:
     Args:
         plan: The run.
         engine: Samples the rollouts; it has been started.
+        fleet: Places worker processes.
         folder: Where traces go.
         display: Shows them.
         clock: Receives what the awaited rollouts are doing.
@@ -68,6 +69,7 @@ class Collector:
         *,
         plan: Plan,
         engine: Engine,
+        fleet: Fleet,
         folder: RunFolder,
         display: Display,
         clock: StepClock,
@@ -86,7 +88,7 @@ class Collector:
         self._stopped = False
         self._writer = TraceWriter()
         self._loop = BackgroundLoop()
-        self._fleet = LocalFleet()
+        self._fleet = fleet
         self.sampler: TokenClient = engine.sampler(args.generation_timeout)
         self.orchestrator = Orchestrator(
             plan.environment,
@@ -214,7 +216,6 @@ class Collector:
             self._loop.call(self.sampler.close(), watch)
         finally:
             self._loop.stop()
-            self._fleet.stop()
             self._writer.stop()
             for store in self._stores.values():
                 store.close()

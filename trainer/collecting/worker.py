@@ -91,6 +91,7 @@ class Worker:
         assert self._peer is not None
         take_share(setup.number, setup.count)
         config, args = setup.config, setup.config.args
+        take_share(setup.number, setup.count)
         self._environment = await in_thread(_load_environment, setup)
         renderer = await in_thread(make_renderer, config)
         await in_thread(quiet_transformers)

@@ -7,13 +7,13 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from vf.cluster.fleet import Fleet, Resources
+from vf.cluster.fleet import Fleet
 from vf.environments.episode import Activity
 from vf.inference.leases import Leases
 from vf.inference.model import Sampling
@@ -25,20 +25,29 @@ from vf.traces.trace import Origin, Trace
 from vf.trainer.collecting.runners import Ended
 from vf.trainer.collecting.worker_process import run_worker
 from vf.trainer.collecting.worker_setup import Doing, WorkerSetup
+from vf.trainer.processes.fleets import size_of
 
 log = logging.getLogger(__name__)
 
 HOUR = 3600.0
 PLACE_SECONDS = 5.0  # until a place that could not be had is asked for again
+NAMED = 5  # tasks in a message
 NEAR = 8  # rollouts that a worker may have more than another, to keep those of a task together
 
 
 class _Worker:
-    """A worker: the connection to it, and its rollouts by number."""
+    """A worker.
+
+    Attributes:
+        peer: The connection to it.
+        live: Its rollouts, by number.
+        broken: The tasks of those that were under way when it ended.
+    """
 
     def __init__(self) -> None:
         self.peer: Peer
         self.live: dict[int, Activity] = {}
+        self.broken: set[str] = set()
 
     async def note(self, doing: Sequence[Doing]) -> None:
         """Write down what its rollouts do; it calls this."""
@@ -85,12 +94,14 @@ class WorkerPool:
         self._homes: dict[str, _Worker] = {}  # where a task's last rollout went
         self._changed = asyncio.Event()  # of `_ready` and `_failure`
         self._numbers = itertools.count()
-        self._losses: deque[float] = deque()  # when workers ended, in the last hour
+        # When workers ended in the last hour, and the tasks that were under way in them.
+        self._losses: deque[tuple[float, Set[str]]] = deque()
         self._failure: VfError | None = None
 
     async def start(self) -> None:
         """Place the workers; rollouts wait for the first that is ready."""
-        self._fleet.reserve([("worker", self._setup.count, Resources())])
+        size = size_of(self._setup.config, "worker", 0)
+        self._fleet.reserve([("worker", self._setup.count, size)])
         self._listener = await self._listening.enter_async_context(listen(self._fleet.host))
         for number in range(self._setup.count):
             self._keepers.append(asyncio.create_task(self._keep(number)))
@@ -134,6 +145,7 @@ class WorkerPool:
                 return Ended(*found)
             except WorkerLost as error:
                 self._leave(worker)
+                worker.broken.add(task.id)
                 log.warning("rollout of %s is run again in another worker: %s", task.id, error)
             finally:
                 del worker.live[number]
@@ -192,7 +204,7 @@ class WorkerPool:
                     )
                 except WorkerLost as error:
                     self._leave(worker)
-                    self._count(str(error))
+                    self._count(str(error), worker.broken)
                 except PlacementError as error:
                     self._count(f"rollout worker {number} could not be placed: {error}")
                     await asyncio.sleep(PLACE_SECONDS)
@@ -215,19 +227,26 @@ class WorkerPool:
         self._failure = self._failure or error
         self._changed.set()
 
-    def _count(self, what: str) -> None:
+    def _count(self, what: str, tasks: Set[str] = frozenset()) -> None:
         """Note that a worker has ended.
+
+        Args:
+            what: How it ended.
+            tasks: Those whose rollouts were under way in it.
 
         Raises:
             TrainingError: That was too often.
         """
         now, most = time.monotonic(), self._setup.config.rollouts.restarts_per_hour
-        self._losses.append(now)
-        while self._losses[0] < now - HOUR:
+        self._losses.append((now, tasks))
+        while self._losses[0][0] < now - HOUR:
             self._losses.popleft()
-        if len(self._losses) > most:
+        if (count := len(self._losses)) > most:
+            always = set.intersection(*(set(tasks) for _, tasks in self._losses))
+            named = ", ".join(sorted(always)[:NAMED])
             raise TrainingError(
-                f"{what}. It was number {len(self._losses)} within an hour, and "
-                f"rollouts.restarts_per_hour = {most}; see {self._logs}"
+                f"{what}. It was number {count} within an hour, and rollouts.restarts_per_hour = "
+                f"{most}; see {self._logs}"
+                + (f". Each time, rollouts of these tasks were under way: {named}" if named else "")
             )
         self._note(f"{what}; it is replaced, and its rollouts are run again")

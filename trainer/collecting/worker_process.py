@@ -16,6 +16,7 @@ from vf.runtime.meeting import Listener
 from vf.runtime.peers import Handler, Peer, RemoteError
 from vf.trainer.collecting.worker_leases import Tenant
 from vf.trainer.collecting.worker_setup import MODULE, WorkerSetup
+from vf.trainer.processes.fleets import size_of
 
 LOOK_SECONDS = 0.25  # between two looks whether a process has ended
 END_SECONDS = 2.0  # for a process to have an exit status, once its connection is gone
@@ -60,13 +61,13 @@ async def run_worker(
     silence = setup.config.args.stall_timeout
     tenant, patience, began = Tenant(leases), STOP_SECONDS, False
     invitation = listener.invite(name)
-    handle = await _place(
-        fleet, Command(["python", "-m", MODULE, str(silence)], invitation.environ, log)
-    )
+    command = Command(["python", "-m", MODULE, str(silence)], invitation.environ, log)
+    handle = await _place(fleet, size_of(setup.config, "worker", 0), command)
     serving: asyncio.Task[None] | None = None
     try:
         async with asyncio.timeout(timeout):
-            connecting = invitation.accepted({**handlers, **tenant.handlers}, timeout, silence)
+            # The deadline is this block's, which is over before that of `accepted`.
+            connecting = invitation.accepted({**handlers, **tenant.handlers}, 2 * timeout, silence)
             peer = await _unless_ended(handle, connecting)
             serving = asyncio.create_task(peer.serve())
             await peer.call("begin", setup)
@@ -91,14 +92,14 @@ async def run_worker(
     finally:
         if serving is not None:
             await peer.close()
-            await serving
+            await asyncio.wait([serving])
         await tenant.leave()
         await asyncio.to_thread(handle.stop, patience)
 
 
-async def _place(fleet: Fleet, command: Command) -> Handle:
+async def _place(fleet: Fleet, size: Resources, command: Command) -> Handle:
     """Place a worker; if this is cancelled meanwhile, end what was placed."""
-    placing = asyncio.create_task(asyncio.to_thread(fleet.place, "worker", Resources(), command))
+    placing = asyncio.create_task(asyncio.to_thread(fleet.place, "worker", size, command))
     try:
         return await asyncio.shield(placing)
     except asyncio.CancelledError:

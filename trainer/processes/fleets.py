@@ -11,6 +11,7 @@ from vf.cluster.fleet import Fleet, Resources, Role
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.server_args import INSIDE_A_REPLICA, given
 from vf.trainer.processes.launch import FLEET, rank_count, uses_cpu
+from vf.trainer.run.worker_count import cores, worker_count
 from vf.trainer.settings.config import Config
 
 if TYPE_CHECKING:
@@ -69,18 +70,21 @@ def wanted(config: Config, *, gpus: int) -> list[tuple[Role, int, Resources]]:
     asked = config.trainer.gpus is not None
     each = int(asked or (gpus > 0 and not uses_cpu(config)))
     found: list[tuple[Role, int, Resources]] = [
-        ("rank", rank_count(config), _size(config, "rank", each))
+        ("rank", rank_count(config), size_of(config, "rank", each))
     ]
     settings = config.inference
     if isinstance(settings, VllmSettings) and settings.base_url is None:
         args = given(settings)
         copy = math.prod(int(args.get(name, 1)) for name in INSIDE_A_REPLICA)
         per_server = copy if gpus else 0
-        found.append(("server", 1, _size(config, "server", per_server)))
+        found.append(("server", 1, size_of(config, "server", per_server)))
+    if workers := worker_count(config, cores(), None)[0]:
+        found.append(("worker", workers, size_of(config, "worker", 0)))
     return found
 
 
-def _size(config: Config, role: Role, gpus: int) -> Resources:
+def size_of(config: Config, role: Role, gpus: int) -> Resources:
+    """Return what one process of a role is given."""
     cluster = config.cluster
     settings = {"rank": cluster.rank, "server": cluster.server, "worker": cluster.worker}[role]
     return Resources(settings.cpus, gpus, int(settings.memory * GIB))

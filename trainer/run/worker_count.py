@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 
@@ -11,6 +12,7 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.settings.config import Config
 
 CORES = 8  # of the machine, for each worker
+ROLLOUTS = 32  # at once, for each worker
 MOST = 8  # workers, unless the settings say more
 
 
@@ -24,7 +26,7 @@ def worker_count(config: Config, cores: int, containers: int | None) -> tuple[in
 
     Args:
         config: The settings; the environment has been made.
-        cores: That this process may use.
+        cores: That this process may use. On a cluster they say nothing about a worker's.
         containers: That workers may have at once, each at least one; None for no bound.
 
     Raises:
@@ -52,9 +54,12 @@ def worker_count(config: Config, cores: int, containers: int | None) -> tuple[in
         return wanted, "as rollouts.workers says"
     if not isinstance(config.inference, VllmSettings):
         return 0, "in the trainer's process, which samples, too"
-    count = min(MOST, cores // CORES)
+    count = min(MOST, math.ceil(config.args.max_concurrent / ROLLOUTS))
+    reason = f"one for every {ROLLOUTS} rollouts at once, {MOST} at most"
+    if config.cluster.backend == "local" and cores // CORES < count:
+        count, reason = cores // CORES, f"one for every {CORES} of {cores} cores, {MOST} at most"
     if not count:
         return 0, f"in the trainer's process: {cores} cores are too few for another"
     if containers is not None and containers < count:
         return containers, f"one for each of sandbox.max_containers = {containers}"
-    return count, f"one for every {CORES} of {cores} cores, {MOST} at most"
+    return count, reason

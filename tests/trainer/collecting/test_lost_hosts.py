@@ -16,6 +16,7 @@ from vf.inference.serving import Serving
 from vf.runtime.errors import HostLost, SandboxError, ServerDown
 from vf.traces.trace import Failure
 from vf.trainer.collecting.orchestrator import Orchestrator
+from vf.trainer.collecting.runners import InProcess
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
@@ -85,7 +86,7 @@ def test_they_do_not_count_as_failures_in_training() -> None:
     environment = Unlucky(losses=HOST_LOSSES)
     work = Orchestrator(
         environment,
-        vf.ScriptedModel(count),
+        InProcess(environment, vf.ScriptedModel(count)),
         tasks=list(environment.tasks("train")),
         eval_tasks=[],
         args=TrainerArgs(batch_size=8, rollouts_per_example=4, max_error_rate=0.0, max_steps=1),

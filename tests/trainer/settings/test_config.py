@@ -72,8 +72,8 @@ def test_defaults_fit_together() -> None:
             "inference.engine = 'sglang'",
         ),
         (
-            {"model": "tiny", "env": {"id": "x"}, "rollouts": {"worker": 2}},
-            "rollouts.worker: unknown key. Did you mean 'workers'",
+            {"model": "tiny", "env": {"id": "x"}, "rollouts": {"wokers": 2}},
+            "rollouts.wokers: unknown key. Did you mean 'workers'",
         ),
         (
             {"model": "tiny", "env": {"id": "x"}, "rollouts": {"workers": "many"}},
