@@ -55,6 +55,7 @@ class Worker:
         self._peer: Peer | None = None
         self._ending: asyncio.Task[None] | None = None
         self._environment: Environment
+        self._client: TokenClient | None = None
         self._model: TokenModel
         self._news: dict[int, Activity] = {}  # what has changed since the last report
         self._changed = asyncio.Event()
@@ -74,6 +75,8 @@ class Worker:
             await peer.serve()
         finally:
             reports.cancel()
+            if self._client is not None:
+                await self._client.close()
 
     def end(self) -> None:
         """Have :meth:`serve` return once the environments of all rollouts are closed."""
@@ -95,8 +98,9 @@ class Worker:
         self._environment = await in_thread(_load_environment, setup)
         renderer = await in_thread(make_renderer, config)
         await in_thread(quiet_transformers)
+        self._client = TokenClient(RemoteLeases(self._peer), timeout=args.generation_timeout)
         self._model = TokenModel(
-            TokenClient(RemoteLeases(self._peer), timeout=args.generation_timeout),
+            self._client,
             renderer,
             max_seq_len=args.max_seq_len,
             max_prompt_len=args.max_prompt_len,

@@ -7,7 +7,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -41,13 +41,13 @@ class _Worker:
     Attributes:
         peer: The connection to it.
         live: Its rollouts, by number.
-        broken: The tasks of those that were under way when it ended.
+        broken: The tasks of those rollouts that it lost when it ended.
     """
 
     def __init__(self) -> None:
         self.peer: Peer
         self.live: dict[int, Activity] = {}
-        self.broken: set[str] = set()
+        self.broken: list[str] = []
 
     async def note(self, doing: Sequence[Doing]) -> None:
         """Write down what its rollouts do; it calls this."""
@@ -95,7 +95,7 @@ class WorkerPool:
         self._changed = asyncio.Event()  # of `_ready` and `_failure`
         self._numbers = itertools.count()
         # When workers ended in the last hour, and the tasks that were under way in them.
-        self._losses: deque[tuple[float, Set[str]]] = deque()
+        self._losses: deque[tuple[float, Sequence[str]]] = deque()
         self._failure: VfError | None = None
 
     async def start(self) -> None:
@@ -143,10 +143,9 @@ class WorkerPool:
             try:
                 found = await worker.peer.call("rollout", number, task, sampling, seed, origin)
                 return Ended(*found)
-            except WorkerLost as error:
+            except WorkerLost:
                 self._leave(worker)
-                worker.broken.add(task.id)
-                log.warning("rollout of %s is run again in another worker: %s", task.id, error)
+                worker.broken.append(task.id)
             finally:
                 del worker.live[number]
 
@@ -157,9 +156,8 @@ class WorkerPool:
             try:
                 found = await worker.peer.call("score_group", traces)
                 break
-            except WorkerLost as error:
+            except WorkerLost:
                 self._leave(worker)
-                log.warning("a group is scored again in another worker: %s", error)
         ended = []
         for trace, (score, failure, line) in zip(traces, found, strict=True):
             trace.score, trace.error = score, failure
@@ -227,12 +225,12 @@ class WorkerPool:
         self._failure = self._failure or error
         self._changed.set()
 
-    def _count(self, what: str, tasks: Set[str] = frozenset()) -> None:
+    def _count(self, what: str, tasks: Sequence[str] = ()) -> None:
         """Note that a worker has ended.
 
         Args:
             what: How it ended.
-            tasks: Those whose rollouts were under way in it.
+            tasks: Of each rollout that was under way in it.
 
         Raises:
             TrainingError: That was too often.
@@ -249,4 +247,5 @@ class WorkerPool:
                 f"{most}; see {self._logs}"
                 + (f". Each time, rollouts of these tasks were under way: {named}" if named else "")
             )
-        self._note(f"{what}; it is replaced, and its rollouts are run again")
+        again = f", and {len(tasks)} rollouts are run again" if tasks else ""
+        self._note(f"{what}; it is replaced{again}")
