@@ -15,6 +15,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 SHOWN = sorted({(where, tuple(words)) for path in PAGES for where, words in commands(path)})
 OURS = [(where, words) for where, words in SHOWN if words[0].startswith("vf-")]
 SUBCOMMANDS = {
+    "cluster": ("kuberay", "slurm"),
     "sandbox": ("build", "doctor", "ps", "reap", "self-check"),
     "search": ("build", "info", "query", "serve"),
 }

@@ -30,6 +30,7 @@ COMMANDS = {
     "sft": "fine-tune a model on saved traces, before RL",
     "export": "write a checkpoint as a model for transformers and vLLM",
     "check-template": "test a chat template on multi-turn conversations",
+    "cluster": "print what starts a run under SLURM or KubeRay",
     "doctor": "say what this machine and a TOML lack, and how to get it",
 }
 DESCRIPTION = "\n".join(
@@ -38,9 +39,7 @@ DESCRIPTION = "\n".join(
         *(f"  {name:<17}{text}" for name, text in COMMANDS.items()),
     ]
 )
-EPILOG = """\
-example: vf-rl configs/quickstart.toml --set max_steps=20
-Exit codes: 0 done, 1 failed, 2 bad usage or config."""
+EPILOG = "example: vf-rl configs/quickstart.toml  (exits 0 done, 1 failed, 2 bad usage)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -68,20 +68,20 @@ def count_gpus() -> int:
 def split_gpus(config: Config, total: int) -> Split:
     """Give the GPUs that the settings leave open to the trainer and to the servers of a run.
 
-    What one side does not name, the other does not use, so one line decides about a machine:
+    What one side does not name, the other uses, so one line decides about a machine:
     ``trainer.gpus = 6`` leaves two of eight to the servers. With neither, the servers get half of
     them, rounded up to whole copies of the model. The trainer has the first, the servers the last.
-    Where there is one GPU, or a server that sleeps while the model is trained, they share it.
+    Where there is one GPU, or a server that sleeps while the model is trained, they share it. On a
+    cluster Ray chooses the devices.
 
     Args:
         config: The settings.
         total: How many GPUs there are.
     """
     settings = config.inference
-    if total < 2 or world().size > 1:
+    if total < 2 or world().size > 1 or config.cluster.backend == "ray":
         return Split(config, "")
-    alone = not isinstance(settings, VllmSettings) or settings.base_url is not None
-    if alone or settings.gpus == []:
+    if not isinstance(settings, VllmSettings) or settings.base_url or settings.gpus == []:
         return Split(config, _idle(config, total))
     if settings.sleep:
         return Split(config, "")

@@ -96,6 +96,13 @@ def test_the_processes_of_a_launcher_leave_the_split_as_it_is(
     assert split_gpus(configured(), 8) == (configured(), "")
 
 
+def test_on_a_cluster_nothing_is_numbered() -> None:
+    config = configured(trainer={"gpus": 6})
+    cluster = config.cluster.model_copy(update={"backend": "ray"})
+    config = config.model_copy(update={"cluster": cluster})
+    assert split_gpus(config, 8) == (config, "")
+
+
 def test_the_split_travels_to_other_processes_as_settings(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('model = "tiny"\nenv.id = "calculator"\ninference.engine = "vllm"\n')

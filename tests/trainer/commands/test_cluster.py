@@ -1,0 +1,163 @@
+"""``vf-rl cluster`` as a user types it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vf.trainer.commands.main import main
+
+TOML = 'model = "tiny"\nenv.id = "calculator"\n'
+SERVED = TOML + 'inference.engine = "vllm"\n'
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "My run.toml"
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    try:
+        code = main(["cluster", *argv])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_slurm_gets_a_script_that_bash_takes(
+    written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written.write_text(SERVED + "trainer.gpus = 12\n")
+    code, out, err = said(capsys, "slurm", str(written), "--set", 'env.args={a = "b c"}')
+    assert (code, err) == (0, "")
+    assert "#SBATCH --job-name=my-run\n#SBATCH --nodes=2\n" in out
+    assert "#   12 trainer ranks, each with 1 CPU, 1 GPU\n" in out
+    assert f"config={shlex.quote(str(written))}\nruns={written.parent}/runs\n" in out
+    assert "run+=(--set 'env.args={a = \"b c\"}')" in out
+    subprocess.run(["bash", "-n"], input=out, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "words"),
+    [
+        ("", [], "#   all on one GPU\n"),
+        ("", ["--gpus-per-node", "0"], "#   all on CPUs\n"),
+        ('inference.engine = "vllm"\n', [], "#   GPUs: of 2, 0 train in 1 process, 1 serve 1 copy"),
+        (
+            'inference.engine = "vllm"\ntrainer.gpus = 6\n',
+            ["--gpus-per-node", "8"],
+            "#   GPUs: of 8, 0–5 train in 6 processes, 6–7 serve 2 copies of the model",
+        ),
+        (
+            'inference = { engine = "vllm", gpus = [0, 1] }\ntrainer.gpus = [7]\n',
+            [],
+            "#SBATCH --gpus-per-node=8\n",
+        ),
+    ],
+)
+def test_on_one_node_of_slurm_nothing_needs_ray(
+    settings: str,
+    options: list[str],
+    words: str,
+    written: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    written.write_text(TOML + settings)
+    code, out, err = said(capsys, "slurm", str(written), *options)
+    assert (code, err) == (0, "")
+    assert words in out
+    assert "ray" not in out
+
+
+def test_one_node_has_a_ray_where_the_toml_asks_for_one(
+    written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written.write_text(TOML + 'cluster.backend = "ray"\n')
+    _, out, _ = said(capsys, "slurm", str(written))
+    assert "ray start" in out
+    assert "#   1 trainer rank, each with 1 CPU, 1 GPU\n" in out
+
+
+def test_a_run_with_a_name_keeps_it(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written.write_text(TOML)
+    named = ["--set", "run_name=first_try", "--set", "output_dir=/shared/runs"]
+    _, out, _ = said(capsys, "slurm", str(written), *named)
+    assert "--job-name=first-try\n" in out
+    assert "runs=/shared/runs\nname=first_try\n" in out
+    assert "run+=" not in out
+
+
+def test_pods_get_the_files_that_the_toml_names(
+    written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loss = written.parent / "losses" / "my loss.py"
+    loss.parent.mkdir()
+    loss.write_text("def loss(): ...\n")
+    (written.parent / "my_env.py").write_text("environment = 1\n")
+    settings = 'loss_fn = "custom"\nimport_path = "losses/my loss.py:loss"\n'
+    toml = TOML.replace("calculator", "my_env.py:environment") + f"[trainer.args]\n{settings}"
+    written.write_text(toml)
+    code, out, err = said(capsys, "kuberay", str(written), "--image", "me/vf-rl:1")
+    assert (code, err) == (0, "")
+    config, job = yaml.safe_load_all(out)
+    data = dict(config["data"])
+    script = data.pop("start.sh")
+    assert data == {
+        "My-run.toml": toml,
+        "my_env.py": "environment = 1\n",
+        "my-loss.py": "def loss(): ...\n",
+    }
+    assert "--set env.id=/etc/vf-rl/my_env.py:environment" in script
+    assert "--set trainer.args.import_path=/etc/vf-rl/my-loss.py:loss" in script
+    head = job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    assert head["containers"][0]["image"] == "me/vf-rl:1"
+
+
+@pytest.mark.parametrize(
+    ("toml", "argv", "words"),
+    [
+        (TOML, ["slurm"], "CONFIG.toml"),
+        (TOML, ["pbs", "{}"], "invalid choice: 'pbs'"),
+        (TOML, ["slurm", "{}", "--gpus-per-node", "all"], "'all' is not a whole number"),
+        (TOML, ["slurm", "{}", "--image", "x"], "unrecognized arguments: --image"),
+        (TOML, ["slurm", "{}", "--set", "learning_rte=1"], "learning_rate"),
+        (TOML, ["slurm", "no.toml"], "there is no file no.toml"),
+        (
+            SERVED + "inference.args.tensor_parallel_size = 16\n",
+            ["slurm", "{}", "--gpus-per-node", "8"],
+            "no node has room for one inference server with 1 CPU, 16 GPUs",
+        ),
+        (
+            SERVED + "trainer.gpus = [0, 1]\n",
+            ["kuberay", "{}"],
+            "trainer.gpus = [0, 1] numbers the devices of one machine",
+        ),
+    ],
+)
+def test_what_cannot_run_is_said_before_anything_is_printed(
+    toml: str,
+    argv: list[str],
+    words: str,
+    written: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    written.write_text(toml)
+    code, out, err = said(capsys, *(word.format(written) for word in argv))
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_more_than_a_config_map_holds_is_refused(
+    written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (written.parent / "my_env.py").write_text("#" * 10**6)
+    written.write_text(TOML.replace("calculator", "my_env.py"))
+    code, out, err = said(capsys, "kuberay", str(written))
+    assert (code, out) == (2, "")
+    assert "My-run.toml, my_env.py are 1,000,036 bytes together, and a ConfigMap holds" in err
