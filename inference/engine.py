@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
 from vf.inference.completions import TokenClient
 from vf.inference.leases import Leases
-from vf.inference.serving import Serving
+from vf.inference.proof import Proof
+from vf.inference.serving import Served
 
 
 class Weights(Protocol):
@@ -30,13 +31,12 @@ class Weights(Protocol):
 
 
 class Engine(Protocol):
-    """An inference server that the trainer owns.
+    """An inference server that the trainer owns, or several as one."""
 
-    Attributes:
-        serving: What it serves now.
-    """
-
-    serving: Serving
+    @property
+    def served(self) -> Served:
+        """What requests ask for now."""
+        ...
 
     @property
     def leases(self) -> Leases:
@@ -68,7 +68,7 @@ class Engine(Protocol):
         """Do nothing if all is well; a server that can be started again is.
 
         Raises:
-            EngineError: It is dead.
+            EngineError: It is dead; of several, all are.
         """
         ...
 
@@ -81,12 +81,22 @@ class Engine(Protocol):
         """
         ...
 
+    def samplers(self, timeout: float) -> Sequence[TokenClient]:
+        """Return a client of each server that can be asked now, and of no other."""
+        ...
+
+    def remember(self, proof: Proof) -> None:
+        """Have a server that comes back answer like this, before it is asked again."""
+        ...
+
     def training(self) -> AbstractContextManager[None]:
         """Make room for the trainer: hold what would disturb it until the block ends."""
         ...
 
     def publish(self, version: int) -> None:
         """Sample from the weights as they are now, and call them ``version``.
+
+        Of several servers, each that can be asked has them when this returns.
 
         Raises:
             EngineError: They could not be brought to the server.

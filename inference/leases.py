@@ -102,6 +102,7 @@ class _Turn:
     """A request that waits for its lease."""
 
     conversation: str
+    only: Slot | None  # the server that it is for, and no other
     settled: asyncio.Future[None] | None = None  # once it really has to wait
     lease: Lease | None = None
     error: ServerDown | None = None
@@ -132,15 +133,27 @@ class Router:
         for slot in self._slots:
             slot.serving.listen(self._changed)
 
+    def only(self, slot: Slot) -> Leases:
+        """Return the leases of one of the servers: no request moves to another."""
+        return _Only(self, slot)
+
     async def take(self, conversation: str) -> Lease:
         """Return the next request's lease; see :class:`Leases`.
 
         Raises:
             ServerDown: No server is there at present.
         """
-        turn = _Turn(conversation)
+        return await self.take_of(None, conversation)
+
+    async def take_of(self, only: Slot | None, conversation: str) -> Lease:
+        """Return the next request's lease, of one server if it is named.
+
+        Raises:
+            ServerDown: It is not there at present, or no server is.
+        """
+        turn = _Turn(conversation, only)
         with self._lock:
-            slot = self._at.get(conversation) if conversation else None
+            slot = only or (self._at.get(conversation) if conversation else None)
             (self._new if slot is None else slot.waiting).append(turn)
             self._grant()
             if turn.lease is None and turn.error is None:
@@ -187,7 +200,7 @@ class Router:
                 if any(slot.serving.is_up for slot in self._slots):
                     return
                 if all(slot.serving.failure for slot in self._slots):
-                    raise ServerDown(self._absence())
+                    raise ServerDown(self._slots[0].serving.absence)
                 await changed
             finally:
                 with self._lock:
@@ -203,9 +216,14 @@ class Router:
     def _grant(self) -> None:
         """Give leases to those who wait and can have one."""
         for slot in self._slots:
-            if not slot.serving.is_up:  # the others take over
-                self._new.extendleft(reversed(slot.waiting))
+            if slot.waiting and not slot.serving.is_up:
+                turns = [*slot.waiting]
                 slot.waiting.clear()
+                for turn in turns:
+                    if turn.only is not None:
+                        self._refuse(turn, slot)
+                # The others take over.
+                self._new.extendleft(turn for turn in reversed(turns) if turn.only is None)
             while slot.waiting and self._lease(slot.waiting[0], slot):
                 slot.waiting.popleft()
         while self._new:
@@ -217,9 +235,7 @@ class Router:
             elif any(slot.serving.is_up for slot in self._slots):
                 break
             else:
-                turn = self._new.popleft()
-                turn.error = ServerDown(self._absence())
-                _settle(turn.settled)
+                self._refuse(self._new.popleft(), self._slots[0])
 
     def _lease(self, turn: _Turn, slot: Slot) -> bool:
         """Give a lease of one server, if it can be had or is no longer wanted."""
@@ -230,7 +246,7 @@ class Router:
             return False
         turn.lease = Lease(next(self._numbers), slot.member, served)
         self._leases[turn.lease.number] = slot, served
-        if turn.conversation:
+        if turn.conversation and turn.only is None:
             self._remember(turn.conversation, slot)
         _settle(turn.settled)
         return True
@@ -244,8 +260,29 @@ class Router:
         self._at[conversation] = slot
         slot.conversations += 1
 
-    def _absence(self) -> str:
-        return self._slots[0].serving.absence
+    def _refuse(self, turn: _Turn, slot: Slot) -> None:
+        turn.error = ServerDown(slot.serving.absence)
+        _settle(turn.settled)
+
+
+@dataclass(frozen=True, slots=True)
+class _Only:
+    """One server of a router; see :class:`Leases`."""
+
+    router: Router
+    slot: Slot
+
+    async def take(self, conversation: str) -> Lease:
+        return await self.router.take_of(self.slot, conversation)
+
+    async def give_back(self, lease: Lease) -> bool:
+        return await self.router.give_back(lease)
+
+    async def still(self, member: Member) -> bool:
+        return await self.router.still(member)
+
+    async def available(self) -> None:
+        await self.router.available()
 
 
 def _settle(future: asyncio.Future[None] | None) -> None:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from vf.runtime.errors import ServerDown
-
 POLL_SECONDS = 0.1
 
 
@@ -93,21 +91,6 @@ class Serving:
         with self._lock:
             self._in_use[served.model] -= 1
             self._under_way -= 1
-
-    @contextmanager
-    def lease(self) -> Iterator[Served]:
-        """Ask for what is served now; it is known to be in use until the block ends.
-
-        Raises:
-            ServerDown: There is no server at the moment, or it cannot be asked.
-        """
-        served = self.begin()
-        if served is None:
-            raise ServerDown(self.absence)
-        try:
-            yield served
-        finally:
-            self.end(served)
 
     @contextmanager
     def hold(self, *, drain: bool) -> Iterator[None]:

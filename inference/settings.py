@@ -91,17 +91,30 @@ class VllmSettings(EngineSettings):
     """Command that serves, instead of `python`: like `vllm serve`."""
     base_url: str | None = None
     """URL of a server that is already running, up to and including /v1; none is started."""
+    base_urls: list[str] = Field(default_factory=list)
+    """In place of base_url, the URLs of several running servers of the model. Each conversation
+    stays with one of them."""
     api_key_env: str | None = None
-    """Environment variable that holds the API key for base_url."""
+    """Environment variable that holds the API key for base_url or base_urls."""
+    replicas: Positive = 1
+    """Servers that the run starts, each with its own copy of the model. Each conversation stays
+    with one of them; one that dies is left out until it is back."""
+    gpus_per_replica: Positive | None = None
+    """GPUs of each of these servers; by default an equal share of `gpus`."""
+    max_requests: Positive = 1024
+    """Requests under way at a server at once, at most. While its key-value cache overflows, there
+    are fewer."""
     startup_timeout: Seconds = 900.0
     """Seconds until the server must be healthy."""
     restarts_per_hour: Annotated[int, Field(ge=0)] = 3
-    """How often within an hour a server that died is started again, before the run stops."""
+    """How often within an hour a server that died is started again, before it is given up. Without
+    any server, the run stops."""
     away_timeout: Seconds = 600.0
-    """Seconds that the server at base_url may be away, before the run stops."""
+    """Seconds that a server at base_url or base_urls may be away, before it is given up."""
     gpus: list[Annotated[int, Field(ge=0)]] | None = None
-    """GPUs that the server sees; by default those that `trainer.gpus` leaves. More than tensor_parallel_size times
-    pipeline_parallel_size in `args` serve further replicas of the model."""
+    """GPUs that the servers see; by default those that `trainer.gpus` leaves. Each replica has an
+    equal share. Where that is more than tensor_parallel_size times pipeline_parallel_size in
+    `args`, the rest serves further copies of the model."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the server."""
     sleep: bool = False
@@ -118,7 +131,10 @@ class VllmSettings(EngineSettings):
         """Refuse settings that contradict each other."""
         if self.python and self.executable:
             raise ValueError("python and executable are two ways to say the same; keep one")
-        if self.base_url is None:
+        if self.base_url and self.base_urls:
+            raise ValueError("base_url and base_urls are two ways to say the same; keep one")
+        if not self.urls:
+            self._divide()
             if self.api_key_env:
                 raise ValueError("api_key_env is for base_url; our own server needs no key")
             if self.away_timeout != type(self).model_fields["away_timeout"].default:
@@ -126,7 +142,10 @@ class VllmSettings(EngineSettings):
                     "away_timeout is for base_url; the run's own server is started again"
                 )
             return self
-        ours = {"base_url", "api_key_env", "away_timeout", "engine", "publish"}
+        if len({url.rstrip("/").removesuffix("/v1") for url in self.urls}) < len(self.urls):
+            raise ValueError("base_urls names one server twice")
+        ours = {"base_url", "base_urls", "api_key_env", "away_timeout", "engine", "publish"}
+        ours |= {"max_requests"}
         ours |= EngineSettings.model_fields.keys()
         ours -= {"host", "port"}
         changed = sorted(
@@ -143,3 +162,46 @@ class VllmSettings(EngineSettings):
         if self.publish == "nccl":
             raise ValueError('publish = "nccl" needs a server that vf-rl starts')
         return self
+
+    @property
+    def urls(self) -> list[str]:
+        """Where the servers are that are running already; none if the run starts its own."""
+        return [self.base_url] if self.base_url else self.base_urls
+
+    def _divide(self) -> None:
+        """See that the GPUs can be divided between the replicas.
+
+        Raises:
+            ValueError: They cannot.
+        """
+        if not self.gpus:
+            return
+        each, left = divmod(len(self.gpus), self.replicas)
+        if left:
+            raise ValueError(
+                f"gpus names {len(self.gpus)} GPUs, which replicas = {self.replicas} cannot share "
+                "equally"
+            )
+        if self.gpus_per_replica is not None and self.gpus_per_replica != each:
+            raise ValueError(
+                f"gpus names {len(self.gpus)} GPUs, but replicas = {self.replicas} with "
+                f"gpus_per_replica = {self.gpus_per_replica} need "
+                f"{self.replicas * self.gpus_per_replica}"
+            )
+
+    def each(self) -> list[VllmSettings]:
+        """Return the settings of every single server."""
+        if self.urls:
+            return [self.model_copy(update={"base_url": url, "base_urls": []}) for url in self.urls]
+        size = len(self.gpus or []) // self.replicas
+        return [
+            self.model_copy(
+                update={
+                    "replicas": 1,
+                    "gpus_per_replica": None,
+                    "gpus": self.gpus and self.gpus[size * number : size * (number + 1)],
+                    "port": self.port and self.port + number,
+                }
+            )
+            for number in range(self.replicas)
+        ]

@@ -61,6 +61,7 @@ from vf.inference.vllm import nccl
 from vf.inference.vllm.launch import flags, server_env
 from vf.inference.vllm.rungs import FIXED, RUNGS
 from vf.inference.vllm.server_args import Adapters, server_args
+from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.vllm_engine import VllmEngine
 
 MODEL = "org/model"
@@ -314,8 +315,8 @@ def run(rung: str) -> None:
             settings,
             MODEL,
             weights,
+            Shelf(weights, Path(folder) / "published"),
             rung=rung,
-            folder=Path(folder) / "published",
             log_path=Path(folder) / "log",
             max_seq_len=64,
             adapters=adapters,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from statistics import fmean
 
 import torch
 
-from vf.inference.completions import TokenClient
+from vf.inference.completions import Completion, TokenClient
 from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
 from vf.inference.model import Sampling
+from vf.inference.proof import Proof
 from vf.inference.settings import EmbeddedSettings
+from vf.inference.vllm.replicated_engine import vllm_engine
 from vf.inference.vllm.rungs import choose_rung
 from vf.inference.vllm.server_args import Adapters
-from vf.inference.vllm.vllm_engine import VllmEngine
 from vf.runtime.errors import ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.server_memory import shares_gpu
@@ -53,7 +56,7 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
     # its requests keep the adapter that they began with.
     adapters = Adapters(args.lora_rank, steps_ahead(config) + 1) if args.use_lora else None
     text = renderer.decode(setup.probe_ids) + TOKENIZER_TEXT
-    return VllmEngine(
+    return vllm_engine(
         settings,
         config.model,
         policy.weights,
@@ -70,31 +73,73 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
 
 
 async def probe(
-    sampler: TokenClient, policy: Policy, engine: Engine, prompt_ids: list[int], stops: list[int]
+    engine: Engine,
+    policy: Policy,
+    version: int,
+    prompt_ids: list[int],
+    stops: list[int],
+    *,
+    timeout: float,
+    tolerance: float,
 ) -> float:
     """Return how far the engine's logprobs are from the trainer's, on a short completion.
 
     The prompt is the same each time, so that a cached prefix of old weights would be found out,
-    as would a wrong adapter or temperature.
+    as would a wrong adapter or temperature. Of several servers, each is asked. One that comes back
+    later has to give the first one's answer.
+
+    Args:
+        engine: Samples.
+        policy: What is trained.
+        version: Of its weights.
+        prompt_ids: The prompt.
+        stops: Ids that end the answer.
+        timeout: Seconds without progress after which a server is given up.
+        tolerance: Nats by which a server that comes back may differ.
 
     Returns:
-        The mean of |log q − log p| over the sampled tokens, in nats.
+        The mean of |log q − log p| over the sampled tokens, in nats; of several servers, the
+        largest.
 
     Raises:
-        ModelError: The server failed; an outage is waited out.
+        ModelError: A server failed; an outage is waited out.
     """
-    temperature = policy.args.temperature
-    sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=temperature, seed=0)
+    sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=policy.args.temperature, seed=0)
     while True:
         await engine.leases.available()
+        samplers = engine.samplers(timeout)
         try:
-            completion = await sampler.complete(prompt_ids, sampling, stops)
+            found = await asyncio.gather(
+                *(_answer(sampler, prompt_ids, sampling, stops) for sampler in samplers)
+            )
+        finally:
+            for sampler in samplers:
+                await sampler.close()
+        answers = [answer for answer in found if answer is not None]
+        if answers:
             break
-        except ServerDown as error:
-            log.warning("the probe is retried: %s", error)
+    mine: dict[tuple[int, ...], list[float]] = {}  # most servers sample the same
     with engine.training():
-        mine = policy.logprobs(prompt_ids, completion.token_ids)
-    return fmean(abs(q - p) for q, p in zip(completion.logprobs, mine, strict=True))
+        for ids in {tuple(answer.token_ids) for answer in answers}:
+            mine[ids] = policy.logprobs(prompt_ids, [*ids])
+    first = tuple(answers[0].token_ids)
+    engine.remember(Proof(version, prompt_ids, sampling, stops, first, mine[first], tolerance))
+    gaps = [
+        fmean(abs(q - p) for q, p in zip(a.logprobs, mine[tuple(a.token_ids)], strict=True))
+        for a in answers
+    ]
+    return next(filter(math.isnan, gaps), max(gaps))
+
+
+async def _answer(
+    sampler: TokenClient, prompt_ids: list[int], sampling: Sampling, stops: list[int]
+) -> Completion | None:
+    """Return a server's answer to the probe; None if it went down."""
+    try:
+        return await sampler.complete(prompt_ids, sampling, stops)
+    except ServerDown as error:
+        log.warning("the probe is retried: %s", error)
+        return None
 
 
 def check_gap(gap: float, tolerance: float, version: int) -> None:

@@ -286,9 +286,18 @@ class Learner:
         self.engine.publish(version)
         self.version, self._unpublished = version, False
         prompt_ids, stops = self._setup.probe_ids, self._setup.renderer.stop_token_ids
-        asked = probe(self._client, self.policy, self.engine, prompt_ids, stops)
+        tolerance = self.config.inference.logprob_tolerance
+        asked = probe(
+            self.engine,
+            self.policy,
+            version,
+            prompt_ids,
+            stops,
+            timeout=self.config.args.generation_timeout,
+            tolerance=tolerance,
+        )
         gap = self._loop.call(asked, self.engine.check)
-        check_gap(gap, self.config.inference.logprob_tolerance, version)
+        check_gap(gap, tolerance, version)
         return gap
 
     def save(self, path: str | Path) -> Path:

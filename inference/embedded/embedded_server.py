@@ -13,6 +13,7 @@ from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.server_thread import ServerThread
 from vf.inference.leases import Member, Router, Slot
 from vf.inference.model import Sampling
+from vf.inference.proof import Proof
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.serving import Served, Serving
 from vf.inference.settings import EmbeddedSettings
@@ -51,6 +52,11 @@ class EmbeddedServer:
         )
         app = build_app(self.engine, renderer, model)
         self._server = ServerThread(app, settings.port, settings.host)
+
+    @property
+    def served(self) -> Served:
+        """What requests ask for now."""
+        return self.serving.served
 
     @property
     def base_url(self) -> str:
@@ -94,6 +100,13 @@ class EmbeddedServer:
             return await self.engine.generate(prompt_ids, sampling, stop_token_ids)
 
         return TokenClient(self.leases, timeout=timeout, wire=ask)
+
+    def samplers(self, timeout: float) -> list[TokenClient]:
+        """Return a client of each server; see :class:`~vf.inference.engine.Engine`."""
+        return [self.sampler(timeout)]
+
+    def remember(self, proof: Proof) -> None:
+        """Do nothing: the engine does not come back without its process."""
 
     @contextmanager
     def training(self) -> Iterator[None]:

@@ -9,9 +9,9 @@ from vf.inference.engine import Engine
 from vf.inference.model_files import Checkpoint, resolve_model
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.settings import EmbeddedSettings, EngineSettings, VllmSettings
+from vf.inference.vllm.replicated_engine import vllm_engine
 from vf.inference.vllm.rungs import FIXED
 from vf.inference.vllm.server_args import Adapters
-from vf.inference.vllm.vllm_engine import VllmEngine
 
 TOKENIZER_TEXT = "\n\tfor i in range(1024): x += 3.14  # naïve — Straße 東京 🙂"
 
@@ -69,7 +69,7 @@ def build_local_engine(
         return EmbeddedServer(settings, module, renderer, name, max_seq_len=max_seq_len)
     import torch
 
-    return VllmEngine(
+    return vllm_engine(
         settings,
         checkpoint.base,
         checkpoint,

@@ -6,9 +6,11 @@ from typing import Any
 
 import httpx
 
+from vf.inference.vllm.pace import Load
 from vf.runtime.errors import ConfigError, EngineError
 
 SECONDS = 600.0  # loading the weights of a large model takes minutes
+LOAD_SECONDS = 2.0
 
 
 class Unreached(EngineError):
@@ -72,6 +74,14 @@ class Admin:
             return False
         except httpx.HTTPError:
             return True
+
+    def load(self) -> Load | None:
+        """Return how full the server is; None if it does not say."""
+        try:
+            answer = self._http.get(f"{self.root}/metrics", timeout=LOAD_SECONDS)
+        except httpx.HTTPError:
+            return None
+        return Load.read(answer.text) if answer.status_code == 200 else None
 
     def models(self) -> list[str]:
         """Return the names that requests can ask for.

@@ -38,7 +38,7 @@ def installed_apart(settings: VllmSettings) -> Path | None:
 
     It is where the settings name none, and neither this interpreter nor the path has vLLM.
     """
-    if settings.base_url or settings.python or settings.executable:
+    if settings.urls or settings.python or settings.executable:
         return None
     if importlib.util.find_spec("vllm") is not None or shutil.which("vllm") is not None:
         return None

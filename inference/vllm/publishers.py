@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from vf.inference.engine import Weights
 from vf.inference.serving import Serving
 from vf.inference.vllm.admin import Admin, Refused
+from vf.inference.vllm.shelf import Shelf, Written
 from vf.runtime.errors import ConfigError
 
 RESUME_SECONDS = 60.0  # a server that failed may not answer any more
 
 
 class Publisher(Protocol):
-    """Brings weights to the server."""
+    """Brings weights to one server."""
 
     def publish(self, version: int) -> None:
-        """Serve the weights as they are now, as ``version``; requests in progress continue.
+        """Serve the newest weights, as ``version``; requests in progress continue.
 
         Raises:
             ConfigError: The server is not set up for it.
@@ -30,7 +29,7 @@ class Publisher(Protocol):
         ...
 
     def restore(self) -> None:
-        """Bring the newest published weights to a server that has just started, or is back."""
+        """Bring the newest weights to a server that has just started, or is back."""
         ...
 
 
@@ -54,40 +53,41 @@ class LoraPublisher:
     Args:
         admin: The server.
         serving: Told what is served.
-        weights: The adapter.
-        folder: Where adapters are written; the server must be able to read it.
+        shelf: Where the adapters are; the server must be able to read it.
         model: Name of the base model on the server.
     """
 
     admin: Admin
     serving: Serving
-    weights: Weights
-    folder: Path
+    shelf: Shelf
     model: str
-    _loaded: dict[str, Path] = field(default_factory=dict, init=False)
-    _count: int = field(default=0, init=False)
+    _loaded: dict[str, Written] = field(default_factory=dict, init=False)
 
     def publish(self, version: int) -> None:
-        """Load the adapter as it is now; see :class:`Publisher`."""
-        # A version that is published again, after a restart say, still gets a fresh name.
-        self._count += 1
-        name = f"{self.model}@{version}-{self._count}"
-        folder = self.folder.absolute() / f"{version}-{self._count}"
-        shutil.rmtree(folder, ignore_errors=True)
-        self.weights.save(folder)
-        self._loaded[name] = folder
-        self._load(name, folder)
-        self.serving.switch(name, version)
+        """Load the newest adapter; see :class:`Publisher`."""
+        self._serve_newest(lambda name: name in self._loaded)
         self._unload_unused()
 
     def restore(self) -> None:
         """Load the newest adapter again; see :class:`Publisher`."""
-        newest = self.serving.served.model
-        for name in [name for name in self._loaded if name != newest]:
-            shutil.rmtree(self._loaded.pop(name), ignore_errors=True)
-        # A server that was only out of reach still has it.
-        if newest in self._loaded and newest not in self.admin.models():
-            self._load(newest, self._loaded[newest])
+        for written in self._loaded.values():
+            self.shelf.release(written)
+        self._loaded.clear()
+        if self.shelf.newest is not None:
+            # A server that was only out of reach still has it.
+            self._serve_newest(lambda name: name in self.admin.models())
+
+    def _serve_newest(self, is_there: Callable[[str], bool]) -> None:
+        written = self.shelf.hold()
+        name = f"{self.model}@{written.folder.name}"
+        there = is_there(name)
+        if name in self._loaded:
+            self.shelf.release(written)  # it is held already
+        else:
+            self._loaded[name] = written
+        if not there:
+            self._load(name, written.folder)
+        self.serving.switch(name, written.version)
 
     def _load(self, name: str, folder: Path) -> None:
         try:
@@ -105,61 +105,43 @@ class LoraPublisher:
         for name in [name for name in self._loaded if name != newest]:
             if not self.serving.in_use(name):
                 self.admin.post("/v1/unload_lora_adapter", {"lora_name": name})
-                shutil.rmtree(self._loaded.pop(name), ignore_errors=True)
+                self.shelf.release(self._loaded.pop(name))
 
 
 @dataclass(eq=False)
 class DiskPublisher:
-    """Writes the whole model; the server reloads it between two of its steps.
+    """Has the server read the whole model again, between two of its steps.
 
     Args:
         admin: The server.
         serving: Told what is served.
-        weights: The model.
-        folder: Where it is written; the server must be able to read it.
+        shelf: Where the model is; the server must be able to read it.
         drain: Whether to let requests in progress end first; otherwise they stand still, and
             continue with the new weights.
-        untied: Whether to write a head of its own, also where it is tied to the embedding.
     """
 
     admin: Admin
     serving: Serving
-    weights: Weights
-    folder: Path
+    shelf: Shelf
     _: KW_ONLY
     drain: bool = False
-    untied: bool = False
-
-    @property
-    def newest(self) -> Path:
-        """Where the newest model is."""
-        return self.folder.absolute() / "newest"
-
-    def write(self) -> None:
-        """Write the model as it is now."""
-        writing = self.newest.with_name("writing")
-        shutil.rmtree(writing, ignore_errors=True)
-        self.weights.save(writing, untied=self.untied)
-        shutil.rmtree(self.newest, ignore_errors=True)
-        writing.rename(self.newest)
 
     def publish(self, version: int) -> None:
-        """Write the model and reload it; see :class:`Publisher`."""
-        self.write()
-        self._reload(version)
-
-    def restore(self) -> None:
         """Reload the newest model; see :class:`Publisher`."""
-        if self.newest.is_dir():
-            self._reload(self.serving.served.version)
-
-    def _reload(self, version: int) -> None:
-        with swapped(self.admin, self.serving, version, drain=self.drain):
+        with (
+            self.shelf.held() as written,
+            swapped(self.admin, self.serving, written.version, drain=self.drain),
+        ):
             self.admin.post(
                 "/collective_rpc",
-                {"method": "reload_weights", "kwargs": {"weights_path": str(self.newest)}},
+                {"method": "reload_weights", "kwargs": {"weights_path": str(written.folder)}},
             )
-            self.serving.switch(self.serving.served.model, version)
+            self.serving.switch(self.serving.served.model, written.version)
+
+    def restore(self) -> None:
+        """Reload the newest model again; see :class:`Publisher`."""
+        if self.shelf.newest is not None:
+            self.publish(self.shelf.newest.version)
 
 
 @contextmanager

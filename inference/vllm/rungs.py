@@ -35,7 +35,7 @@ def choose_rung(
     if wanted == "auto":
         if use_lora:
             return "lora"
-        apart = settings.base_url is None and not cpu and not shared
+        apart = not settings.urls and not cpu and not shared
         return "nccl" if apart and nccl.available() else "disk"
     if (wanted == "lora") != use_lora:
         raise ConfigError(

@@ -99,7 +99,7 @@ def given(settings: VllmSettings) -> dict[str, Any]:
 
 def swaps_in_place(rung: str, settings: VllmSettings) -> bool:
     """Return whether weights change under running requests, so that every token has a version."""
-    return rung in ("disk", "nccl") and settings.base_url is None
+    return rung in ("disk", "nccl") and not settings.urls
 
 
 def parallel_args(settings: VllmSettings) -> dict[str, Any]:

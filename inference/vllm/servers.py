@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,14 @@ class Server(Protocol):
         """
         ...
 
+    def start_again(self) -> None:
+        """End it, and return once it is healthy again.
+
+        Raises:
+            EngineError: It does not become healthy.
+        """
+        ...
+
     def bring_back(self) -> None:
         """Return once a server that had gone is there again.
 
@@ -83,12 +92,17 @@ class OwnServer:
         self._command = command
         self._process: ServerProcess | None = None
         self._restarts: list[float] = []  # when, within the last hour
+        self._stopped = False
+        self._lock = threading.Lock()  # none is started once it is stopped
 
     def start(self, say: Say) -> None:
         """Start it, and wait until it is healthy; see :class:`Server`."""
         command, env = self._command()
         log.info("starting %s", " ".join(command))
-        self._process = process = ServerProcess(command, env, self._log_path)
+        with self._lock:
+            if self._stopped:
+                raise EngineError("the vLLM server was stopped")
+            self._process = process = ServerProcess(command, env, self._log_path)
         started = time.monotonic()
         most = self._settings.startup_timeout
         while not self._admin.healthy():
@@ -109,8 +123,19 @@ class OwnServer:
             time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
-        """End it."""
-        process, self._process = self._process, None
+        """End it for good."""
+        with self._lock:
+            self._stopped = True
+        self._end()
+
+    def start_again(self) -> None:
+        """End it and start it; see :class:`Server`."""
+        self._end()
+        self.start(lambda text: log.info("%s", text))
+
+    def _end(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
         if process is not None:
             process.stop()
 
@@ -144,9 +169,8 @@ class OwnServer:
             )
         self._restarts.append(now)
         log.warning("%s\nIt is started again.", died)
-        self.stop()
         try:
-            self.start(lambda text: log.info("%s", text))
+            self.start_again()
         except (ConfigError, EngineError) as error:
             raise EngineError(f"{died}\nStarting it again failed: {error}") from error
 
@@ -162,12 +186,17 @@ class OutsideServer:
     def __init__(self, settings: VllmSettings, admin: Admin) -> None:
         self._settings = settings
         self._admin = admin
+        self._stopped = threading.Event()
 
     def start(self, say: Say) -> None:
         """Do nothing: it runs already."""
 
     def stop(self) -> None:
-        """Do nothing: others may use it."""
+        """Wait for it no longer. It goes on: others may use it."""
+        self._stopped.set()
+
+    def start_again(self) -> None:
+        """Do nothing: that is for whoever runs it."""
 
     def is_gone(self) -> bool:
         """Return whether nothing answers."""
@@ -188,4 +217,5 @@ class OutsideServer:
                     f"the server at {url} did not answer for inference.away_timeout = {most:g} s; "
                     "start it again, and resume the run"
                 )
-            time.sleep(POLL_SECONDS)
+            if self._stopped.wait(POLL_SECONDS):
+                raise EngineError(f"the server at {url} is not waited for any more")

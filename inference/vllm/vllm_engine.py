@@ -16,11 +16,13 @@ from vf.inference.leases import Member, Router, Slot
 from vf.inference.model_files import resolve_model
 from vf.inference.patience import AWAY_SECONDS
 from vf.inference.ports import choose_port
-from vf.inference.serving import Serving
+from vf.inference.proof import Proof
+from vf.inference.serving import Served, Serving
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.admin import Admin, check_served, check_tokenizer
 from vf.inference.vllm.launch import check_args, flags, launcher, server_env
 from vf.inference.vllm.nccl import NcclPublisher
+from vf.inference.vllm.pace import Pace
 from vf.inference.vllm.publishers import (
     DiskPublisher,
     FixedWeights,
@@ -30,7 +32,8 @@ from vf.inference.vllm.publishers import (
 from vf.inference.vllm.rungs import FIXED
 from vf.inference.vllm.server_args import Adapters, parallel_args, server_args, swaps_in_place
 from vf.inference.vllm.servers import OutsideServer, OwnServer, Server
-from vf.runtime.errors import ConfigError, EngineError
+from vf.inference.vllm.shelf import Shelf
+from vf.runtime.errors import ConfigError, EngineError, InfrastructureError, ModelError
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +47,9 @@ class VllmEngine:
         settings: ``[inference]``.
         model: The base model: a folder or a hub name.
         weights: What is trained.
+        shelf: Where servers read them from the disk. Engines of the same weights share one.
         rung: How weights are published; see :func:`~vf.inference.vllm.rungs.choose_rung`. Or
             ``FIXED``.
-        folder: For the weights on their way.
         log_path: Where the server's output goes.
         max_seq_len: Tokens in one context at most.
         adapters: What adapters are loaded at run time, or None for a full fine-tune.
@@ -64,9 +67,9 @@ class VllmEngine:
         settings: VllmSettings,
         model: str,
         weights: Weights,
+        shelf: Shelf,
         *,
         rung: str,
-        folder: Path,
         log_path: Path,
         max_seq_len: int,
         adapters: Adapters | None,
@@ -77,7 +80,7 @@ class VllmEngine:
     ) -> None:
         self._note = note
         self._weights = weights
-        self._folder = folder
+        self._shelf = shelf
         self._shared_gpu = shared_gpu
         self._encoded = encoded
         self._settings = settings
@@ -87,6 +90,9 @@ class VllmEngine:
         self._cpu = cpu
         self._rung = rung
         self._stopped = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._copied: Path | None = None
+        self._proof: Proof | None = None
         self.serving = Serving(model)
         if settings.base_url is None:
             self._command = launcher(settings)
@@ -105,6 +111,7 @@ class VllmEngine:
             self._api_key,
             AWAY_SECONDS if settings.base_url is None else settings.away_timeout,
         )
+        self.serving.limit(settings.max_requests)
         self.slot = Slot(member, self.serving)
         self.leases = Router([self.slot])
         self._server: Server = (
@@ -112,8 +119,12 @@ class VllmEngine:
             if settings.base_url is None
             else OutsideServer(settings, self._admin)
         )
-        self._served_copy: DiskPublisher | None = None
         self._publisher = self._make_publisher()
+
+    @property
+    def served(self) -> Served:
+        """What requests ask for now."""
+        return self.serving.served
 
     def start(self, say: Callable[[str], None]) -> None:
         """Start the server and wait until it is healthy; see :class:`~vf.inference.engine.Engine`.
@@ -122,18 +133,37 @@ class VllmEngine:
             ConfigError: The server refuses its flags, or serves something else.
             EngineError: It dies or does not become healthy; with its last lines.
         """
-        if self._served_copy is not None:
-            self._served_copy.write()
-        self._server.start(say)
+        self.lay_out()
+        self.start_server(say)
+
+    def lay_out(self) -> None:
+        """Write the weights that the server reads when it starts, if it does not read the model's.
+
+        In the trainer's thread, once for all that share a shelf.
+        """
+        if self._serves_copy:
+            self._shelf.write(0, untied=True)
+
+    def start_server(self, say: Callable[[str], None]) -> None:
+        """Do :meth:`start` once :meth:`lay_out` is done; in any thread."""
+        with self._copy():
+            self._server.start(say)
         check_served(self._admin, self.base_url, self._model, self._max_seq_len)
         check_tokenizer(self._admin, self._model, *self._encoded)
-        threading.Thread(target=self._watch, name="vf-server-watch", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name="vf-server-watch", daemon=True)
+        self._watcher.start()
 
     def stop(self) -> None:
         """End the server. Safe to call twice."""
+        self.stop_server()
+        self._admin.close()
+
+    def stop_server(self) -> None:
+        """Do :meth:`stop`, but keep the connections for those who still wait for an answer."""
         self._stopped.set()
         self._server.stop()
-        self._admin.close()
+        if self._watcher is not None:
+            self._watcher.join()
 
     def check(self) -> None:
         """Bring back a server that has gone, with the newest weights.
@@ -141,33 +171,84 @@ class VllmEngine:
         Raises:
             EngineError: It died too often, does not start again, or was away for too long.
         """
-        # Asking somebody else's server takes time, so that is left to the watch.
-        if self.serving.is_up and (self._settings.base_url or not self._server.is_gone()):
+        if not self.is_gone:
             return
         self.serving.down()
-        try:
+        self.revive()
+        while not self.restore():
+            self.revive()
+        self.take_back()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the server has gone, or was not taken back yet."""
+        return not self.serving.is_up or self.server_is_gone
+
+    @property
+    def server_is_gone(self) -> bool:
+        """Whether a server of the run's own has ended."""
+        # Asking somebody else's server takes time, so that is left to the watch.
+        return not self._settings.base_url and self._server.is_gone()
+
+    def revive(self) -> None:
+        """Return once a server that had gone is there again, without weights; in any thread.
+
+        Raises:
+            EngineError: It will not be. Whoever waits for it learns why.
+        """
+        with self._given_up_on_error(), self._copy():
             self._server.bring_back()
-            while not self._restored():
-                self._server.bring_back()
-        except (ConfigError, EngineError) as error:
+
+    def restore(self) -> bool:
+        """Bring the newest weights to a server that is back, and try whether it has them.
+
+        In the trainer's thread where :attr:`sends` says so.
+
+        Returns:
+            False if it has gone again.
+
+        Raises:
+            EngineError: It does not take them, or answers as other weights would.
+        """
+        with self._given_up_on_error():
+            try:
+                self._bring(self._publisher.restore, self.serving.served.version)
+                if self._proof is not None and not self.sends:
+                    self._proof.check(self.slot.member, self.serving.served)
+            except (ConfigError, EngineError, ModelError) as error:
+                if not self._server.is_failing(error):
+                    raise
+                return False
+        return True
+
+    def remember(self, proof: Proof) -> None:
+        """Try it on a server that comes back; see :class:`~vf.inference.engine.Engine`."""
+        self._proof = proof
+
+    def take_back(self) -> None:
+        """Let requests to a server that is back."""
+        self.serving.up()
+        log.warning(
+            "the vLLM server at %s is back, with version %d",
+            self.base_url,
+            self.serving.served.version,
+        )
+
+    @contextmanager
+    def _given_up_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except InfrastructureError as error:
             self.serving.fail(str(error))
             raise
-        self.serving.up()
-        log.warning("the vLLM server is back, with version %d", self.serving.served.version)
-
-    def _restored(self) -> bool:
-        """Return whether the server was given the newest weights, and not gone again before."""
-        try:
-            self._bring(self._publisher.restore, self.serving.served.version)
-        except (ConfigError, EngineError) as error:
-            if not self._server.is_failing(error):
-                raise
-            return False
-        return True
 
     def sampler(self, timeout: float) -> TokenClient:
         """Return a client that samples from the server."""
         return TokenClient(self.leases, timeout=timeout)
+
+    def samplers(self, timeout: float) -> list[TokenClient]:
+        """Return a client of each server; see :class:`~vf.inference.engine.Engine`."""
+        return [self.sampler(timeout)]
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -189,15 +270,41 @@ class VllmEngine:
             ConfigError: The server is not set up for it.
             EngineError: It could not be done.
         """
-        while True:
+        self.write(version)
+        self.check()
+        while not self.serve(version):  # a server that dies meanwhile is brought back
             self.check()
-            try:
-                return self._bring(lambda: self._publisher.publish(version), version)
-            except (ConfigError, EngineError) as error:
-                # A server that dies meanwhile is brought back and then asked again.
-                if not self._server.is_failing(error):
-                    raise
-                self.serving.down()
+
+    def write(self, version: int) -> None:
+        """Write the weights as they are now for servers that read them, as ``version``."""
+        if self._rung in ("lora", "disk"):
+            self._shelf.write(version, untied=self._serves_copy)
+
+    def serve(self, version: int) -> bool:
+        """Bring weights that were written to the server.
+
+        In the trainer's thread where :attr:`sends` says so.
+
+        Returns:
+            False if it has gone meanwhile.
+
+        Raises:
+            ConfigError: The server is not set up for it.
+            EngineError: It could not be done.
+        """
+        try:
+            self._bring(lambda: self._publisher.publish(version), version)
+        except (ConfigError, EngineError) as error:
+            if not self._server.is_failing(error):
+                raise
+            self.serving.down()
+            return False
+        return True
+
+    @property
+    def sends(self) -> bool:
+        """Whether the trainer's process sends the weights itself, from its own memory."""
+        return self._rung == "nccl"
 
     def _tell(self, path: str, **query: Any) -> None:
         """POST, unless the server has died: the next check starts it again, awake."""
@@ -208,10 +315,18 @@ class VllmEngine:
                 raise
 
     def _watch(self) -> None:
-        """Refuse requests as soon as the server has gone, whatever the trainer does meanwhile."""
+        """Refuse requests as soon as the server has gone, whatever the trainer does meanwhile.
+
+        While it is there, send it as many as its cache has room for.
+        """
+        pace = Pace(self._settings.max_requests)
         while not self._stopped.wait(WATCH_SECONDS):
-            if self.serving.is_up and self._server.is_gone():
+            if not self.serving.is_up:
+                continue
+            if self._server.is_gone():
                 self.serving.down()
+            elif (load := self._admin.load()) is not None:
+                self.serving.limit(pace.look(load, self.serving.under_way))
 
     def _bring(self, act: Callable[[], None], version: int) -> None:
         """Bring weights to the server, from now on through the disk if NCCL fails.
@@ -240,8 +355,9 @@ class VllmEngine:
         self.serving.down()
         self._rung = "disk"
         self._publisher = self._make_publisher()
-        self._server.stop()
-        self._server.start(lambda text: log.info("%s", text))
+        self._shelf.write(version)
+        with self._copy():
+            self._server.start_again()
         self._publisher.publish(version)
         self.serving.up()
 
@@ -250,22 +366,34 @@ class VllmEngine:
         """Whether weights change under running requests, so that every token needs its version."""
         return swaps_in_place(self._rung, self._settings)
 
+    @property
+    def _serves_copy(self) -> bool:
+        """Whether the server begins with weights from the shelf.
+
+        On a CPU, vLLM 0.32 packs a tied head apart from the embedding and forgets it when weights
+        are read again. So it serves a copy whose head is not tied.
+        """
+        return self._rung == "disk" and self._cpu and not self._settings.base_url
+
+    @contextmanager
+    def _copy(self) -> Iterator[None]:
+        """Keep the copy that a server reads while it starts."""
+        if not self._serves_copy:
+            yield
+            return
+        with self._shelf.held() as written:
+            self._copied = written.folder
+            yield
+
     def _make_publisher(self) -> Publisher:
-        parts = self._admin, self.serving, self._weights
         if self._rung == "lora":
-            return LoraPublisher(*parts, self._folder, self._model)
+            return LoraPublisher(self._admin, self.serving, self._shelf, self._model)
         if self._rung == "nccl":
-            return NcclPublisher(*parts)
+            return NcclPublisher(self._admin, self.serving, self._weights)
         if self._rung == FIXED:
             return FixedWeights()
         drain = not self._tells_versions
-        ours = self._cpu and self._settings.base_url is None
-        publisher = DiskPublisher(*parts, self._folder, drain=drain, untied=ours)
-        if ours:
-            # On a CPU, vLLM 0.32 packs a tied head apart from the embedding and forgets it when
-            # weights are read again. So it serves a copy whose head is not tied.
-            self._served_copy = publisher
-        return publisher
+        return DiskPublisher(self._admin, self.serving, self._shelf, drain=drain)
 
     def _command_and_env(self) -> tuple[list[str], dict[str, str]]:
         args = server_args(
@@ -278,7 +406,7 @@ class VllmEngine:
             adapters=self._adapters,
             cpu=self._cpu,
             shared_gpu=self._shared_gpu,
-            copy=None if self._served_copy is None else self._served_copy.newest,
+            copy=self._copied,
         )
         env = server_env(self._settings, os.environ, lora=self._rung == "lora", cpu=self._cpu)
         return [*self._command, *flags(args)], env
@@ -296,12 +424,13 @@ def check_settings(settings: VllmSettings, environ: Mapping[str, str] = os.envir
             missing, or the GPUs do not fit the parallel sizes.
     """
     check_args(settings.args)
-    parallel_args(settings)
     _api_key(settings)
-    if settings.base_url is None:
-        launcher(settings)
-        choose_port(settings.host, settings.port)
-        server_env(settings, environ, lora=False, cpu=False)
+    for each in settings.each():
+        parallel_args(each)
+        if each.base_url is None:
+            launcher(each)
+            choose_port(each.host, each.port)
+            server_env(each, environ, lora=False, cpu=False)
 
 
 def _api_key(settings: VllmSettings) -> str | None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.inference.local_server import completion, error_answer, serve
-from tests.inference.one_server import leases_of
+from tests.inference.one_server import leased, leases_of
 from vf.inference.completions import TokenClient
 from vf.inference.model import Sampling
 from vf.inference.serving import Served, Serving
@@ -29,10 +29,10 @@ def test_any_order_of_events_agrees_with_a_naive_account(events: list[tuple[str,
     for event, number in events:
         if event == "lease" and up:
             stack = ExitStack()
-            leases.append((stack.enter_context(serving.lease()), stack))
+            leases.append((stack.enter_context(leased(serving)), stack))
             assert leases[-1][0] == (f"m{version}", version, life)
         elif event == "lease":
-            with pytest.raises(ServerDown), serving.lease():
+            with pytest.raises(ServerDown), leased(serving):
                 raise AssertionError("there is no server")
         elif event == "release" and leases:
             leases.pop(number % len(leases))[1].close()
@@ -54,7 +54,7 @@ def test_any_order_of_events_agrees_with_a_naive_account(events: list[tuple[str,
 
 def test_a_lease_ends_also_where_the_request_fails() -> None:
     serving = Serving("m")
-    with pytest.raises(ZeroDivisionError), serving.lease():
+    with pytest.raises(ZeroDivisionError), leased(serving):
         raise ZeroDivisionError
     assert not serving.in_use("m")
 
@@ -67,7 +67,7 @@ def test_what_a_thread_uses_is_known_to_be_in_use_while_others_switch() -> None:
     def request(seed: int) -> None:
         random = Random(seed)
         while not done.is_set():
-            with serving.lease() as served:
+            with leased(serving) as served:
                 if served.model != f"m{served.version}":
                     problems.append(f"mixed: {served}")
                 for _ in range(random.randrange(50)):
@@ -109,7 +109,7 @@ def test_who_waits_is_told_why_the_server_will_not_come_back() -> None:
         serving.fail("the disk is full")
         with pytest.raises(ServerDown, match="the disk is full"):
             await asyncio.wait_for(waiting, 60)
-        with pytest.raises(ServerDown, match="the disk is full"), serving.lease():
+        with pytest.raises(ServerDown, match="the disk is full"), leased(serving):
             pass
 
     asyncio.run(run())

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.inference.one_server import leased
 from tests.inference.vllm.conftest import variables
 from tests.inference.vllm.stand_in_engine import EXECUTABLE, Journal, alive
 from tests.waiting import wait_until
 from vf.inference.completions import Completion
+from vf.inference.embedded.embedded_server import EmbeddedServer
+from vf.inference.engine import Engine
 from vf.inference.model_files import resolve_model
-from vf.inference.serving import Serving
+from vf.inference.proof import Proof
 from vf.runtime.errors import ConfigError, ServerDown, TrainingError
 from vf.trainer.engines import PROBE_TOKENS, check_gap, probe
 from vf.trainer.learning.ranks import Ranks
@@ -94,28 +99,57 @@ def test_a_step_survives_a_crash_of_its_server(make_trainer: MakeTrainer, journa
     assert all(trace.error is None for trace in traces)
     assert (metrics["rollouts/scored"], metrics["rollouts/failed"]) == (16, 0)
     assert len(journal.starts) == 2
-    assert trainer.engine.serving.served.version == 1
+    assert trainer.engine.served.version == 1
     assert "is started again" in trainer.folder.trainer_log.read_text()
     assert trainer.folder.inference_log.read_text().count("Loading") == 2, "both lives are logged"
 
 
-class Sampler:
-    """Gives one completion, after going down as often as asked."""
+ALONE = Completion([7, 8], [-1.0, -2.0], [0, 0], "length")
 
-    def __init__(self, serving: Serving, outages: int) -> None:
-        self.serving = serving
+
+class Flaky:
+    """An engine whose servers give these answers, after going down a few times."""
+
+    def __init__(self, inner: Engine, *answers: Completion, outages: int = 0) -> None:
+        assert isinstance(inner, EmbeddedServer)
+        self.serving, self.leases, self.training = inner.serving, inner.leases, inner.training
+        self.answers = answers
         self.outages = outages
         self.asked: list[Any] = []
+        self.proofs: list[Proof] = []
+
+    def samplers(self, timeout: float) -> list[Any]:
+        return [FlakySampler(self, answer) for answer in self.answers]
+
+    def remember(self, proof: Proof) -> None:
+        self.proofs.append(proof)
+
+    def gap(self, trainer: RLTrainer) -> float:
+        args = trainer.policy, 3, [1, 2, 3], [0]
+        work = probe(self, *args, timeout=20.0, tolerance=0.05)  # type: ignore[arg-type]
+        return asyncio.run(asyncio.wait_for(work, 20.0))
+
+
+@dataclass
+class FlakySampler:
+    """One of its servers."""
+
+    engine: Flaky
+    answer: Completion
 
     async def complete(self, prompt_ids: list[int], sampling: Any, stops: list[int]) -> Completion:
-        self.asked.append((prompt_ids, sampling.seed, sampling.temperature, stops))
-        with self.serving.lease():
-            if self.outages:
-                self.outages -= 1
-                self.serving.down()
-                threading.Timer(0.1, self.serving.up).start()
+        engine = self.engine
+        engine.asked.append((prompt_ids, sampling.seed, sampling.temperature, stops))
+        with leased(engine.serving):
+            if engine.outages:
+                engine.outages -= 1
+                engine.serving.down()
+                threading.Timer(0.1, engine.serving.up).start()
                 raise ServerDown("gone")
-        return Completion([7, 8], [-1.0, -2.0], [0, 0], "length")
+        return self.answer
+
+    async def close(self) -> None:
+        pass
 
 
 @pytest.mark.parametrize("outages", [0, 2])
@@ -123,16 +157,27 @@ def test_the_gap_is_the_mean_distance_of_the_logprobs(
     make_trainer: MakeTrainer, outages: int
 ) -> None:
     trainer = make_trainer(temperature=0.5)
-    sampler = Sampler(trainer.engine.serving, outages)
-    work = probe(sampler, trainer.policy, trainer.engine, [1, 2, 3], [0])  # type: ignore[arg-type]
-    gap = asyncio.run(asyncio.wait_for(work, 20.0))
+    engine = Flaky(trainer.engine, ALONE, outages=outages)
+    gap = engine.gap(trainer)
     ids = torch.tensor([[1, 2, 3, 7, 8]])
     with torch.no_grad(), trainer.engine.training():
         logits = trainer.policy.weights.module(ids, use_cache=False).logits[0].float() / 0.5
     mine = torch.log_softmax(logits, -1)
     wanted = (abs(-1.0 - mine[2, 7]) + abs(-2.0 - mine[3, 8])) / 2
     assert gap == pytest.approx(float(wanted), abs=1e-4)
-    assert sampler.asked == [([1, 2, 3], 0, 0.5, [0])] * (1 + outages)
+    assert engine.asked == [([1, 2, 3], 0, 0.5, [0])] * (1 + outages)
+    proof = engine.proofs[-1]
+    assert (proof.version, proof.prompt_ids, [*proof.token_ids]) == (3, [1, 2, 3], [7, 8])
+    assert proof.logprobs == pytest.approx([float(mine[2, 7]), float(mine[3, 8])], abs=1e-4)
+
+
+def test_of_several_servers_the_one_that_is_farthest_off_counts(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer()
+    gap = Flaky(trainer.engine, ALONE).gap(trainer)
+    off = replace(ALONE, logprobs=[-101.0, -2.0])
+    assert Flaky(trainer.engine, ALONE, off).gap(trainer) > gap + 40.0
+    silent = replace(ALONE, logprobs=[math.nan, -2.0])
+    assert math.isnan(Flaky(trainer.engine, ALONE, silent, ALONE).gap(trainer)), "check_gap stops"
 
 
 def test_a_gap_over_the_tolerance_or_no_number_stops_the_run() -> None:

@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 import vf
-from tests.waiting import until
 from vf.environments.environment import Split
 from vf.inference.model import Sampling
 from vf.inference.wire import JsonClient
@@ -169,18 +168,22 @@ def test_the_newest_adapter_does_not_wait_for_those_that_requests_began_with(
 
     async def run() -> None:
         client = JsonClient(engine.base_url, timeout=300.0)
+        begun = asyncio.Event()
 
         async def ask(count: int) -> str:
-            with engine.serving.lease() as served:
-                body = {"model": served.model, "prompt": prompt, "max_tokens": count}
-                await client.post("/completions", body | {"ignore_eos": True})
-                return served.model
+            lease = await engine.leases.take("")
+            begun.set()
+            body = {"model": lease.served.model, "prompt": prompt, "max_tokens": count}
+            await client.post("/completions", body | {"ignore_eos": True})
+            await engine.leases.give_back(lease)
+            return lease.served.model
 
         try:
             old: list[asyncio.Task[str]] = []
             for version in (1, 2):
                 old.append(asyncio.create_task(ask(800)))
-                await until(lambda: engine.serving.in_use(engine.serving.served.model))
+                await begun.wait()
+                begun.clear()
                 await asyncio.to_thread(engine.publish, version)
             newest = await ask(2)
             assert not any(task.done() for task in old), "it waited for older adapters"

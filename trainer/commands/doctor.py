@@ -122,7 +122,7 @@ def _checks(config: Config | None) -> Iterator[Check]:
     yield packages
     yield from check_gpus(visible_gpus())
     settings = config.inference if config else None
-    served = isinstance(settings, VllmSettings) and settings.base_url is None
+    served = isinstance(settings, VllmSettings) and not settings.urls
     if settings is None or served:
         yield check_vllm(
             settings if isinstance(settings, VllmSettings) else VllmSettings(), needed=served

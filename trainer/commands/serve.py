@@ -197,7 +197,12 @@ def _settings(
             'tool_style = "text" is for the embedded engine: vLLM renders chats itself. Let the '
             "client do it: vf-rl eval --tool-style text, or vf.ChatModel(tool_style='text')"
         )
-    return checked(VllmSettings, raw, under="inference")
+    settings = checked(VllmSettings, raw, under="inference")
+    if settings.urls or settings.replicas > 1:
+        raise ConfigError(
+            "vf-rl serve starts one server: replicas and base_url are for [inference] of a run"
+        )
+    return settings
 
 
 def _with_tools(
@@ -226,7 +231,7 @@ def _lines(
     """Return what is served, and how to ask it."""
     from vf.inference.rendering.template_probe import shows_tools
 
-    model = engine.serving.served.model
+    model = engine.served.model
     body = {"model": model, "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 32}
     curl = ["curl", f"{engine.base_url}/chat/completions", "-H", "Content-Type: application/json"]
     tools = f"in the form of {renderer.parser.family}"

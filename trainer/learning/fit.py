@@ -102,7 +102,7 @@ def plan_memory(config: Config, shape: Shape, device: Device) -> Memory:
     """Predict what trainer and server need; "auto" counts as off."""
     trainer = _trainer(config, shape, device)
     settings, server, contexts, awake = config.inference, {}, 0.0, None
-    if isinstance(settings, VllmSettings) and settings.base_url is None:
+    if isinstance(settings, VllmSettings) and not settings.urls:
         server = predict_server(shape, config, device.total, cuda=device.cuda)
         per_token = server_cache_per_token(shape, config, cuda=device.cuda)
         one = server["key-value cache"] / (per_token * config.args.max_seq_len)
@@ -253,8 +253,9 @@ def _surroundings(config: Config, device: Device) -> Surroundings:
 def _beside(config: Config, shape: Shape, device: Device) -> int:
     """Return the bytes that a server takes of the trainer's device while the trainer works."""
     settings = config.inference
-    if not isinstance(settings, VllmSettings) or settings.base_url is not None or settings.sleep:
+    if not isinstance(settings, VllmSettings) or settings.urls or settings.sleep:
         return 0
     if device.cuda and not shares_gpu(config):
         return 0
-    return sum(predict_server(shape, config, device.total, cuda=device.cuda).values())
+    one = sum(predict_server(shape, config, device.total, cuda=device.cuda).values())
+    return one if device.cuda else one * settings.replicas

@@ -36,7 +36,7 @@ CACHE_ON_CPU = "VLLM_CPU_KVCACHE_SPACE"
 def shares_gpu(config: Config) -> bool:
     """Return whether a server that the run starts has a GPU that the trainer has, too."""
     settings = config.inference
-    if not isinstance(settings, VllmSettings) or settings.base_url is not None:
+    if not isinstance(settings, VllmSettings) or settings.urls:
         return False
     return settings.gpus is None or bool({*settings.gpus} & {*(config.trainer.devices or [0])})
 
@@ -118,8 +118,9 @@ def copies(settings: VllmSettings) -> int:
     Raises:
         ConfigError: The GPUs do not fit the parallel sizes.
     """
-    flags = given(settings) | parallel_args(settings)
-    return _number(flags, "data_parallel_size", 1)
+    servers = settings.each()
+    flags = given(settings) | parallel_args(servers[0])
+    return len(servers) * _number(flags, "data_parallel_size", 1)
 
 
 def _number(flags: Mapping[str, Any], name: str, default: int) -> int:

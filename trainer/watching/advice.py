@@ -65,16 +65,16 @@ def _generate(case: _Case) -> Iterator[str]:
         yield from _few_at_once(case, "the engine decodes what is in flight together")
     elif isinstance(settings, VllmSettings):
         yield from _few_at_once(case, "the server batches what is in flight")
-        if settings.base_url is None:
+        if not settings.urls:
             yield (
                 "Give the server more memory for contexts with "
                 "inference.args.gpu_memory_utilization, or more devices with inference.gpus and "
-                "inference.args.tensor_parallel_size"
+                "inference.args.tensor_parallel_size or inference.replicas"
             )
         else:
             yield (
-                "The server at inference.base_url sets the pace: more devices, or more memory for "
-                "contexts, make it faster"
+                "The server at inference.base_url sets the pace: more devices, more memory for "
+                "contexts, or more servers (inference.base_urls) make it faster"
             )
     yield from _wasted(case)
     yield from _overlap(case)

@@ -121,7 +121,10 @@ def _engine(config: Config) -> str:
         cpu=not torch.cuda.is_available(),
         trainer_gpus=config.trainer.devices or [0],
     )
-    where = settings.base_url or "started by this run"
-    replicas = parallel_args(settings).get("data_parallel_size", 1)
-    copies = f", {replicas} replicas of the model" if replicas > 1 else ""
+    where = ", ".join(settings.urls) or "started by this run"
+    servers = len(settings.each())
+    if servers > 1:
+        where = f"{servers} servers as one, {where}"
+    replicas = parallel_args(settings.each()[0]).get("data_parallel_size", 1)
+    copies = f", {replicas} copies of the model{' in each' * (servers > 1)}" if replicas > 1 else ""
     return f"vllm, {where}{copies}; {RUNGS[rung]}"

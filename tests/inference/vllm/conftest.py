@@ -22,14 +22,17 @@ with suppress(ModuleNotFoundError):  # without their packages the files here are
         Journal,
         NumberedWeights,
         Standing,
+        StandingTogether,
     )
     from tests.waiting import wait_until
     from vf.inference.ports import choose_port
     from vf.inference.settings import VllmSettings
     from vf.inference.vllm import servers
     from vf.inference.vllm import vllm_engine as engine_module
+    from vf.inference.vllm.replicated_engine import ReplicatedEngine, vllm_engine
     from vf.inference.vllm.server_args import Adapters
     from vf.inference.vllm.server_process import ServerProcess
+    from vf.inference.vllm.shelf import Shelf
     from vf.inference.vllm.vllm_engine import VllmEngine
 
 
@@ -68,8 +71,8 @@ def stand(
                 VllmSettings(**settings),
                 model,
                 weights,
+                Shelf(weights, tmp_path / "published"),
                 rung=rung,
-                folder=tmp_path / "published",
                 log_path=tmp_path / "logs" / "inference.log",
                 max_seq_len=max_seq_len,
                 adapters=Adapters(rank, versions) if rung == "lora" else None,
@@ -85,14 +88,56 @@ def stand(
 
 
 @pytest.fixture
+def stand_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., StandingTogether]]:
+    """Return a factory of engines made of several servers, not started."""
+    monkeypatch.setattr(servers, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(engine_module, "WATCH_SECONDS", 0.05)
+    with ExitStack() as stack:
+
+        def make(
+            rung: str = "lora", how: dict[str, Any] | None = None, **settings: Any
+        ) -> StandingTogether:
+            every = Journal(tmp_path / "journal-{port}.jsonl")
+            if "base_urls" not in settings:
+                settings = {"executable": EXECUTABLE, "replicas": 3} | settings
+                settings["env"] = variables(every, how or {})
+            weights = NumberedWeights()
+            noted: list[str] = []
+            engine = vllm_engine(
+                VllmSettings(**settings),
+                MODEL,
+                weights,
+                rung=rung,
+                folder=tmp_path / "published",
+                log_path=tmp_path / "logs" / "inference.log",
+                max_seq_len=512,
+                adapters=Adapters(8, 2) if rung == "lora" else None,
+                cpu=True,
+                shared_gpu=False,
+                encoded=ENCODED,
+                note=noted.append,
+            )
+            assert isinstance(engine, ReplicatedEngine)
+            stack.callback(engine.stop)
+            return StandingTogether(engine, weights, tmp_path, noted)
+
+        yield make
+
+
+@pytest.fixture
 def serve(tmp_path: Path, journal: Journal) -> Iterator[Callable[..., str]]:
     """Return what starts a stand-in of somebody else's, with flags, and gives its base URL."""
     with ExitStack() as stack:
 
-        def start(*words: str, name: str = MODEL, port: int = 0, **how: Any) -> str:
+        def start(
+            *words: str, name: str = MODEL, port: int = 0, separate: bool = False, **how: Any
+        ) -> str:
             port = choose_port("127.0.0.1", port)
             command = [*COMMAND, "--port", str(port), "--served-model-name", name, *words]
-            env = os.environ | variables(journal, how)
+            path = tmp_path / "journal-{port}.jsonl"
+            env = os.environ | variables(Journal(path) if separate else journal, how)
             env |= {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
             stack.callback(ServerProcess(command, env, tmp_path / "theirs.log").stop)
             url = f"http://127.0.0.1:{port}"

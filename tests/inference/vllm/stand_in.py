@@ -5,7 +5,8 @@ if there is none. Every token that it samples is that number, so an answer tells
 came from. Its controls work only where the real server's would: with the right flag and
 environment. Standard library only. Two environment variables:
 
-``STAND_IN_JOURNAL`` names the file to which every start and every request is written as JSON.
+``STAND_IN_JOURNAL`` names the file to which every start and every request is written as JSON;
+``{port}`` in it is the server's port.
 ``STAND_IN`` is a JSON table of ways to misbehave, all off by default; see ``WAYS``.
 """
 
@@ -42,9 +43,11 @@ WAYS = {
     "die_at": {},  # path: the last of its lives in which a request to it is fatal
     "dying": 0.0,  # seconds that takes; meanwhile it answers with errors
     "token_seconds": 0.0,  # for each token
+    "cache": 0,  # requests that have room in its cache; with more, some are preempted
 }
 HOW = WAYS | json.loads(os.environ.get("STAND_IN", "{}"))
-JOURNAL = Path(os.environ.get("STAND_IN_JOURNAL", os.devnull))
+PORT = sys.argv[sys.argv.index("--port") + 1] if "--port" in sys.argv else ""
+JOURNAL = Path(os.environ.get("STAND_IN_JOURNAL", os.devnull).replace("{port}", PORT))
 
 
 class Failure(Exception):
@@ -100,6 +103,7 @@ class Served:
         self.running.set()
         self.draining = False
         self.sampling = 0
+        self.preemptions = 0
         self.step = threading.Lock()
         self.awake = True
 
@@ -156,6 +160,17 @@ class Served:
                 spans[-1]["end"] = place + 1
         return tokens, spans
 
+    def metrics(self) -> str:
+        """Return how full the cache is, in which so many requests as ``cache`` says have room."""
+        room = HOW["cache"] or 1000
+        if self.sampling > room:
+            self.preemptions += 1
+        labels = '{engine="0",model_name="m"}'
+        return (
+            f"vllm:kv_cache_usage_perc{labels} {min(1.0, self.sampling / room)}\n"
+            f"vllm:num_preemptions_total{labels} {float(self.preemptions)}\n"
+        )
+
     def load_adapter(self, name: str, folder: Path) -> str:
         """Load an adapter from disk."""
         if not (folder / "adapter_config.json").is_file():
@@ -211,6 +226,8 @@ def answer(served: Served, path: str, query: dict[str, str], body: Any) -> Any:
             served.awake = True
         case "/reset_prefix_cache" if development:
             pass
+        case "/metrics":
+            return served.metrics()
         case _:
             raise Failure(404, "Not Found")
     return {"status": "ok"}
@@ -235,7 +252,7 @@ class Handler(BaseHTTPRequestHandler):
     def _do(self, body: Any) -> None:
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
-        if url.path != "/health":
+        if url.path not in ("/health", "/metrics"):
             note(path=url.path, query=query, body=body)
         try:
             if url.path == "/health":
@@ -264,9 +281,10 @@ class Handler(BaseHTTPRequestHandler):
             raise Failure(401, "Unauthorized")
 
     def _send(self, status: int, content: Any) -> None:
-        text = json.dumps(content).encode()
+        plain = isinstance(content, str)
+        text = (content if plain else json.dumps(content)).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", "text/plain" if plain else "application/json")
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)

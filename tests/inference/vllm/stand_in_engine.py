@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import wait_until
 from vf.inference.completions import Completion, TokenClient
 from vf.inference.model import Sampling
+from vf.inference.vllm.replicated_engine import ReplicatedEngine
 from vf.inference.vllm.vllm_engine import VllmEngine
 
 # Without the site packages it starts in a moment.
@@ -110,6 +114,59 @@ class Standing:
                 await client.close()
 
         return asyncio.run(run())
+
+
+@dataclass
+class StandingTogether:
+    """An engine on several stand-ins."""
+
+    engine: ReplicatedEngine
+    weights: NumberedWeights
+    folder: Path
+    noted: list[str]
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def journals(self) -> list[Journal]:
+        """What each server writes down."""
+        ports = [member.base_url.split(":")[2].split("/")[0] for member in self.engine.members]
+        return [Journal(self.folder / f"journal-{port}.jsonl") for port in ports]
+
+    def start(self) -> StandingTogether:
+        self.engine.start(self.said.append)
+        return self
+
+    def publish(self, number: int, version: int) -> None:
+        self.weights.number = number
+        self.engine.publish(version)
+
+    def kill(self, number: int) -> None:
+        """Kill a server, and wait until no request is sent to it."""
+        os.kill(self.journals[number].pids[0], signal.SIGKILL)
+        wait_until(lambda: not self.engine.members[number].serving.is_up)
+
+    def wait_for(self, number: int) -> None:
+        """Wait, as the trainer does, until a server is taken back."""
+
+        def is_back() -> bool:
+            self.engine.check()
+            return self.engine.members[number].serving.is_up
+
+        wait_until(is_back)
+
+    def sample_of(self, number: int) -> Completion:
+        """Sample one completion from one of the servers."""
+        slot = self.engine.members[number].slot
+        client = TokenClient(self.engine.leases.only(slot), max_retries=0)
+        return asyncio.run(closing(client, ask(client)))
+
+
+async def closing(client: TokenClient, work: Awaitable[Completion]) -> Completion:
+    """Close a client after its use."""
+    try:
+        return await work
+    finally:
+        await client.close()
 
 
 async def ask(sampler: TokenClient, count: int = 2) -> Completion:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.inference.one_server import leased
 from tests.inference.vllm.stand_in_engine import MODEL, Standing
 from tests.waiting import wait_until
 from vf.inference.ports import choose_port
@@ -49,7 +50,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(stand: Stand, serve: Se
     engine, port = standing.engine, int(url.split(":")[2].split("/")[0])
     kill(standing.journal.pids[0])
     wait_until(lambda: not engine.serving.is_up)
-    with pytest.raises(ServerDown), engine.serving.lease():
+    with pytest.raises(ServerDown), leased(engine.serving):
         pass
     with ThreadPoolExecutor() as pool:
         checking = pool.submit(engine.check)
@@ -85,7 +86,7 @@ def test_a_server_that_stays_away_ends_the_run(stand: Stand, serve: Serve) -> No
     wait_until(lambda: not standing.engine.serving.is_up)
     with pytest.raises(EngineError, match=r"did not answer for inference\.away_timeout = 0\.2 s"):
         standing.engine.check()
-    with pytest.raises(ServerDown, match="away_timeout"), standing.engine.serving.lease():
+    with pytest.raises(ServerDown, match="away_timeout"), leased(standing.engine.serving):
         pass
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.inference.one_server import leased
 from tests.inference.vllm.stand_in_engine import Standing, ask
 from tests.waiting import until, wait_until
 from vf.inference.completions import TokenClient
@@ -91,9 +92,9 @@ def test_a_crash_before_the_first_publish(stand: Stand) -> None:
 
 def test_adapters_of_requests_that_died_are_not_kept(stand: Stand) -> None:
     standing = stand().start()
-    with standing.engine.serving.lease():
+    with leased(standing.engine.serving):
         standing.publish(10, 0)
-        with standing.engine.serving.lease():
+        with leased(standing.engine.serving):
             standing.publish(11, 1)
             kill(standing)
             standing.engine.check()
@@ -168,7 +169,7 @@ def test_a_crash_too_many_ends_the_run_with_its_cause(stand: Stand) -> None:
     assert "inference.restarts_per_hour = 1" in str(error.value)
     with pytest.raises(ServerDown, match=CAUSE):
         available(standing)
-    with pytest.raises(ServerDown, match=CAUSE), standing.engine.serving.lease():
+    with pytest.raises(ServerDown, match=CAUSE), leased(standing.engine.serving):
         pass
     assert len(standing.journal.starts) == 2
 
@@ -205,7 +206,7 @@ def test_a_crash_in_a_publish_is_survived(
     completion = standing.sample()
     assert (completion.token_ids, completion.versions) == ([11, 11], [1, 1])
     names = [body["lora_name"] for _, body in standing.journal.calls(LOAD)]
-    assert len(set(names)) == len(names) - (path == UNLOAD), "only a restored one is loaded twice"
+    assert len(set(names)) == len(names) - (rung == "lora"), "only a restored one is loaded twice"
 
 
 def test_a_publish_that_always_kills_the_server_ends_the_run(stand: Stand) -> None:

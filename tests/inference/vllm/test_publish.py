@@ -196,7 +196,7 @@ def test_on_a_cpu_a_copy_is_served_that_can_be_read_again(stand: Stand) -> None:
     standing.weights.number = 8
     standing.start()
     assert standing.journal.flag("--tokenizer") == MODEL
-    assert standing.journal.flag("--model") == str(standing.folder / "published" / "newest")
+    assert standing.journal.flag("--model") == str(standing.folder / "published" / "0-1")
     assert standing.weights.untied == [True]
     standing.publish(9, 1)
     assert standing.weights.untied == [True, True]

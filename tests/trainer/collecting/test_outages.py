@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import vf
-from tests.inference.one_server import leases_of
+from tests.inference.one_server import leased, leases_of
 from vf.environments.environment import Split
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.serving import Serving
@@ -53,9 +53,11 @@ class Server:
         self.comes_back = comes_back
         self.asked = 0
         self.lost = 0
+        self.refused = 0
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
-        with self.serving.lease() as served:
+        self.refused += not self.serving.is_up
+        with leased(self.serving) as served:
             number, self.asked = self.asked, self.asked + 1
             await asyncio.sleep(0.01)
             if number in self.crashes:
@@ -136,20 +138,11 @@ def test_what_had_finished_is_not_asked_for_again() -> None:
     assert server.asked == 16 + 1, "the lost answer was the first of its rollout"
 
 
-def test_nobody_asks_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_asks_while_the_server_is_away() -> None:
     server = Server({4})
-    refused = 0
-    lease = server.serving.lease
-
-    def counted() -> Any:
-        nonlocal refused
-        refused += not server.serving._up
-        return lease()
-
-    monkeypatch.setattr(server.serving, "lease", counted)
     collect(server, max_concurrent=4)
     assert server.lost
-    assert refused <= 4, "each rollout under way learns it once; then all wait"
+    assert server.refused <= 4, "each rollout under way learns it once; then all wait"
 
 
 def test_an_evaluation_waits_an_outage_out_too() -> None:

@@ -138,6 +138,7 @@ def adapter_run(tmp_path: Path) -> Path:
         (["tiny", "--checkpoint", "best"], "--checkpoint is for a run's folder, which tiny is not"),
         (["tiny", "--engine", "vllm", "--tool-style", "text"], "is for the embedded engine"),
         (["tiny", "--engine", "vllm", "--name", "x"], "--name is for the embedded engine"),
+        (["tiny", "--engine", "vllm", "--set", "replicas=2"], "vf-rl serve starts one server"),
         (["tiny", "--max-requests", "0"], "inference.args.max_requests = 0"),
         (["tiny", "--set", "max_request=3"], "max_request: unknown key"),
         (["tiny", "--chat-template", "chatlm"], "Did you mean 'chatml'?"),

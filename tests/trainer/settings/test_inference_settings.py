@@ -35,6 +35,9 @@ def test_the_embedded_engine_is_the_default() -> None:
         {"base_url": URL, "api_key_env": "KEY", "publish": "disk", "logprob_tolerance": 0.2},
         {"base_url": URL, "publish": "lora", "thinking_history": "template"},
         {"base_url": URL, "away_timeout": 30.0},
+        {"base_urls": [URL, "http://other:8000/v1"], "away_timeout": 30.0, "max_requests": 8},
+        {"replicas": 2, "gpus_per_replica": 3, "gpus": [0, 1, 2, 5, 6, 7], "max_requests": 8},
+        {"replicas": 2, "gpus_per_replica": 1},
     ],
 )
 def test_settings_that_go_together(fine: dict[str, Any]) -> None:
@@ -49,6 +52,16 @@ def test_settings_that_go_together(fine: dict[str, Any]) -> None:
         ({"api_key_env": "KEY"}, ["inference", "api_key_env is for base_url"]),
         ({"away_timeout": 30.0}, ["inference", "away_timeout is for base_url"]),
         ({"base_url": URL, "publish": "nccl"}, ['publish = "nccl"']),
+        ({"base_url": URL, "base_urls": [URL]}, ["base_url and base_urls are two ways"]),
+        ({"base_urls": [URL, URL.removesuffix("v1")]}, ["base_urls names one server twice"]),
+        ({"base_urls": [URL], "replicas": 2}, ["replicas is for a server that vf-rl starts"]),
+        ({"base_url": URL, "gpus_per_replica": 2}, ["gpus_per_replica is for a server that"]),
+        ({"replicas": 0}, ["inference.replicas = 0"]),
+        ({"replicas": 2, "gpus": [0, 1, 2]}, ["gpus names 3 GPUs", "replicas = 2 cannot share"]),
+        (
+            {"replicas": 2, "gpus": [0, 1], "gpus_per_replica": 2},
+            ["gpus names 2 GPUs, but replicas = 2 with gpus_per_replica = 2 need 4"],
+        ),
         *[
             ({"base_url": URL, name: value}, [f"inference: {name} is for a server that vf-rl"])
             for name, value in {

@@ -1,0 +1,79 @@
+"""Whether a server that is back samples from the weights that it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from vf.inference.completions import Completion, TokenClient
+from vf.inference.leases import Member, Router, Slot
+from vf.inference.model import Sampling
+from vf.inference.serving import Served, Serving
+from vf.runtime.errors import EngineError
+
+SECONDS = 120.0  # without a token
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was sampled from the newest weights, and how likely the trainer found it.
+
+    Attributes:
+        version: Of the weights.
+        prompt_ids: The prompt.
+        sampling: How it was sampled, with a seed.
+        stop_token_ids: What would have ended it.
+        token_ids: What was sampled.
+        logprobs: Of each token, as the trainer computes it.
+        tolerance: Nats by which a server's may differ from that, on average.
+    """
+
+    version: int
+    prompt_ids: list[int]
+    sampling: Sampling
+    stop_token_ids: list[int]
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    tolerance: float
+
+    def check(self, member: Member, served: Served) -> None:
+        """Sample the same from a server that takes no other requests yet.
+
+        Raises:
+            EngineError: It answers as other weights would.
+            ModelError: It does not answer.
+        """
+        if served.version != self.version:  # newer weights are on their way, with a probe
+            return
+        gap = self.gap(asyncio.run(self._sample(member, served)))
+        if not gap <= self.tolerance:
+            raise EngineError(
+                f"the vLLM server at {member.base_url} was started again and given version "
+                f"{self.version}, but its logprobs differ from the trainer's by {gap:.3f} nats on "
+                f"average, over inference.logprob_tolerance = {self.tolerance:g}"
+            )
+
+    def gap(self, completion: Completion) -> float:
+        """Return the mean of |log q − log p| in nats over the tokens that are the same.
+
+        With the same weights and the same seed the first one is; infinity if it is not.
+        """
+        pairs = zip(self.token_ids, completion.token_ids, strict=False)
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if not same:
+            return float("inf")
+        return fmean(
+            abs(q - p)
+            for q, p in zip(completion.logprobs[:same], self.logprobs[:same], strict=True)
+        )
+
+    async def _sample(self, member: Member, served: Served) -> Completion:
+        serving = Serving(served.model, served.version)
+        client = TokenClient(Router([Slot(member, serving)]), timeout=SECONDS, max_retries=0)
+        try:
+            return await client.complete(self.prompt_ids, self.sampling, self.stop_token_ids)
+        finally:
+            await client.close()
