@@ -97,8 +97,12 @@ class RayFleet:
         self._connect(address, runtime_env or {})
 
     @classmethod
-    def joined(cls, reservation: Reservation) -> Self:
+    def joined(cls, reservation: Reservation, host: str | None = None) -> Self:
         """Return the fleet of a run's other process, in what the first one has reserved.
+
+        Args:
+            reservation: Of the first one.
+            host: Address of this machine, if it is known.
 
         Raises:
             ConfigError: The cluster cannot be reached.
@@ -109,6 +113,7 @@ class RayFleet:
         fleet._wait, fleet._shared = 0.0, ()
         fleet.reservation, fleet._own = reservation, False
         fleet._connect(reservation.address, reservation.runtime_env)
+        fleet.host = host or fleet.host
         try:
             fleet._group = fleet._ray.util.get_placement_group(reservation.group)
         except ValueError as error:
@@ -280,6 +285,10 @@ class RayHandle:
     def lost(self) -> str | None:
         """Why it ended without an exit status of its own."""
         return self._lost
+
+    def wait(self) -> None:
+        """Wait until it has ended or was lost."""
+        self._ended.wait()
 
     def stop(self, patience: float = 10.0) -> None:
         """End it with everything that it started; safe to call twice."""

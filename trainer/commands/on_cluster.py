@@ -45,10 +45,10 @@ def run_on_cluster(
     config = _absolute(config)
     fleet = cluster_fleet(config)
     try:
+        check()
         roles = wanted(config, gpus=fleet.gpus)
         fleet.reserve(roles)
         assert fleet.reservation is not None
-        check()
         placed = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count, _ in roles)
         show(console, [("cluster", f"{fleet.reservation.address}: {placed}")])
         (_, count, resources), *_ = roles

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from vf.cluster.fleet import HOST, PORT, Command, Fleet, Handle, Resources
 from vf.runtime.command import DONE, FAILED, PEER_LOST
 from vf.runtime.errors import PlacementError
-from vf.trainer.processes.rank import OWN_HOST
+from vf.trainer.processes.launch import OWN_HOST
 
 LOOK_SECONDS = 0.25
 FIND_SECONDS = 60.0  # until it is known which rank was lost, once another has missed it
@@ -96,6 +96,7 @@ def place(fleet: Fleet, ranks: Ranks, handles: list[Handle]) -> None:
         PlacementError: A machine was lost.
     """
     main = ["python", "-m", "vf.trainer.commands.main"]
+    variables = {**ranks.env, OWN_HOST: HOST}
     if ranks.count == 1:
         handles.append(
             fleet.place("rank", ranks.resources, Command([*main, *ranks.argv], ranks.env))
@@ -105,7 +106,7 @@ def place(fleet: Fleet, ranks: Ranks, handles: list[Handle]) -> None:
     for rank in range(ranks.count):
         meeting = [str(ranks.count), str(rank), host, port, ranks.accelerate_config or ""]
         argv = ["python", "-m", "vf.trainer.processes.rank", *meeting, *ranks.argv]
-        handle = fleet.place("rank", ranks.resources, Command(argv, {**ranks.env, OWN_HOST: HOST}))
+        handle = fleet.place("rank", ranks.resources, Command(argv, variables))
         handles.append(handle)
         if rank == 0:
             host, port = handle.host, str(handle.port)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vf.cluster.fleet import Fleet, Resources, Role
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.server_args import INSIDE_A_REPLICA, given
-from vf.trainer.processes.launch import FLEET, rank_count, uses_cpu
+from vf.trainer.processes.launch import FLEET, OWN_HOST, rank_count, uses_cpu
 from vf.trainer.run.worker_count import cores, worker_count
 from vf.trainer.settings.config import Config
 
@@ -34,7 +34,7 @@ def open_fleet(config: Config) -> Fleet:
     from vf.cluster.ray_fleet import RayFleet, Reservation
 
     if (text := os.environ.get(FLEET)) is not None:
-        return RayFleet.joined(Reservation.from_text(text))
+        return RayFleet.joined(Reservation.from_text(text), os.environ[OWN_HOST])
     fleet = cluster_fleet(config)
     fleet.reserve([each for each in wanted(config, gpus=fleet.gpus) if each[0] != "rank"])
     return fleet

@@ -30,6 +30,8 @@ DEEPSPEED = (0, 19, 4)  # steps without a fixed number of micro-batches since th
 
 # Holds, in a process that was placed on a cluster, what its run has reserved there.
 FLEET = "VF_FLEET"
+# And this, the address of its machine.
+OWN_HOST = "VF_HOST"
 
 # What a launcher tells its workers. To a child of a worker it would be a lie.
 LAUNCHER_VARIABLES = (

@@ -11,9 +11,7 @@ import ipaddress
 import os
 import sys
 
-from vf.trainer.processes.launch import Meeting, launch
-
-OWN_HOST = "VF_HOST"
+from vf.trainer.processes.launch import OWN_HOST, Meeting, launch
 
 
 def interface_of(address: str) -> str | None:
