@@ -26,7 +26,7 @@ from vf.cluster.ray_node import Post, outside_ray
 from vf.runtime.errors import ConfigError, PlacementError
 
 GROUP_SECONDS = 30.0  # until what is free has been set aside
-PLACE_SECONDS = 120.0  # until a process has started; Ray may have to find it another machine
+PLACE_SECONDS = 120.0  # until a process has started, at least; Ray may have to find a machine
 RETRY_SECONDS = 1.0
 THREADS = 4  # of an actor: one waits for output while another stops the process
 
@@ -41,6 +41,7 @@ class Reservation:
         group: The placement group's name.
         places: Whom each bundle of the group is for, and what it has.
         runtime_env: What Ray brings to the machines.
+        wait: Seconds for machines that are still to come.
     """
 
     address: str
@@ -48,6 +49,7 @@ class Reservation:
     group: str
     places: list[tuple[Role, Resources]]
     runtime_env: dict[str, Any] = field(default_factory=dict)
+    wait: float = 0.0
 
     def to_text(self) -> str:
         """Return it for an environment variable."""
@@ -70,7 +72,8 @@ class RayFleet:
 
     Args:
         address: Of the cluster; see :func:`~vf.cluster.ray_cluster.connect`.
-        wait: Seconds for which :meth:`reserve` waits for machines that are still to come.
+        wait: Seconds for which machines that are still to come are waited for, at first and after
+            a loss.
         runtime_env: What Ray brings to the machines before a process starts there.
         shared: Folders that the machines must all see.
 
@@ -110,7 +113,7 @@ class RayFleet:
         """
         fleet = cls.__new__(cls)
         fleet._namespace = reservation.namespace
-        fleet._wait, fleet._shared = 0.0, ()
+        fleet._wait, fleet._shared = reservation.wait, ()
         fleet.reservation, fleet._own = reservation, False
         fleet._connect(reservation.address, reservation.runtime_env)
         fleet.host = host or fleet.host
@@ -165,7 +168,9 @@ class RayFleet:
         table = self._ray.util.placement_group_table(self._group)
         check_machines(self._ray, sorted(set(table["bundles_to_node_id"].values())), self._shared)
         environment = dict(self._ray.get_runtime_context().runtime_env)
-        self.reservation = Reservation(self._address, self._namespace, name, pieces, environment)
+        self.reservation = Reservation(
+            self._address, self._namespace, name, pieces, environment, self._wait
+        )
 
     def _check_reserved(self, wanted: Sequence[tuple[Role, int, Resources]]) -> None:
         assert self.reservation is not None
@@ -200,7 +205,7 @@ class RayFleet:
                 .remote()
             )
             handle = self._handles[index] = RayHandle(self._ray, actor, role, output)
-        handle.begin(replace(command, log=None), resources)
+        handle.begin(replace(command, log=None), resources, max(PLACE_SECONDS, self._wait))
         return handle
 
     def _take(self, role: Role) -> tuple[int, Resources]:
@@ -250,18 +255,18 @@ class RayHandle:
         self._stopping = False
         self._ended = threading.Event()
 
-    def begin(self, command: Command, resources: Resources) -> None:
-        """Start the process; see :meth:`RayFleet.place`."""
+    def begin(self, command: Command, resources: Resources, seconds: float) -> None:
+        """Start the process within so many seconds; see :meth:`RayFleet.place`."""
         errors = self._ray.exceptions
         begun = self._actor.begin.remote(command, outside_ray(os.environ), os.getcwd())
         try:
-            self.host, self.port = self._ray.get(begun, timeout=PLACE_SECONDS)
+            self.host, self.port = self._ray.get(begun, timeout=seconds)
         except BaseException as error:
             self._end()
             if isinstance(error, errors.GetTimeoutError):
                 raise PlacementError(
                     f"no machine with {describe(resources)} for a {self.role} within "
-                    f"{PLACE_SECONDS:g} s: the one that had them was lost, or is busy"
+                    f"{seconds:g} s: the one that had them was lost, or is busy"
                 ) from error
             if isinstance(error, errors.RayTaskError) and isinstance(error.cause, ConfigError):
                 raise error.cause from error

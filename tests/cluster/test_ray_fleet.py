@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import CPUS, MACHINES, Machines
+from tests.ray_machines import CPUS, MACHINES, Machines
 from tests.waiting import wait_until
 from vf.cluster.fleet import HOST, PORT, Command, Fleet, Resources
 from vf.cluster.ray_fleet import RayFleet

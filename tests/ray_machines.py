@@ -1,0 +1,83 @@
+"""A Ray cluster of several machines, each with an address of its own on this one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import REQUIRE_ALL
+
+MACHINES = 4
+CPUS = 2.0  # that each of them claims to have
+BYTES = 100 * 2**20  # of an object store, which a run does not use
+# A lost machine is noticed within two seconds; Ray waits for 15 by default.
+HEALTH = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 2,
+}
+
+
+class Machines:
+    """The machines of a Ray cluster; the first is its head.
+
+    Args:
+        dashboard: Whether the head takes jobs.
+    """
+
+    def __init__(self, *, dashboard: bool = False) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.count = 0
+        self.ray = Cluster()
+        for number in range(MACHINES):
+            first = {"include_dashboard": dashboard, "_system_config": HEALTH}
+            self.add(**(first if number == 0 else {}))
+
+    @property
+    def address(self) -> str:
+        """Of the cluster."""
+        return str(self.ray.address)
+
+    @property
+    def url(self) -> str:
+        """Where its head takes jobs."""
+        return f"http://{self.ray.head_node.webui_url}"
+
+    def add(self, **options: Any) -> Any:
+        """Add a machine and return it."""
+        self.count += 1
+        settings = {"num_cpus": CPUS, "object_store_memory": BYTES, **options}
+        return self.ray.add_node(node_ip_address=f"127.0.1.{self.count}", **settings)
+
+    def lose(self, host: str) -> None:
+        """Kill all of Ray's processes on a machine."""
+        (node,) = (each for each in self.ray.worker_nodes if each.node_ip_address == host)
+        self.ray.remove_node(node, allow_graceful=False)
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    """Yield a cluster without its job server."""
+    yield from _running(dashboard=False)
+
+
+@pytest.fixture(scope="module")
+def machines_for_jobs() -> Iterator[Machines]:
+    """Yield a cluster that takes jobs."""
+    yield from _running(dashboard=True)
+
+
+def _running(*, dashboard: bool) -> Iterator[Machines]:
+    if not REQUIRE_ALL:
+        pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    made = Machines(dashboard=dashboard)
+    try:
+        yield made
+    finally:
+        made.ray.shutdown()

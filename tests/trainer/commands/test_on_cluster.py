@@ -1,0 +1,163 @@
+"""`vf-rl` on a Ray cluster: a machine that is lost, a run that is submitted, what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.ray_machines import Machines, machines, machines_for_jobs
+from tests.waiting import wait_until
+from vf.trainer.commands.main import main
+from vf.trainer.run.run_folder import RunFolder
+
+__all__ = ["machines", "machines_for_jobs"]
+
+ROLLOUTS = 16
+CPUS = "distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n"
+TOML = """
+model = "tiny"
+[env]
+id = "calculator"
+[rollouts]
+workers = 1
+[cluster]
+backend = "ray"
+address = {address!r}
+[cluster.rank]
+cpus = 2
+[trainer.args]
+run_name = "run"
+max_steps = 3
+batch_size = 16
+rollouts_per_example = 4
+max_tokens = 32
+max_prompt_len = 256
+max_seq_len = 384
+learning_rate = 1e-3
+eval_strategy = "no"
+save_steps = 1
+output_dir = {output!r}
+"""
+
+
+def toml(folder: Path, address: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(TOML.format(address=address, output=str(folder / "runs")))
+    return path
+
+
+@contextmanager
+def vf_rl(folder: Path, *argv: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the command, with its output in a file."""
+    command = [sys.executable, "-m", "vf.trainer.commands.main", *argv]
+    with (folder / "output").open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def ranks_of(run: Path) -> dict[int, str]:
+    """Return the machines of a run's ranks."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            text = (process / "environ").read_bytes()
+        except OSError:  # it has ended
+            continue
+        if os.fsencode(run) in words and b"vf.trainer.commands.main" in words[:4]:
+            variables = dict(each.partition("=")[::2] for each in text.decode().split("\0"))
+            if "RANK" in variables:
+                found[int(variables["RANK"])] = variables["VF_HOST"]
+    return found
+
+
+def check_whole(run: RunFolder, steps: int) -> None:
+    """See that every step has its traces and its line, once."""
+    assert [line["step"] for line in run.read_metrics()] == list(range(1, steps + 1))
+    for step in range(1, steps + 1):
+        assert len(run.step_traces(step).path.read_text().splitlines()) == ROLLOUTS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_lost_machine_costs_no_step_and_no_trace(machines: Machines, tmp_path: Path) -> None:
+    (tmp_path / "cpus.yaml").write_text(CPUS)
+    path, run = toml(tmp_path, machines.address), RunFolder(tmp_path / "runs" / "run")
+    ranks = f"trainer.accelerate_config={tmp_path / 'cpus.yaml'}"
+    with vf_rl(tmp_path, str(path), "--set", ranks) as process:
+
+        def said() -> str:
+            return (tmp_path / "output").read_text()
+
+        wait_until(lambda: (run.checkpoints / "step-1").exists() or process.poll() is not None, 240)
+        assert process.poll() is None, said()
+        hosts = ranks_of(run.path)
+        assert len(set(hosts.values())) == 2
+        victim = next(rank for rank, host in hosts.items() if host != "127.0.1.1")
+        machines.add()
+        machines.lose(hosts[victim])
+        assert process.wait(300) == 0, said()
+    assert f"trainer process {victim} on {hosts[victim]} was lost" in said()
+    assert "starts again from the last checkpoint" in said()
+    assert "resumed after step" in said()
+    check_whole(run, 3)
+    wait_until(lambda: ranks_of(run.path) == {})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_run_is_submitted_with_its_folder_and_its_output_comes_back(
+    machines_for_jobs: Machines, tmp_path: Path
+) -> None:
+    (tmp_path / "laptop").mkdir()
+    (tmp_path / "laptop" / "mine_env.py").write_text(
+        "from vf.environments.bundled.calculator import Calculator\n"
+        "class Mine(Calculator):\n    pass\n"
+    )
+    path = toml(tmp_path / "laptop", machines_for_jobs.url)
+    env = "env.id=mine_env.py:Mine"
+    path.write_text(path.read_text().replace('"calculator"', '"mine_env.py:Mine"'))
+    with vf_rl(tmp_path, str(path), "--set", "max_steps=1") as process:
+        assert process.wait(300) == 0, (tmp_path / "output").read_text()
+    said = (tmp_path / "output").read_text()
+    assert "Ctrl-C leaves it running" in said
+    assert "1/1" in said
+    check_whole(RunFolder(tmp_path / "laptop" / "runs" / "run"), 1)
+    with vf_rl(tmp_path, str(path), "--set", env) as process:
+        assert process.wait(120) == 2, "the name is taken"
+    assert "exists and is never overwritten" in (tmp_path / "output").read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["cluster.address=http://127.0.0.1:9", "trainer.args.output_dir=runs"], "is relative"),
+        (["cluster.address=http://127.0.0.1:9", "cluster.runtime_env.working_dir=/opt"], "hold"),
+        (["cluster.address=127.0.0.1:9"], "cannot be reached from here"),
+        (["trainer.gpus=[0]"], "say how many"),
+    ],
+)
+def test_what_a_cluster_cannot_take_is_said_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: list[str], said: str
+) -> None:
+    pytest.importorskip("ray")
+    words = [word for each in settings for word in ("--set", each)]
+    assert main([str(toml(tmp_path, "auto")), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_tmux_has_nothing_to_show_of_a_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(toml(tmp_path, "auto")), "--tmux"]) == 2
+    assert "this one is on a cluster" in capsys.readouterr().err
