@@ -1,4 +1,4 @@
-"""The process at the other end of a connection, for ``test_peers.py``: it can be made to misbehave.
+"""The process at the other end of a connection, for ``peer_ends.py``: it can be made to misbehave.
 
 Its argument is the seconds of silence after which an end is lost.
 """

@@ -1,0 +1,205 @@
+"""How calls and connections between two processes end: cancelled, closed, killed or silent."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+
+import pytest
+
+from tests.runtime.peer_ends import pair, program
+from tests.waiting import until
+from vf.runtime.errors import ScoringTimeout, WorkerLost
+from vf.runtime.peers import Peer
+
+
+async def wait() -> None:
+    await asyncio.Event().wait()
+
+
+def test_a_cancelled_call_has_ended_there_when_it_ends_here() -> None:
+    async def main() -> None:
+        async with program() as (peer, _):
+            calls = [asyncio.create_task(peer.call("hold", name, 0.1)) for name in "ab"]
+            while await peer.call("holding") != ["a", "b"]:
+                pass
+            calls[0].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calls[0]
+            assert await peer.call("holding") == ["b"]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await peer.call("hold", "c", 0.1)
+            assert await peer.call("holding") == ["b"]
+
+    asyncio.run(main())
+
+
+def test_a_call_that_is_cancelled_before_it_begins_there_ends() -> None:
+    async def main() -> None:
+        async with pair({}, {"wait": wait}) as (end, _):
+            call = asyncio.create_task(end.call("wait"))
+            await asyncio.sleep(0)  # it has been sent
+            call.cancel()
+            await asyncio.wait([call])
+            assert call.cancelled()
+
+    asyncio.run(main())
+
+
+def test_a_second_cancellation_arrives_there_too() -> None:
+    """As it would in a coroutine of this process, which is in the middle of cleaning up."""
+
+    async def main() -> None:
+        async with program() as (peer, _):
+            call = asyncio.create_task(peer.call("hold", "a", 1000.0))
+            while not await peer.call("holding"):
+                pass
+            call.cancel()
+            await peer.call("echo", 0)
+            assert not call.done()
+            call.cancel()
+            await asyncio.wait([call])
+            assert await peer.call("holding") == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_call_that_is_cancelled_at_any_moment_is_not_left_under_way(seed: int) -> None:
+    draw, under_way = random.Random(seed), set[int]()
+
+    async def work(number: int, seconds: float) -> int:
+        under_way.add(number)
+        try:
+            await asyncio.sleep(seconds)
+            if number % 5 == 0:
+                raise ScoringTimeout("too slow")
+            return number
+        finally:
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                under_way.remove(number)
+
+    async def call(peer: Peer, number: int) -> None:
+        try:
+            async with asyncio.timeout(draw.choice([None, 0.0, 0.001, 0.004])):
+                assert await peer.call("work", number, 0.004 * draw.random()) == number
+        except ScoringTimeout:
+            assert number % 5 == 0
+        except TimeoutError:
+            pass
+        assert number not in under_way
+
+    async def main() -> None:
+        async with pair({"work": work}, {"work": work}) as ends, asyncio.TaskGroup() as group:
+            for number in range(200):
+                task = group.create_task(call(draw.choice(ends), number))
+                if draw.random() < 0.2:
+                    asyncio.get_running_loop().call_later(0.004 * draw.random(), task.cancel)
+                if draw.random() < 0.5:
+                    await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert not under_way
+
+
+def test_the_end_of_the_other_process_ends_calls_under_way_and_later_ones() -> None:
+    async def main() -> None:
+        async with program() as (peer, process):
+            call = asyncio.create_task(peer.call("hold", "a", 0.0))
+            while not await peer.call("holding"):
+                pass
+            process.kill()
+            for lost in (call, peer.call("echo", 0)):
+                with pytest.raises(WorkerLost, match="connection to the program was lost"):
+                    await lost
+            peer.tell("echo", 0)
+            assert peer.lost == "the connection to the program was lost"
+
+    asyncio.run(main())
+
+
+def test_the_end_of_a_connection_cancels_calls_and_waits_for_them() -> None:
+    async def main() -> None:
+        async with program() as (peer, process):
+            call = asyncio.create_task(peer.call("hold", "a", 0.2))
+            while not await peer.call("holding"):
+                pass
+            await peer.close()
+            with pytest.raises(WorkerLost, match="connection to the program was closed"):
+                await call
+        assert process.returncode == 0  # its exit code if it has cleaned up
+
+    asyncio.run(main())
+
+
+def test_closing_does_not_interrupt_a_call_that_cleans_up_already() -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        seen.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("cleaning")
+            await asyncio.sleep(0.05)
+            seen.append("clean")
+
+    async def main() -> None:
+        async with pair({}, {"work": work}) as (end, other):
+            call = asyncio.create_task(end.call("work"))
+            await until(lambda: "begun" in seen)
+            call.cancel()
+            await until(lambda: "cleaning" in seen)
+            await asyncio.gather(other.close(), other.close())
+            await asyncio.wait([call])
+
+    asyncio.run(main())
+    assert seen == ["begun", "cleaning", "clean"]
+
+
+def test_a_function_may_close_its_own_connection() -> None:
+    ends: list[Peer] = []
+
+    async def close() -> None:
+        await ends[1].close()
+
+    async def main() -> None:
+        async with pair({}, {"close": close}) as ends[:]:
+            with pytest.raises(WorkerLost):
+                await ends[0].call("close")
+
+    asyncio.run(main())
+
+
+def test_an_end_that_gives_no_sign_of_life_is_lost() -> None:
+    silence = 0.6
+
+    async def main() -> None:
+        async with program(silence) as (peer, process):
+            await peer.call("block", silence / 2)
+            process.send_signal(signal.SIGSTOP)
+            with pytest.raises(WorkerLost, match=r"the program gave no sign of life for 0\.6 s"):
+                await peer.call("echo", 0)
+            process.kill()
+
+    asyncio.run(main())
+
+
+def test_when_both_ends_stood_still_neither_is_lost() -> None:
+    """As after a machine was suspended, which their clocks may show."""
+    silence = 0.4
+
+    async def main() -> None:
+        async with program(silence) as (peer, process):
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(2 * silence)  # noqa: ASYNC251 - this end is to stand still, too
+            process.send_signal(signal.SIGCONT)
+            for _ in range(3):
+                assert await peer.call("echo", 0) == 0
+
+    asyncio.run(main())
