@@ -70,12 +70,12 @@ def was_killed(second: SecondEngine) -> bool:
     return second.process.poll() is not None
 
 
-def nothing_is_left(engine: Engine, second: SecondEngine) -> bool:
-    """Return whether no container of this process is on an engine, once the killed one is back."""
+def see_that_nothing_is_left(engine: Engine, second: SecondEngine) -> None:
+    """Look for containers of this process and of dead ones, once the killed engine is back."""
     second.start()
     with contextlib.closing(second.connect()) as other:
-        found = [asyncio.run(find(each)) for each in (engine, other)]
-    return not [item for listed in found for item in listed if item.mine]
+        for each in (engine, other):
+            wait_until(lambda e=each: not [i for i in asyncio.run(find(e)) if i.mine or i.dead])
 
 
 def test_an_evaluation_ends_as_if_none_had_been_lost(
@@ -93,15 +93,21 @@ def test_an_evaluation_ends_as_if_none_had_been_lost(
     assert Counter(trace.task.id for trace in done) == {f"eval-{n}": 2 for n in range(8)}
     assert len({trace.seed for trace in done}) == 16
     assert [trace.reward for trace in done] == [1.0] * 16
-    assert nothing_is_left(engine, second)
+    see_that_nothing_is_left(engine, second)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 def test_training_ends_as_if_none_had_been_lost(
-    engine: Engine, second: SecondEngine, make_trainer: TrainerFactory, tmp_path: Path
+    engine: Engine,
+    second: SecondEngine,
+    workers: int,
+    make_trainer: TrainerFactory,
+    tmp_path: Path,
 ) -> None:
     trainer = make_trainer(
         env=str(RELAY),
         env_args=arguments(second, max_containers=8),
+        rollouts={"workers": workers},
         batch_size=8,
         rollouts_per_example=4,
         max_steps=3,
@@ -123,4 +129,4 @@ def test_training_ends_as_if_none_had_been_lost(
     assert len(set(origins)) == len(done) == 24
     assert [trace.error for trace in done] == [None] * 24
     assert all(len(trace.turns) == 3 for trace in done)
-    assert nothing_is_left(engine, second)
+    see_that_nothing_is_left(engine, second)
