@@ -74,7 +74,8 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     model_config = check_model(config)
     environment = make_environment(config)
     workers, reason = worker_count(config, cores(), most_containers(environment))
-    asyncio.run(call(environment.check))
+    if not workers or config.cluster.backend == "local":  # else its workers, where they are
+        asyncio.run(call(environment.check))
     renderer = make_renderer(config)
     verdicts = probe(renderer)
     tasks = take_tasks(environment, "train")

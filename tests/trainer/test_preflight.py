@@ -257,3 +257,35 @@ def test_an_auxiliary_loss_without_routers_is_refused_before_anything_is_loaded(
     routed = parse_config({**config(), "trainer": {"args": args}})[0]
     with pytest.raises(vf.ConfigError, match=r"trainer\.args\.router_aux_loss_coef: .* no routers"):
         preflight(routed)
+
+
+class Elsewhere(vf.Environment):
+    """What it needs is on the machines of its workers."""
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        yield vf.Task(f"{split}-0", "Hello.")
+
+    def check(self) -> None:
+        raise vf.ConfigError("no container engine answers here")
+
+
+vf.register("test-elsewhere", Elsewhere)
+
+
+@pytest.mark.parametrize(("backend", "workers"), [("ray", 2), ("ray", 0), ("local", 2)])
+def test_what_workers_on_other_machines_need_is_not_looked_for_here(
+    backend: str, workers: int
+) -> None:
+    raw = {
+        "model": "tiny",
+        "env": {"id": "test-elsewhere"},
+        "rollouts": {"workers": workers},
+        "cluster": {"backend": backend},
+        "trainer": {"args": {"max_steps": 1, "max_prompt_len": 128, "max_seq_len": 256}},
+    }
+    config, _ = parse_config(raw)
+    if (backend, workers) == ("ray", 2):
+        assert preflight(config).workers == 2
+        return
+    with pytest.raises(vf.ConfigError, match="no container engine answers here"):
+        preflight(config)

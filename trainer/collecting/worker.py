@@ -106,6 +106,8 @@ class Worker:
             max_prompt_len=args.max_prompt_len,
             thinking_history=config.inference.thinking_history,
         )
+        if config.cluster.backend != "local":  # the trainer's process could not, from its machine
+            await call(self._environment.check)
         await call(self._environment.start)
 
     async def _prefetch(self, tasks: Sequence[Task]) -> None:
