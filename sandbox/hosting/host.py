@@ -106,6 +106,9 @@ class Host:
         own: The spec of the settings.
         bounds: What all of it keeps to.
         images: Builds and pulls.
+
+    Attributes:
+        most: Containers that it may have at once.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class Host:
         self.engine = engine
         self.images = images
         self._base, self._own, self._bounds = base, own, bounds
-        self._most = bounds.max_containers or sys.maxsize
+        self.most = bounds.max_containers or sys.maxsize
         self._pools: OrderedDict[SandboxSpec, SandboxPool[Opened]] = OrderedDict()
         self._profiles: dict[SandboxSpec, Profile] = {}
         self._recent: deque[SandboxSpec] = deque()
@@ -300,12 +303,12 @@ class Host:
             return 0
         pools = [pool.stats() for pool in self._pools.values()]
         at_once = self._bounds.concurrency - sum(pool.starting for pool in pools)
-        return max(0, min(at_once, self._most - sum(pool.held for pool in pools)))
+        return max(0, min(at_once, self.most - sum(pool.held for pool in pools)))
 
     def _held_up(self) -> float:
         """Return for how long there may be no room: until those in use end by themselves."""
         held = sum(pool.stats().held for pool in self._pools.values())
-        return self._lifetime if held >= self._most else 0.0
+        return self._lifetime if held >= self.most else 0.0
 
     def _fill(self) -> None:
         """Make what is missing: first what episodes wait for, those first who asked first."""
@@ -321,7 +324,7 @@ class Host:
         """Destroy what is ready and not asked for, where an episode waits at the bound."""
         pools = {pool: pool.stats() for pool in self._pools.values()}
         waiting = sum(max(0, s.waiting - s.ready - s.starting) for s in pools.values())
-        missing = min(waiting, waiting + sum(s.held for s in pools.values()) - self._most)
+        missing = min(waiting, waiting + sum(s.held for s in pools.values()) - self.most)
         missing -= sum(s.closing for s in pools.values())
         for pool, stats in pools.items():
             for _ in range(min(missing, stats.ready - stats.waiting)):

@@ -29,6 +29,11 @@ class Host(Protocol):
         """Where."""
         ...
 
+    @property
+    def most(self) -> int:
+        """How many sandboxes it may have at once."""
+        ...
+
     def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
         """Return a context that opens a new sandbox and destroys it at the end."""
         ...
@@ -76,9 +81,10 @@ class Visit(Generic[H]):
         self.idle.set()
 
     @property
-    def queue(self) -> tuple[bool, float]:
-        """What orders hosts: those that failed lately come last, then those with more to do."""
-        return time.monotonic() < self.rests_until, self.users / self.cores
+    def queue(self) -> tuple[bool, bool, float]:
+        """What orders hosts: first those that have not failed lately, with room, and less to do."""
+        rests = time.monotonic() < self.rests_until
+        return rests, self.users >= self.host.most, self.users / self.cores
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:

@@ -93,6 +93,21 @@ def test_the_shortest_queue_is_first_and_a_missing_image_is_copied(second: Secon
 
 
 @pytest.mark.slow
+def test_a_host_at_its_bound_comes_after_one_with_room(second: SecondEngine) -> None:
+    async def run() -> None:
+        source = source_of(second.address.url, max_containers=2)
+        async with AsyncExitStack() as stack:
+            await on(stack, source, 1)
+            hosts = await source._all()
+            await until(lambda: len(hosts.hosts) == 2)
+            there = next(v for v in hosts._up.values() if v.host.engine.address == second.address)
+            there.cores *= 100  # so that nothing else speaks for the other one
+            assert where(await on(stack, source, 3))[second.address.url] == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
 def test_an_engine_that_dies_while_used_is_left_out_and_comes_back(second: SecondEngine) -> None:
     async def use(sandbox: DockerSandbox) -> str:
         """Use it until it is lost; return the error's text."""
