@@ -82,12 +82,12 @@ def processes(mark: str) -> dict[int, str]:
     return found
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
+def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
     """Wait, and fail where it takes too long."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"after {PATIENCE:g} s still not: {what}")
+            raise AssertionError(f"after {seconds:g} s still not: {what}")
         time.sleep(0.02)
 
 

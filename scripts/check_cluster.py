@@ -4,9 +4,9 @@
 
 One run after the other trains the tiny model on the quickstart's task, with rollout workers,
 several inference servers (:mod:`tiny_vllm`) and two trainer ranks. Meanwhile SIGKILL goes to one of
-its processes, which a seeded draw chooses: a worker, a server, a trainer rank, or rank 0, in which
-everything is decided. A run whose trainer was killed is resumed; everything else must come back by
-itself. After each run:
+its processes, which a seeded draw chooses: a worker, a server, a trainer rank, rank 0, in which
+everything is decided, or with ``--hosts`` an engine with all the sandboxes that it holds. A run
+whose trainer was killed is resumed; everything else must come back by itself. After each run:
 
 - it has ended well, with a line of metrics for each step;
 - every rollout of every group is on disk once, and none that was on disk before a kill is lost or
@@ -14,7 +14,7 @@ itself. After each run:
 - no rollout counts as failed, for only parts of the run were killed;
 - every answer of every trace was given by a server from weights of the version that the trace says,
   as the servers' own journals have it;
-- none of its processes is left.
+- none of its processes is left, and no container.
 
 Prints a line for each kill and each run, and ends with 1 if anything did not hold.
 """
@@ -41,8 +41,9 @@ from killed_run import KilledRun, draw
 
 if TYPE_CHECKING:
     from ray_machines import Machines
+    from sandbox_hosts import SandboxHosts
 
-SHARES = {"worker": 4, "server": 3, "rank": 1, "trainer": 1, "machine": 2}
+SHARES = {"worker": 4, "server": 3, "rank": 1, "trainer": 1, "machine": 2, "host": 3}
 ROLLOUTS = 8  # of one task: the quickstart's
 SHOWN = 20  # problems of one run
 ENDING = 60.0  # seconds within which everything of a run must be gone
@@ -87,6 +88,8 @@ def go_through(
         if run.code is not None:
             wait_until(lambda: not run.left(), f"no process is left: {run.left()}", ENDING)
             if run.code == 0:
+                if (hosts := run.hosts) is not None:
+                    wait_until(lambda: not hosts.containers(), "no container is left", ENDING)
                 return seen
             assert may_end, f"the run ended with {run.code}; see {run.log}"
             may_end = False
@@ -118,14 +121,19 @@ def problems(run: KilledRun, seen: Seen) -> list[str]:
 
 
 def check(
-    args: argparse.Namespace, number: int, left: Callable[[], float], machines: Machines | None
+    args: argparse.Namespace,
+    number: int,
+    left: Callable[[], float],
+    machines: Machines | None,
+    hosts: SandboxHosts | None,
 ) -> Found:
     """Bring one run to its end, and look at what it has left."""
     if args.keep is not None:
         args.keep.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="cluster-", dir=args.keep))
     mark = folder.name if machines is None else machines.mark
-    run = KilledRun(folder, args, seed=args.seed + number, machines=machines, mark=mark)
+    seed = args.seed + number
+    run = KilledRun(folder, args, seed=seed, machines=machines, hosts=hosts, mark=mark)
     killed = Counter[str]()
     try:
         seen = go_through(run, random.Random(f"{args.seed} {number}"), left, killed)
@@ -159,6 +167,7 @@ def parse() -> argparse.Namespace:
     add("--ranks", type=int, default=2, help="trainer processes")
     add("--one-machine", action="store_true", help="run the TOML as it is, to compare with")
     add("--ray", type=int, default=0, metavar="N", help="on a Ray cluster of so many machines")
+    add("--hosts", type=int, default=0, metavar="N", help="work in sandboxes on so many engines")
     add("--keep", type=Path, help="folder in which everything is kept")
     return parser.parse_args()
 
@@ -177,8 +186,13 @@ def main() -> int:
             from ray_machines import Machines
 
             machines = stack.enter_context(Machines(args.ray))
+        hosts = None
+        if args.hosts:
+            from sandbox_hosts import SandboxHosts
+
+            hosts = stack.enter_context(SandboxHosts(args.hosts))
         while len(found) < args.runs or left() > 0:
-            found.append(check(args, len(found), left, machines))
+            found.append(check(args, len(found), left, machines, hosts))
     killed = sum((each.killed for each in found), Counter[str]())
     bad = sum(bool(each.problems) for each in found)
     summary = {"check": "cluster", "runs": len(found), "failed": bad, "killed": dict(killed)}

@@ -13,7 +13,7 @@ After each evaluation:
 
 - every episode has been scored once, and what had been scored before a kill is unchanged;
 - no episode has a reward that did not read its secret from its container, and every one that did
-  has it;
+  has it; none is blamed for a kill, so every episode that did not fail has read it;
 - the engine holds no container, network, volume or image that it did not hold before.
 
 Needs root, and the image of `vf-rl sandbox build`. Prints a line for each evaluation, with the seed
@@ -281,6 +281,7 @@ def hold(run: Run, before: dict[str, bytes]) -> None:
         outputs = [m.content.strip() for m in trace.messages if m.role == "tool"]
         earned = trace.error is None and outputs == [secret_of(trace.task.id)]
         assert bool(trace.reward) == earned, f"reward {trace.reward} for {outputs}: {trace.id}"
+        assert earned or trace.error is not None, f"blamed for a kill: {outputs}: {trace.id}"
     tasks = Counter(trace.task.id for trace in traces if trace.error is None)
     assert tasks == Counter(f"t{n}" for n in range(run.tasks)), f"each task once, not {tasks}"
 

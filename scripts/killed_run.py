@@ -24,8 +24,10 @@ from vf.trainer.run.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from ray_machines import Machines
+    from sandbox_hosts import SandboxHosts
 
 QUICKSTART = Path(__file__).parent.parent / "configs" / "quickstart.toml"
+BOXED = Path(__file__).with_name("boxed_calculator.py")
 RANKS = """\
 compute_environment: LOCAL_MACHINE
 distributed_type: MULTI_CPU
@@ -46,6 +48,7 @@ class KilledRun:
         args: Of the command line.
         seed: Of the run.
         machines: Of a Ray cluster; None for this machine alone.
+        hosts: Of sandboxes, in which the environment then works; None for none.
         mark: What its processes' environment holds.
     """
 
@@ -56,9 +59,11 @@ class KilledRun:
         *,
         seed: int,
         machines: Machines | None,
+        hosts: SandboxHosts | None,
         mark: str,
     ) -> None:
-        self.root, self.args, self.mark, self.machines = folder, args, mark, machines
+        self.root, self.args, self.mark = folder, args, mark
+        self.machines, self.hosts = machines, hosts
         self.folder = RunFolder(folder / "runs" / "killed")
         self.log = folder / "log"
         self.journals = folder / "journals"
@@ -74,6 +79,8 @@ class KilledRun:
         }
         if not args.one_machine:
             self._settings |= self._apart()
+        if hosts is not None:
+            self._settings |= {"env.id": str(BOXED), "env.args.hosts": hosts.addresses}
         if machines is not None:
             self._settings |= {
                 "cluster.backend": "ray",
@@ -137,6 +144,8 @@ class KilledRun:
                 found.setdefault(part, {})[str(pid)] = partial(kill, pid)
         if self.machines is not None:
             found["machine"] = self.machines.victims()
+        if self.hosts is not None:
+            found["host"] = self.hosts.victims()
         return found
 
     def resumes(self, part: str) -> bool:

@@ -8,6 +8,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,16 @@ def was_killed(second: SecondEngine) -> bool:
     return second.process.poll() is not None
 
 
+def is_clean(engine: Engine) -> bool:
+    return not [item for item in asyncio.run(find(engine)) if item.mine or item.dead]
+
+
 def see_that_nothing_is_left(engine: Engine, second: SecondEngine) -> None:
     """Look for containers of this process and of dead ones, once the killed engine is back."""
     second.start()
     with contextlib.closing(second.connect()) as other:
         for each in (engine, other):
-            wait_until(lambda e=each: not [i for i in asyncio.run(find(e)) if i.mine or i.dead])
+            wait_until(partial(is_clean, each))
 
 
 def test_an_evaluation_ends_as_if_none_had_been_lost(

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -126,12 +127,15 @@ def test_who_asks_first_is_served_first_whatever_the_spec(engine: Engine, tmp_pa
             async with host.open(spec):
                 served.append(dict(spec.env)["WHICH"])
 
+        def is_waiting(count: int) -> bool:
+            return host.stats().containers.waiting == count
+
         async with opened(engine, tmp_path, pool=1, max_containers=1) as host:
             async with host.open(C):
                 waiting = []
                 for number, spec in enumerate([A, B, A, A, B]):
                     waiting.append(asyncio.create_task(episode(spec)))
-                    await until(lambda n=number: host.stats().containers.waiting == n + 1)
+                    await until(partial(is_waiting, number + 1))
             await asyncio.gather(*waiting)
 
     asyncio.run(run())

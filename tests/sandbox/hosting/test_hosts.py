@@ -154,6 +154,7 @@ def test_calls_on_an_engine_that_hangs_fail_though_they_have_hours_left(
 ) -> None:
     monkeypatch.setitem(Engine.answers.__kwdefaults__ or {}, "timeout", 0.5)
     assert second.process is not None
+    pid = second.process.pid
 
     async def run() -> None:
         source = source_of(second.address.url)
@@ -165,14 +166,14 @@ def test_calls_on_an_engine_that_hangs_fail_though_they_have_hours_left(
             (here,) = [s for s in sandboxes if s is not there]
             calls = [asyncio.create_task(s.exec("sleep 3", timeout=7200)) for s in sandboxes]
             await asyncio.gather(there.exec("true"), here.exec("true"))
-            os.kill(second.process.pid, signal.SIGSTOP)
+            os.kill(pid, signal.SIGSTOP)
             try:
                 await asyncio.wait(calls, timeout=20)
                 with pytest.raises(HostLost, match="does not answer"):
                     await calls[sandboxes.index(there)]
                 assert (await calls[sandboxes.index(here)]).ok
             finally:
-                os.kill(second.process.pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
 
     asyncio.run(run())
     with contextlib.closing(second.connect()) as engine:
