@@ -18,9 +18,11 @@ from vf.inference.settings import EmbeddedSettings
 from vf.inference.vllm.replicated_engine import vllm_engine
 from vf.inference.vllm.rungs import choose_rung
 from vf.inference.vllm.server_args import Adapters
+from vf.inference.vllm.sites import LOOPBACK
 from vf.runtime.errors import ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.server_memory import shares_gpu
+from vf.trainer.processes.fleets import gpus_of_server
 from vf.trainer.run.setup import Setup
 from vf.trainer.settings.overlap import steps_ahead
 
@@ -42,7 +44,10 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
     """
     config, renderer = setup.config, setup.renderer
     args, settings = config.args, config.inference
+    fleet = setup.fleet
     if isinstance(settings, EmbeddedSettings):
+        if fleet is not None and settings.host == LOOPBACK:
+            settings = settings.model_copy(update={"host": fleet.host})
         return EmbeddedServer(
             settings,
             policy.weights.module,
@@ -52,6 +57,9 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
         )
     cpu = not torch.cuda.is_available()
     trainers = config.trainer.devices or [0]
+    if fleet is not None:  # which gives each server GPUs of its own
+        count = settings.replicas * gpus_of_server(settings, cpu=cpu)
+        settings, trainers = settings.model_copy(update={"gpus": [*range(count)]}), []
     # A rollout may begin as many versions ahead of the training as generation may run ahead, and
     # its requests keep the adapter that they began with.
     adapters = Adapters(args.lora_rank, steps_ahead(config) + 1) if args.use_lora else None
@@ -69,6 +77,7 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
         shared_gpu=not cpu and shares_gpu(config),
         encoded=(text, renderer.tokenizer.encode(text, add_special_tokens=False)),
         note=setup.note,
+        fleet=fleet,
     )
 
 

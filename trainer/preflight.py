@@ -126,7 +126,7 @@ def check_model(config: Config) -> Any:
     if args.import_path is not None:
         load_loss(args.import_path)
     if not isinstance(settings, EmbeddedSettings):
-        check_settings(settings, outer_environ())
+        check_settings(settings, outer_environ(), here=config.cluster.backend == "local")
         check_server_devices(config)
     elif is_sharded():
         raise ConfigError(SHARDED_ENGINE)

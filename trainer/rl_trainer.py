@@ -108,7 +108,9 @@ class RLTrainer:
         plan.environment.artifacts = folder.path / "artifacts"
         if plan.left_out:
             log.warning("left out: %s", plan.left_out)
-        setup = Setup.of(plan, folder, self._records.note, self.display.waiting)
+        fleet = open_fleet(plan.config, plan.workers)
+        self._closing.add(fleet.stop)
+        setup = Setup.of(plan, folder, self._records.note, self.display.waiting, fleet)
         self.learner = Learner.of(setup)
         self._closing.add(self.learner.close)
         self.policy, self.engine = self.learner.policy, self.learner.engine
@@ -117,8 +119,6 @@ class RLTrainer:
             folder.checkpoints, policy=self.policy, plan=plan, note=self._records.note
         )
         self._closing.add(self._keeper.wait)
-        fleet = open_fleet(plan.config)
-        self._closing.add(fleet.stop)
         self.collector = Collector(
             plan=plan,
             engine=self.engine,

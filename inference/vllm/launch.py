@@ -46,17 +46,25 @@ def installed_apart(settings: VllmSettings) -> Path | None:
     return place / "bin" / "python" if (place / "ready").is_file() else None
 
 
-def launcher(settings: VllmSettings) -> list[str]:
+def launcher(settings: VllmSettings, *, here: bool = True) -> list[str]:
     """Return the command that serves, without its flags.
+
+    Args:
+        settings: ``[inference]``.
+        here: Whether it runs on this machine. On others, it is found out as it starts whether they
+            have it; ``python`` then means the interpreter that runs this there.
 
     Raises:
         ConfigError: There is no such program, or vLLM is nowhere to be found.
     """
     if settings.executable is not None:
         program, *rest = shlex.split(settings.executable) or [""]
-        return [_program(program, "inference.executable"), *rest]
+        return [_program(program, "inference.executable") if here else program, *rest]
     if settings.python is not None:
-        return [_program(settings.python, "inference.python"), "-m", SERVER_MODULE]
+        python = _program(settings.python, "inference.python") if here else settings.python
+        return [python, "-m", SERVER_MODULE]
+    if not here:
+        return ["python", "-m", SERVER_MODULE]
     if importlib.util.find_spec("vllm") is not None:
         return [sys.executable, "-m", SERVER_MODULE]
     if (python := installed_apart(settings)) is not None:

@@ -19,7 +19,6 @@ from vf.runtime.errors import EngineError, VfError
 # What the server must be started with.
 SERVER_ARGS = {"weight_transfer_config": {"backend": "nccl"}}
 
-HOST = "127.0.0.1"  # trainer and server meet on their machine
 JOIN_SECONDS = 360.0  # a worker waits 300 s for the trainer
 BUFFER_BYTES = 2**30  # tensors are sent in buffers that are flushed beyond this size
 BUFFERS = 2  # one is filled while the other is sent
@@ -42,13 +41,15 @@ class NcclPublisher:
         admin: The server.
         serving: Told what is served.
         weights: The model, on this process's GPU.
+        host: This machine's address, as the server reaches it.
 
     Attributes:
         sent: Whether weights have arrived before.
     """
 
-    def __init__(self, admin: Admin, serving: Serving, weights: Weights) -> None:
+    def __init__(self, admin: Admin, serving: Serving, weights: Weights, host: str) -> None:
         self.sent = False
+        self._host = host
         self._admin = admin
         self._serving = serving
         self._weights = weights
@@ -92,18 +93,20 @@ class NcclPublisher:
             "shapes": [list(shape) for _, _, shape, _ in tensors],
         }
         device = tensors[0][-1]
-        port = choose_port(HOST, 0)
+        port = choose_port(self._host, 0)
         size = 1 + int(self._admin.get("/get_world_size")["world_size"])
 
         def join() -> Any:
-            meeting = StatelessProcessGroup.create(host=HOST, port=port, rank=0, world_size=size)
+            meeting = StatelessProcessGroup.create(
+                host=self._host, port=port, rank=0, world_size=size
+            )
             group = PyNcclCommunicator(meeting, device=device)
             if group.disabled:
                 raise EngineError("vLLM cannot load NCCL in the trainer's process")
             return group
 
         init_info = {
-            "master_address": HOST,
+            "master_address": self._host,
             "master_port": port,
             "rank_offset": 1,
             "world_size": size,

@@ -36,7 +36,8 @@ def server_args(
     rung: str,
     model: str,
     name: str,
-    port: int,
+    host: str,
+    port: str,
     max_seq_len: int,
     adapters: Adapters | None,
     cpu: bool,
@@ -50,7 +51,8 @@ def server_args(
         rung: How weights are published.
         model: Folder of the base model.
         name: What requests call it.
-        port: Where the server listens.
+        host: What the server listens on.
+        port: Likewise.
         max_seq_len: Tokens in one context at most.
         adapters: What is loaded at run time, or None.
         cpu: Whether there is no GPU.
@@ -63,7 +65,7 @@ def server_args(
     args: dict[str, Any] = {
         "model": model,
         "served_model_name": name,
-        "host": settings.host,
+        "host": host,
         "port": port,
         "max_model_len": max_seq_len,
         "logprobs_mode": "processed_logprobs",

@@ -11,13 +11,12 @@ from typing import Protocol
 
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.admin import Admin, Unreached
-from vf.inference.vllm.server_process import ServerProcess
-from vf.runtime.errors import ConfigError, EngineError
+from vf.inference.vllm.sites import Running
+from vf.runtime.errors import ConfigError, EngineError, PlacementError
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-DYING_SECONDS = 15.0  # until a server that is no longer well has ended
 HOUR = 3600.0
 BAD_USAGE = 2  # argparse's exit code: the server did not like its flags
 
@@ -76,7 +75,8 @@ class OwnServer:
         settings: ``[inference]``.
         admin: Its control.
         log_path: Where its output goes.
-        command: Returns the command to run, and its environment.
+        run: Starts its process.
+        dying: Seconds within which it is known that a server that is no longer well has ended.
     """
 
     def __init__(
@@ -84,27 +84,24 @@ class OwnServer:
         settings: VllmSettings,
         admin: Admin,
         log_path: Path,
-        command: Callable[[], tuple[list[str], dict[str, str]]],
+        run: Callable[[], Running],
+        dying: float,
     ) -> None:
         self._settings = settings
         self._admin = admin
         self._log_path = log_path
-        self._command = command
-        self._process: ServerProcess | None = None
+        self._run = run
+        self._dying = dying
+        self._process: Running | None = None
         self._restarts: list[float] = []  # when, within the last hour
         self._stopped = False
         self._lock = threading.Lock()  # none is started once it is stopped
 
     def start(self, say: Say) -> None:
         """Start it, and wait until it is healthy; see :class:`Server`."""
-        command, env = self._command()
-        log.info("starting %s", " ".join(command))
-        with self._lock:
-            if self._stopped:
-                raise EngineError("the vLLM server was stopped")
-            self._process = process = ServerProcess(command, env, self._log_path)
         started = time.monotonic()
         most = self._settings.startup_timeout
+        process = self._place(say, started + most)
         while not self._admin.healthy():
             seconds = time.monotonic() - started
             code = process.returncode
@@ -121,6 +118,30 @@ class OwnServer:
                 )
             say(f"vLLM is starting, {seconds:.0f} s: {process.last_line()}")
             time.sleep(POLL_SECONDS)
+
+    def _place(self, say: Say, deadline: float) -> Running:
+        """Return its process, once there is a machine for it.
+
+        Raises:
+            ConfigError: It cannot be started as the settings say.
+            EngineError: No machine was found in time, or it was stopped meanwhile.
+        """
+        process = None
+        while process is None and not self._stopped:
+            try:
+                process = self._run()
+            except PlacementError as error:
+                if time.monotonic() > deadline:
+                    raise EngineError(f"the vLLM server cannot be placed: {error}") from error
+                say(f"the vLLM server waits for a machine: {error}")
+                time.sleep(POLL_SECONDS)
+        with self._lock:
+            if process is not None and not self._stopped:
+                self._process = process
+                return process
+        if process is not None:
+            process.stop()
+        raise EngineError("the vLLM server was stopped")
 
     def stop(self) -> None:
         """End it for good."""
@@ -146,7 +167,7 @@ class OwnServer:
 
     def is_failing(self, error: Exception) -> bool:
         """Return whether it is dead or unwell, and then wait for its end."""
-        deadline = time.monotonic() + DYING_SECONDS
+        deadline = time.monotonic() + self._dying
         while self._process is not None and not self.is_gone():
             if self._admin.healthy() or time.monotonic() > deadline:
                 return False

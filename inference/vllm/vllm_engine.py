@@ -7,9 +7,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from vf.cluster.fleet import Fleet
 from vf.inference.completions import TokenClient
 from vf.inference.engine import Weights
 from vf.inference.leases import Member, Router, Slot
@@ -33,6 +36,7 @@ from vf.inference.vllm.rungs import FIXED
 from vf.inference.vllm.server_args import Adapters, parallel_args, server_args, swaps_in_place
 from vf.inference.vllm.servers import OutsideServer, OwnServer, Server
 from vf.inference.vllm.shelf import Shelf
+from vf.inference.vllm.sites import LOOPBACK, InFleet, Running, Site, ThisMachine
 from vf.runtime.errors import ConfigError, EngineError, InfrastructureError, ModelError
 
 log = logging.getLogger(__name__)
@@ -57,6 +61,7 @@ class VllmEngine:
         shared_gpu: Whether the trainer is on the same GPU, so that memory must be left to it.
         encoded: A text and its token ids by the trainer's tokenizer; the server's must agree.
         note: Told what the user should be able to find again after the run.
+        fleet: Has a place for the server; without one it is a child of this process.
 
     Raises:
         ConfigError: vLLM is not to be found, or a setting is at fault.
@@ -77,8 +82,10 @@ class VllmEngine:
         shared_gpu: bool,
         encoded: tuple[str, list[int]],
         note: Callable[[str], None] = log.warning,
+        fleet: Fleet | None = None,
     ) -> None:
         self._note = note
+        self._log_path = log_path
         self._weights = weights
         self._shelf = shelf
         self._shared_gpu = shared_gpu
@@ -94,12 +101,10 @@ class VllmEngine:
         self._copied: Path | None = None
         self._proof: Proof | None = None
         self.serving = Serving(model)
+        self._site: Site | None = None
         if settings.base_url is None:
-            self._command = launcher(settings)
-            port = choose_port(settings.host, settings.port)
-            host = f"[{settings.host}]" if ":" in settings.host else settings.host
-            self._port = port
-            self.base_url = f"http://{host}:{port}/v1"
+            self._site = ThisMachine(settings) if fleet is None else InFleet(settings, fleet)
+            self.base_url = f"{self._site.root}/v1"
         else:
             self.base_url = settings.base_url.rstrip("/").removesuffix("/v1") + "/v1"
         self._api_key = _api_key(settings)
@@ -115,9 +120,9 @@ class VllmEngine:
         self.slot = Slot(member, self.serving)
         self.leases = Router([self.slot])
         self._server: Server = (
-            OwnServer(settings, self._admin, log_path, self._command_and_env)
-            if settings.base_url is None
-            else OutsideServer(settings, self._admin)
+            OutsideServer(settings, self._admin)
+            if (site := self._site) is None
+            else OwnServer(settings, self._admin, log_path, partial(self._run, site), site.dying)
         )
         self._publisher = self._make_publisher()
 
@@ -389,35 +394,44 @@ class VllmEngine:
         if self._rung == "lora":
             return LoraPublisher(self._admin, self.serving, self._shelf, self._model)
         if self._rung == "nccl":
-            return NcclPublisher(self._admin, self.serving, self._weights)
+            host = LOOPBACK if self._site is None else self._site.trainer
+            return NcclPublisher(self._admin, self.serving, self._weights, host)
         if self._rung == FIXED:
             return FixedWeights()
         drain = not self._tells_versions
         return DiskPublisher(self._admin, self.serving, self._shelf, drain=drain)
 
-    def _command_and_env(self) -> tuple[list[str], dict[str, str]]:
+    def _run(self, site: Site) -> Running:
+        """Start the server's process, and take note of where it is."""
         args = server_args(
             self._settings,
             rung=self._rung,
             model=resolve_model(self._model),
             name=self._model,
-            port=self._port,
+            host=site.host,
+            port=site.port,
             max_seq_len=self._max_seq_len,
             adapters=self._adapters,
             cpu=self._cpu,
             shared_gpu=self._shared_gpu,
             copy=self._copied,
         )
-        env = server_env(self._settings, os.environ, lora=self._rung == "lora", cpu=self._cpu)
-        return [*self._command, *flags(args)], env
+        server = site.run(flags(args), self._log_path, lora=self._rung == "lora", cpu=self._cpu)
+        self._admin.root, self.base_url = site.root, f"{site.root}/v1"
+        where = site.root if self._tells_versions else self.base_url
+        self.slot.member = replace(self.slot.member, base_url=where)
+        return server
 
 
-def check_settings(settings: VllmSettings, environ: Mapping[str, str] = os.environ) -> None:
+def check_settings(
+    settings: VllmSettings, environ: Mapping[str, str] = os.environ, *, here: bool = True
+) -> None:
     """Find out, before anything is started, what the settings get wrong on this machine.
 
     Args:
         settings: ``[inference]``.
         environ: What the server's environment will start from.
+        here: Whether the servers will be on this machine.
 
     Raises:
         ConfigError: vLLM is not to be found, a flag is ours, the port is in use, a GPU or key is
@@ -427,7 +441,7 @@ def check_settings(settings: VllmSettings, environ: Mapping[str, str] = os.envir
     _api_key(settings)
     for each in settings.each():
         parallel_args(each)
-        if each.base_url is None:
+        if each.base_url is None and here:
             launcher(each)
             choose_port(each.host, each.port)
             server_env(each, environ, lora=False, cpu=False)

@@ -97,9 +97,11 @@ def _job(args: argparse.Namespace, config: Config) -> Job:
     from vf.cluster.launch_files import Job, NodeSize, job_name, nodes_needed, roles
     from vf.trainer.processes.fleets import wanted
     from vf.trainer.processes.gpus import split_gpus
+    from vf.trainer.run.worker_count import cores, worker_count
     from vf.trainer.settings.load_config import overridden
 
-    placed = wanted(config, gpus=0 if args.gpus_per_node == 0 else 1)
+    workers, _ = worker_count(config, cores(), None)
+    placed = wanted(config, workers=workers, gpus=0 if args.gpus_per_node == 0 else 1)
     numbered = [config.trainer.devices or [], getattr(config.inference, "gpus", None) or []]
     needed = max(
         sum(count * each.gpus for _, count, each in placed),

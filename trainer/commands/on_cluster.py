@@ -22,11 +22,12 @@ from vf.trainer.settings.write_config import to_toml
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vf.trainer.run.plan import Plan
     from vf.trainer.settings.config import Config
 
 
 def run_on_cluster(
-    args: argparse.Namespace, config: Config, console: Console, check: Callable[[], object]
+    args: argparse.Namespace, config: Config, console: Console, check: Callable[[], Plan]
 ) -> int:
     """Reserve what the run needs, and run its trainer's processes on the cluster.
 
@@ -37,7 +38,7 @@ def run_on_cluster(
         args: The parsed arguments of `vf-rl`.
         config: The settings.
         console: Where to say what happens.
-        check: Checks the settings against this machine, raising ConfigError.
+        check: Checks the settings, raising ConfigError, and returns the run's plan.
 
     Raises:
         ConfigError: Something is wrong with the settings, or the cluster does not fit them.
@@ -45,8 +46,8 @@ def run_on_cluster(
     config = _absolute(config)
     fleet = cluster_fleet(config)
     try:
-        check()
-        roles = wanted(config, gpus=fleet.gpus)
+        plan = check()
+        roles = wanted(config, workers=plan.workers, gpus=fleet.gpus)
         fleet.reserve(roles)
         assert fleet.reservation is not None
         placed = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count, _ in roles)

@@ -36,7 +36,7 @@ CACHE_ON_CPU = "VLLM_CPU_KVCACHE_SPACE"
 def shares_gpu(config: Config) -> bool:
     """Return whether a server that the run starts has a GPU that the trainer has, too."""
     settings = config.inference
-    if not isinstance(settings, VllmSettings) or settings.urls:
+    if not isinstance(settings, VllmSettings) or settings.urls or config.cluster.backend == "ray":
         return False
     return settings.gpus is None or bool({*settings.gpus} & {*(config.trainer.devices or [0])})
 

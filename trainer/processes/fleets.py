@@ -11,7 +11,6 @@ from vf.cluster.fleet import Fleet, Resources, Role
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.server_args import INSIDE_A_REPLICA, given
 from vf.trainer.processes.launch import FLEET, OWN_HOST, rank_count, uses_cpu
-from vf.trainer.run.worker_count import cores, worker_count
 from vf.trainer.settings.config import Config
 
 if TYPE_CHECKING:
@@ -20,8 +19,12 @@ if TYPE_CHECKING:
 GIB = 2**30
 
 
-def open_fleet(config: Config) -> Fleet:
+def open_fleet(config: Config, workers: int) -> Fleet:
     """Return the fleet with which the run's first process places servers and workers.
+
+    Args:
+        config: The settings.
+        workers: How many processes rollouts run in.
 
     Raises:
         ConfigError: The cluster cannot be reached, or is too small.
@@ -36,7 +39,8 @@ def open_fleet(config: Config) -> Fleet:
     if (text := os.environ.get(FLEET)) is not None:
         return RayFleet.joined(Reservation.from_text(text), os.environ[OWN_HOST])
     fleet = cluster_fleet(config)
-    fleet.reserve([each for each in wanted(config, gpus=fleet.gpus) if each[0] != "rank"])
+    roles = wanted(config, workers=workers, gpus=fleet.gpus)
+    fleet.reserve([each for each in roles if each[0] != "rank"])
     return fleet
 
 
@@ -57,34 +61,45 @@ def cluster_fleet(config: Config) -> RayFleet:
     )
 
 
-def wanted(config: Config, *, gpus: int) -> list[tuple[Role, int, Resources]]:
+def wanted(config: Config, *, workers: int, gpus: int) -> list[tuple[Role, int, Resources]]:
     """Return what a run asks a cluster for: how many processes of each role, and their size.
 
     Args:
         config: The settings.
+        workers: How many processes rollouts run in.
         gpus: How many the cluster has. Without any, trainer and servers use CPUs.
 
     Raises:
         ConfigError: ``trainer.accelerate_config`` cannot be read.
     """
-    asked = config.trainer.gpus is not None
-    each = int(asked or (gpus > 0 and not uses_cpu(config)))
+    cpu = config.trainer.gpus is None and (not gpus or uses_cpu(config))
     found: list[tuple[Role, int, Resources]] = [
-        ("rank", rank_count(config), size_of(config, "rank", each))
+        ("rank", rank_count(config), size_of(config, "rank", int(not cpu)))
     ]
     settings = config.inference
-    if isinstance(settings, VllmSettings) and settings.base_url is None:
-        args = given(settings)
-        copy = math.prod(int(args.get(name, 1)) for name in INSIDE_A_REPLICA)
-        per_server = copy if gpus else 0
-        found.append(("server", 1, size_of(config, "server", per_server)))
-    if workers := worker_count(config, cores(), None)[0]:
+    if isinstance(settings, VllmSettings) and not settings.urls:
+        size = size_of(config, "server", gpus_of_server(settings, cpu=cpu))
+        found.append(("server", settings.replicas, size))
+    if workers:
         found.append(("worker", workers, size_of(config, "worker", 0)))
     return found
 
 
+def gpus_of_server(settings: VllmSettings, *, cpu: bool) -> int:
+    """Return how many GPUs a cluster gives to each inference server.
+
+    Args:
+        settings: ``[inference]``.
+        cpu: Whether the model is trained on CPUs. It is then served from them, unless
+            ``gpus_per_replica`` says otherwise.
+    """
+    args = given(settings)
+    copy = math.prod(int(args.get(name, 1)) for name in INSIDE_A_REPLICA)
+    return settings.gpus_per_replica or (0 if cpu else copy)
+
+
 def size_of(config: Config, role: Role, gpus: int) -> Resources:
-    """Return what one process of a role is given."""
+    """Return what one process of a role is given, with so many GPUs."""
     cluster = config.cluster
     settings = {"rank": cluster.rank, "server": cluster.server, "worker": cluster.worker}[role]
     return Resources(settings.cpus, gpus, int(settings.memory * GIB))

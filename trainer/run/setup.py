@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from vf.cluster.fleet import Fleet
 from vf.inference.rendering.renderer import Renderer
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
@@ -28,6 +29,7 @@ class Setup:
         log_path: Where a server's output goes.
         note: Called with what the user should be able to find again.
         say: Called, now and then, with what is being waited for.
+        fleet: Has places for servers; without one they are children of this process.
     """
 
     config: Config
@@ -37,11 +39,19 @@ class Setup:
     log_path: Path
     note: Callable[[str], None] = log.warning
     say: Callable[[str], None] = log.info
+    fleet: Fleet | None = None
 
     @classmethod
     def of(
-        cls, plan: Plan, folder: RunFolder, note: Callable[[str], None], say: Callable[[str], None]
+        cls,
+        plan: Plan,
+        folder: RunFolder,
+        note: Callable[[str], None],
+        say: Callable[[str], None],
+        fleet: Fleet,
     ) -> Self:
-        """Return the setup of a run."""
-        published, log_path = folder.path / "published", folder.inference_log
-        return cls(plan.config, plan.renderer, plan.probe_ids, published, log_path, note, say)
+        """Return the setup of a run, whose fleet is asked for servers where it is a cluster."""
+        config, published = plan.config, folder.path / "published"
+        places = fleet if config.cluster.backend != "local" else None
+        parts = plan.renderer, plan.probe_ids, published, folder.inference_log
+        return cls(config, *parts, note, say, places)

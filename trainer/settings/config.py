@@ -332,6 +332,12 @@ class Config(Strict):
                 'cluster.backend = "ray" they are anywhere in the cluster: say how many, '
                 f"trainer.gpus = {len(self.trainer.gpus)}"
             )
+        if self.cluster.backend == "ray" and getattr(self.inference, "gpus", None) is not None:
+            raise ValueError(
+                "inference.gpus numbers the devices of one machine, but with cluster.backend = "
+                '"ray" they are anywhere in the cluster: say how many each server has with '
+                "inference.gpus_per_replica"
+            )
         return self
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ from tests.inference.vllm.stand_in_engine import MODEL, Standing, ask
 from tests.waiting import until
 from vf.inference.completions import Completion, TokenClient
 from vf.inference.vllm import nccl
-from vf.inference.vllm.servers import DYING_SECONDS
+from vf.inference.vllm.sites import ThisMachine
 from vf.runtime.errors import ConfigError, EngineError, ModelError
 
 Stand = Callable[..., Standing]
@@ -117,7 +117,7 @@ def test_the_server_runs_on_if_it_cannot_read_the_new_weights(stand: Stand) -> N
     started = time.monotonic()
     with pytest.raises(EngineError, match="answered 500: weights do not fit"):
         standing.publish(5, 1)
-    assert time.monotonic() - started < DYING_SECONDS, "its end is not waited for"
+    assert time.monotonic() - started < ThisMachine.dying, "its end is not waited for"
     paths = [path for path, _ in standing.journal.calls(*SWAP)]
     assert paths == ["/pause", "/collective_rpc", "/resume"]
     assert standing.engine.serving.served.version == 0

@@ -47,6 +47,10 @@ def test_a_url_is_where_a_run_is_submitted(address: str, submits: bool) -> None:
         (run(backend="ray", server={"gpus": 2}), "cluster.server.gpus"),
         (run(backend="ray", wait=-1), "cluster.wait"),
         (run(backend="ray") | {"trainer": {"gpus": [0, 2]}}, "trainer.gpus = 2"),
+        (
+            run(backend="ray") | {"inference": {"engine": "vllm", "gpus": [1]}},
+            "inference.gpus_per_replica",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(settings: dict[str, Any], said: str) -> None:
