@@ -11,14 +11,13 @@ import os
 import secrets
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from vf.cluster.capacity import describe, missing
+from vf.cluster.capacity import Wanted, describe, missing
 from vf.cluster.fleet import Command, Resources, Role
 from vf.cluster.process import open_log
 from vf.cluster.ray_cluster import check_machines, connect, free, machines
@@ -146,31 +145,49 @@ class RayFleet:
         if self.reservation is not None:
             self._check_reserved(wanted)
             return
-        deadline = time.monotonic() + self._wait
-        while (short := missing(wanted, machines(self._ray))) and time.monotonic() < deadline:
-            time.sleep(RETRY_SECONDS)
-        if short:
-            waited = f" after cluster.wait = {self._wait:g} s" if self._wait else ""
-            raise ConfigError(f"the Ray cluster is too small{waited}: {short}")
+        short = missing(wanted, machines(self._ray))
+        if short and not self._wait:
+            raise ConfigError(f"the Ray cluster is too small: {short}")
         pieces = [(role, each) for role, count, each in wanted for _ in range(count)]
-        name = f"{self._namespace}-group"
-        self._group = self._ray.util.placement_group(
-            [_bundle(each) for _, each in pieces], strategy="PACK", name=name
-        )
-        seconds = max(GROUP_SECONDS, deadline - time.monotonic())
-        if not self._group.wait(timeout_seconds=seconds):
-            left = describe(free(self._ray))
-            self.stop()
-            raise ConfigError(
-                f"the Ray cluster has what the run needs, but others use it: {left} are free, in "
-                f"{seconds:.0f} s no more. Wait for them, or raise cluster.wait"
-            )
-        table = self._ray.util.placement_group_table(self._group)
-        check_machines(self._ray, sorted(set(table["bundles_to_node_id"].values())), self._shared)
+        name = f"{self._namespace}-{secrets.token_hex(4)}"
+        bundles = [_bundle(each) for _, each in pieces]
+        self._group = self._ray.util.placement_group(bundles, strategy="PACK", name=name)
+        try:
+            self._await(wanted)
+            table = self._ray.util.placement_group_table(self._group)
+            nodes = sorted(set(table["bundles_to_node_id"].values()))
+            check_machines(self._ray, nodes, self._shared)
+        except BaseException:
+            self._give_back()
+            raise
         environment = dict(self._ray.get_runtime_context().runtime_env)
         self.reservation = Reservation(
             self._address, self._namespace, name, pieces, environment, self._wait
         )
+
+    def _await(self, wanted: Wanted) -> None:
+        """Wait until all has been set aside, which makes an autoscaler add machines.
+
+        Raises:
+            ConfigError: It has not been in time; says why.
+        """
+        seconds = max(GROUP_SECONDS, self._wait)
+        if self._group.wait(timeout_seconds=seconds):
+            return
+        if short := missing(wanted, machines(self._ray)):
+            raise ConfigError(
+                f"the Ray cluster is too small, after cluster.wait = {self._wait:g} s: {short}"
+            )
+        raise ConfigError(
+            "the Ray cluster has what the run needs, but others use it: "
+            f"{describe(free(self._ray))} are free, and in {seconds:.0f} s there were no more. Try "
+            "again later, or raise cluster.wait"
+        )
+
+    def _give_back(self) -> None:
+        group, self._group = self._group, None
+        if self._own and group is not None:
+            self._ray.util.remove_placement_group(group)
 
     def _check_reserved(self, wanted: Sequence[tuple[Role, int, Resources]]) -> None:
         assert self.reservation is not None
@@ -232,8 +249,7 @@ class RayFleet:
         for thread in stopping:
             thread.join()
         self._handles.clear()
-        if self._own and self._group is not None:
-            self._ray.util.remove_placement_group(self._group)
+        self._give_back()
         self._ray.shutdown()
 
 
