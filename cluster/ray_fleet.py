@@ -149,6 +149,8 @@ class RayFleet:
         if short and not self._wait:
             raise ConfigError(f"the Ray cluster is too small: {short}")
         pieces = [(role, each) for role, count, each in wanted for _ in range(count)]
+        if not pieces:
+            return
         name = f"{self._namespace}-{secrets.token_hex(4)}"
         bundles = [_bundle(each) for _, each in pieces]
         self._group = self._ray.util.placement_group(bundles, strategy="PACK", name=name)
