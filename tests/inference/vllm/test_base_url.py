@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.inference.one_server import leased
-from tests.inference.vllm.stand_in_engine import MODEL, Standing
+from tests.inference.vllm.stand_in_engine import MODEL, Standing, alive
 from tests.waiting import wait_until
 from vf.inference.ports import choose_port
 from vf.runtime.errors import ConfigError, EngineError, ServerDown
@@ -22,8 +22,9 @@ LORA = ("--enable-lora", "--max-lora-rank", "8")
 
 
 def kill(pid: int) -> None:
-    """Kill a server."""
+    """Kill a server, and wait until its port is free."""
     os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not alive(pid))
 
 
 @pytest.mark.parametrize("ending", ["", "/"])

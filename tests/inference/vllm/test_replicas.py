@@ -226,7 +226,7 @@ def test_servers_of_somebody_elses_are_used_together(stand_together: Stand, serv
     standing.publish(4, 0)
     pid, port = standing.journals[0].pids[0], int(urls[0].split(":")[2].split("/")[0])
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not standing.engine.members[0].serving.is_up)
+    wait_until(lambda: not (alive(pid) or standing.engine.members[0].serving.is_up))
     standing.publish(5, 1)
     assert standing.sample_of(1).token_ids == [5, 5]
     serve(*flags, port=port, separate=True)
