@@ -101,7 +101,7 @@ class VllmSettings(EngineSettings):
     with one of them; one that dies is left out until it is back."""
     gpus_per_replica: Positive | None = None
     """GPUs of each of these servers; by default an equal share of `gpus`."""
-    max_requests: Positive = 1024
+    requests_per_server: Positive = 1024
     """Requests under way at a server at once, at most. While its key-value cache overflows, there
     are fewer."""
     startup_timeout: Seconds = 900.0
@@ -145,7 +145,7 @@ class VllmSettings(EngineSettings):
         if len({url.rstrip("/").removesuffix("/v1") for url in self.urls}) < len(self.urls):
             raise ValueError("base_urls names one server twice")
         ours = {"base_url", "base_urls", "api_key_env", "away_timeout", "engine", "publish"}
-        ours |= {"max_requests"}
+        ours |= {"requests_per_server"}
         ours |= EngineSettings.model_fields.keys()
         ours -= {"host", "port"}
         changed = sorted(
@@ -188,20 +188,3 @@ class VllmSettings(EngineSettings):
                 f"gpus_per_replica = {self.gpus_per_replica} need "
                 f"{self.replicas * self.gpus_per_replica}"
             )
-
-    def each(self) -> list[VllmSettings]:
-        """Return the settings of every single server."""
-        if self.urls:
-            return [self.model_copy(update={"base_url": url, "base_urls": []}) for url in self.urls]
-        size = len(self.gpus or []) // self.replicas
-        return [
-            self.model_copy(
-                update={
-                    "replicas": 1,
-                    "gpus_per_replica": None,
-                    "gpus": self.gpus and self.gpus[size * number : size * (number + 1)],
-                    "port": self.port and self.port + number,
-                }
-            )
-            for number in range(self.replicas)
-        ]

@@ -17,6 +17,7 @@ from vf.inference.leases import Router
 from vf.inference.proof import Proof
 from vf.inference.serving import Served
 from vf.inference.settings import VllmSettings
+from vf.inference.vllm.server_args import each_server
 from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.vllm_engine import VllmEngine
 from vf.runtime.errors import EngineError, InfrastructureError
@@ -63,7 +64,7 @@ def vllm_engine(
             note=note,
             **how,
         )
-        for number, each in enumerate(settings.each())
+        for number, each in enumerate(each_server(settings))
     ]
     return members[0] if len(members) == 1 else ReplicatedEngine(members, note)
 

@@ -99,6 +99,29 @@ def given(settings: VllmSettings) -> dict[str, Any]:
     return {name.lstrip("-").replace("-", "_"): value for name, value in settings.args.items()}
 
 
+def each_server(settings: VllmSettings) -> list[VllmSettings]:
+    """Return the settings of every single server of an engine."""
+    if settings.base_url:
+        return [settings]
+    if settings.base_urls:
+        return [
+            settings.model_copy(update={"base_url": url, "base_urls": []})
+            for url in settings.base_urls
+        ]
+    size = len(settings.gpus or []) // settings.replicas
+    return [
+        settings.model_copy(
+            update={
+                "replicas": 1,
+                "gpus_per_replica": None,
+                "gpus": settings.gpus and settings.gpus[size * number : size * (number + 1)],
+                "port": settings.port and settings.port + number,
+            }
+        )
+        for number in range(settings.replicas)
+    ]
+
+
 def swaps_in_place(rung: str, settings: VllmSettings) -> bool:
     """Return whether weights change under running requests, so that every token has a version."""
     return rung in ("disk", "nccl") and not settings.urls

@@ -33,7 +33,13 @@ from vf.inference.vllm.publishers import (
     Publisher,
 )
 from vf.inference.vllm.rungs import FIXED
-from vf.inference.vllm.server_args import Adapters, parallel_args, server_args, swaps_in_place
+from vf.inference.vllm.server_args import (
+    Adapters,
+    each_server,
+    parallel_args,
+    server_args,
+    swaps_in_place,
+)
 from vf.inference.vllm.servers import OutsideServer, OwnServer, Server
 from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.sites import LOOPBACK, InFleet, Running, Site, ThisMachine
@@ -116,7 +122,7 @@ class VllmEngine:
             self._api_key,
             AWAY_SECONDS if settings.base_url is None else settings.away_timeout,
         )
-        self.serving.limit(settings.max_requests)
+        self.serving.limit(settings.requests_per_server)
         self.slot = Slot(member, self.serving)
         self.leases = Router([self.slot])
         self._server: Server = (
@@ -324,7 +330,7 @@ class VllmEngine:
 
         While it is there, send it as many as its cache has room for.
         """
-        pace = Pace(self._settings.max_requests)
+        pace = Pace(self._settings.requests_per_server)
         while not self._stopped.wait(WATCH_SECONDS):
             if not self.serving.is_up:
                 continue
@@ -439,7 +445,7 @@ def check_settings(
     """
     check_args(settings.args)
     _api_key(settings)
-    for each in settings.each():
+    for each in each_server(settings):
         parallel_args(each)
         if each.base_url is None and here:
             launcher(each)

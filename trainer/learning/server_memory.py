@@ -16,6 +16,7 @@ from vf.inference.settings import VllmSettings
 from vf.inference.vllm.server_args import (
     INSIDE_A_REPLICA,
     SHARED_GPU_SHARE,
+    each_server,
     given,
     parallel_args,
     rank_bucket,
@@ -118,7 +119,7 @@ def copies(settings: VllmSettings) -> int:
     Raises:
         ConfigError: The GPUs do not fit the parallel sizes.
     """
-    servers = settings.each()
+    servers = each_server(settings)
     flags = given(settings) | parallel_args(servers[0])
     return len(servers) * _number(flags, "data_parallel_size", 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.vllm.rungs import RUNGS, choose_rung
-from vf.inference.vllm.server_args import parallel_args
+from vf.inference.vllm.server_args import each_server, parallel_args
 from vf.trainer.learning.learning_rate import advice, peak_learning_rate
 from vf.trainer.processes.launch import is_sharded, world, zero_stage
 from vf.trainer.run.plan import Memory, Plan, size_text
@@ -122,9 +122,9 @@ def _engine(config: Config) -> str:
         trainer_gpus=config.trainer.devices or [0],
     )
     where = ", ".join(settings.urls) or "started by this run"
-    servers = len(settings.each())
+    servers = len(each_server(settings))
     if servers > 1:
         where = f"{servers} servers as one, {where}"
-    replicas = parallel_args(settings.each()[0]).get("data_parallel_size", 1)
+    replicas = parallel_args(each_server(settings)[0]).get("data_parallel_size", 1)
     copies = f", {replicas} copies of the model{' in each' * (servers > 1)}" if replicas > 1 else ""
     return f"vllm, {where}{copies}; {RUNGS[rung]}"

@@ -17,6 +17,8 @@ from vf.inference.completions import Completion, TokenClient
 from vf.inference.model import Sampling
 from vf.inference.ports import choose_port
 from vf.inference.proof import Proof
+from vf.inference.settings import VllmSettings
+from vf.inference.vllm.server_args import each_server
 from vf.runtime.errors import ConfigError, EngineError, ServerDown
 
 Stand = Callable[..., StandingTogether]
@@ -205,7 +207,9 @@ def test_one_that_does_not_start_ends_the_others(stand_together: Stand) -> None:
     standing = stand_together(how={"fail": {"/v1/models": "broken"}})
     with pytest.raises(ConfigError, match="broken"):
         standing.start()
-    assert not any(alive(pid) for journal in standing.journals for pid in journal.pids)
+    starts = [start for journal in standing.journals for start in journal.starts]
+    assert starts
+    assert not any(alive(pid) for start in starts for pid in start["pids"])
 
 
 def test_nothing_is_left_when_it_is_stopped_while_one_comes_back(stand_together: Stand) -> None:
@@ -251,14 +255,12 @@ def test_a_server_that_preempts_is_sent_fewer_requests(stand_together: Stand) ->
 
 
 def test_the_settings_are_divided(tmp_path: Path) -> None:
-    from vf.inference.settings import VllmSettings
-
     port = choose_port("127.0.0.1", 0)
     settings = VllmSettings(replicas=2, gpus=[4, 5, 6, 7], gpus_per_replica=2, port=port)
-    assert [(each.gpus, each.port) for each in settings.each()] == [
+    assert [(each.gpus, each.port) for each in each_server(settings)] == [
         ([4, 5], port),
         ([6, 7], port + 1),
     ]
-    assert all(each.each() == [each] for each in settings.each())
+    assert all(each_server(each) == [each] for each in each_server(settings))
     two = VllmSettings(base_urls=["http://a/v1", "http://b/v1"], api_key_env="KEY")
-    assert [each.base_url for each in two.each()] == two.urls
+    assert [each.base_url for each in each_server(two)] == two.urls

@@ -35,8 +35,17 @@ def test_the_embedded_engine_is_the_default() -> None:
         {"base_url": URL, "api_key_env": "KEY", "publish": "disk", "logprob_tolerance": 0.2},
         {"base_url": URL, "publish": "lora", "thinking_history": "template"},
         {"base_url": URL, "away_timeout": 30.0},
-        {"base_urls": [URL, "http://other:8000/v1"], "away_timeout": 30.0, "max_requests": 8},
-        {"replicas": 2, "gpus_per_replica": 3, "gpus": [0, 1, 2, 5, 6, 7], "max_requests": 8},
+        {
+            "base_urls": [URL, "http://other:8000/v1"],
+            "away_timeout": 30.0,
+            "requests_per_server": 8,
+        },
+        {
+            "replicas": 2,
+            "gpus_per_replica": 3,
+            "gpus": [0, 1, 2, 5, 6, 7],
+            "requests_per_server": 8,
+        },
         {"replicas": 2, "gpus_per_replica": 1},
     ],
 )
