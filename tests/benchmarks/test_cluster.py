@@ -25,7 +25,6 @@ from vf.inference.models.token_model import TokenModel
 from vf.inference.ports import choose_port
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.vllm.admin import Admin
-from vf.inference.wire import JsonClient
 
 SLOTS, ROLLOUTS = 4, 8
 
@@ -56,7 +55,7 @@ def test_conversations_of_four_turns_wait_for_slots(
     renderer = Renderer.from_pretrained(resolve_model("tiny"))
 
     async def run() -> tuple[list[vf.Trace], float]:
-        client = TokenClient(JsonClient(f"{admin.root}/v1"), "tiny@1-1")
+        client = TokenClient.to(f"{admin.root}/v1", "tiny@1-1")
         model = TokenModel(client, renderer, max_seq_len=1024)
         sampling = Sampling(max_tokens=64)
         started = asyncio.get_running_loop().time()

@@ -17,6 +17,7 @@ from vf.cluster.local_fleet import LocalFleet
 from vf.environments.environment import Split
 from vf.environments.episode import Activity
 from vf.environments.registry import registrar
+from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.leases import Member, Router, Slot
 from vf.inference.model import Sampling
 from vf.inference.serving import Serving
@@ -157,6 +158,7 @@ def test_what_a_killed_worker_had_under_way_is_run_again_and_counted_once(
     assert grave.exists()
     here = run(make_trainer, 0, grave=str(grave))
     assert written(apart) == written(here)
+    assert isinstance(apart.engine, EmbeddedServer)
     assert apart.engine.serving.under_way == 0
     said = (apart.folder.logs / "trainer.log").read_text()
     ending = r"was ended by SIGKILL, maybe for want of memory; it is replaced, and \d+ rollouts are"
