@@ -41,12 +41,14 @@ class _Worker:
     Attributes:
         peer: The connection to it.
         live: Its rollouts, by number.
+        tasks: How many it was given so far.
         broken: The tasks of those rollouts that it lost when it ended.
     """
 
     def __init__(self) -> None:
         self.peer: Peer
         self.live: dict[int, Activity] = {}
+        self.tasks = 0
         self.broken: list[str] = []
 
     async def note(self, doing: Sequence[Doing]) -> None:
@@ -179,10 +181,11 @@ class WorkerPool:
             self._changed.clear()
             await self._changed.wait()
         self.check()
-        least = min(self._ready, key=lambda worker: len(worker.live))
+        least = min(self._ready, key=lambda worker: (len(worker.live), worker.tasks))
         home = self._homes.get(task.id)
         if home not in self._ready or len(home.live) >= len(least.live) + NEAR:
             home = self._homes[task.id] = least
+            home.tasks += 1
         return home
 
     async def _keep(self, number: int) -> None:
