@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import pickle
 import signal
 import sys
 import time
@@ -135,6 +136,7 @@ class Worker:
         finally:
             self._news.pop(number, None)
         trace.origin = origin
+        make_sendable(trace)
         waits = trace.error is None and self._environment.rubric.group_rewards
         return trace, None if waits else trace.to_json()
 
@@ -152,6 +154,14 @@ class Worker:
             ]
             peer.tell("activities", doing)
             await asyncio.sleep(REPORT_SECONDS)
+
+
+def make_sendable(trace: Trace) -> None:
+    """Let a trace's info be what its JSON says, if it holds what cannot be sent."""
+    try:
+        pickle.dumps(trace.info)
+    except Exception:  # whatever the author's classes raise
+        trace.info = Trace.from_json(trace.to_json()).info
 
 
 def _load_environment(setup: WorkerSetup) -> Environment:

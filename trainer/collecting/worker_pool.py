@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from vf.cluster.fleet import Fleet
 from vf.environments.episode import Activity
 from vf.inference.leases import Leases
 from vf.inference.model import Sampling
-from vf.runtime.errors import PlacementError, TrainingError, VfError, WorkerLost
+from vf.runtime.errors import ConfigError, PlacementError, TrainingError, VfError, WorkerLost
 from vf.runtime.meeting import Listener, listen
 from vf.runtime.peers import Peer
 from vf.traces.task import Task
@@ -148,11 +149,19 @@ class WorkerPool:
             except WorkerLost:
                 self._leave(worker)
                 worker.broken.append(task.id)
+            except (pickle.PicklingError, TypeError, AttributeError) as error:  # of pickling
+                raise ConfigError(
+                    f"task {task.id!r} cannot be sent to a worker process: {error}. Make its "
+                    "prompt, answer and info of text, numbers, lists and dicts, or set "
+                    "rollouts.workers = 0"
+                ) from error
             finally:
                 del worker.live[number]
 
     async def score_group(self, traces: Sequence[Trace]) -> list[Ended]:
         """Let a worker score the rollouts of one task, and write the scores down here."""
+        if not traces:
+            return []
         while True:
             worker = await self._choose(traces[0].task)
             try:

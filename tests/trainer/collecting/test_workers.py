@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from vf.inference.model import Sampling
 from vf.inference.serving import Serving
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.traces.store import TraceStore
+from vf.trainer.collecting.worker import make_sendable
 from vf.trainer.collecting.worker_pool import WorkerPool
 from vf.trainer.collecting.worker_setup import WorkerSetup
 from vf.trainer.rl_trainer import RLTrainer
@@ -177,8 +179,8 @@ def test_what_a_killed_worker_had_under_way_is_run_again_and_counted_once(
     assert len(re.findall(ending, said)) == 1
 
 
-async def rollout_in(pool: WorkerPool) -> None:
-    task = vf.Task("1", "Hello.")
+async def rollout_in(pool: WorkerPool, **info: Any) -> None:
+    task = vf.Task("1", "Hello.", info=info)
     async with asyncio.timeout(SECONDS):
         try:
             await pool.start()
@@ -190,15 +192,11 @@ async def rollout_in(pool: WorkerPool) -> None:
 
 
 def make_pool(
-    folder: Path, fleet: LocalFleet, env_args: dict[str, Any], notes: list[str], **rollouts: Any
+    folder: Path, fleet: LocalFleet, env: dict[str, Any], notes: list[str], **rollouts: Any
 ) -> WorkerPool:
-    raw = {
-        "model": "tiny",
-        "env": {"id": "test-unborn", "args": env_args},
-        "rollouts": {"workers": 1, **rollouts},
-    }
+    raw = {"model": "tiny", "env": env, "rollouts": {"workers": 1, **rollouts}}
     config, _ = parse_config(raw)
-    setup = WorkerSetup(config, None, [], registrar("test-unborn"), number=0, count=1)
+    setup = WorkerSetup(config, None, [], registrar(config.env.id), number=0, count=1)
     leases = Router([Slot(Member("http://127.0.0.1:9/v1"), Serving("tiny"))])
     return WorkerPool(setup, fleet=fleet, leases=leases, logs=folder, note=notes.append)
 
@@ -217,8 +215,36 @@ def test_a_worker_that_cannot_begin_ends_the_run_with_the_cause(
 ) -> None:
     notes: list[str] = []
     fleet = LocalFleet()
-    args = {"maker": TESTS, "how": how}
+    env = {"id": "test-unborn", "args": {"maker": TESTS, "how": how}}
     with pytest.raises(kind, match=said):
-        asyncio.run(rollout_in(make_pool(tmp_path, fleet, args, notes, restarts_per_hour=1)))
+        asyncio.run(rollout_in(make_pool(tmp_path, fleet, env, notes, restarts_per_hour=1)))
     assert len(notes) == (how == "kill")
     fleet.stop()
+
+
+@dataclass
+class Odd:
+    """Is JSON, but its class is nowhere to be found."""
+
+    number: int
+
+
+Odd.__qualname__ = "nowhere.Odd"
+
+
+@pytest.mark.slow
+def test_a_task_that_cannot_be_sent_is_named_with_the_remedy(tmp_path: Path) -> None:
+    fleet = LocalFleet()
+    pool = make_pool(tmp_path, fleet, {"id": "test-mortal"}, [])
+    with pytest.raises(ConfigError, match=r"(?s)task '1' cannot be sent.*rollouts\.workers = 0"):
+        asyncio.run(rollout_in(pool, odd=Odd(3)))
+    fleet.stop()
+
+
+def test_info_that_cannot_be_sent_becomes_what_its_json_says() -> None:
+    found = vf.Trace("e", vf.Task("1", "?"), seed=0, info={"odd": Odd(3), "pair": (1, 2)})
+    make_sendable(found)
+    assert found.info == {"odd": {"number": 3}, "pair": [1, 2]}
+    kept = vf.Trace("e", vf.Task("1", "?"), seed=0, info={"pair": (1, 2)})
+    make_sendable(kept)
+    assert kept.info == {"pair": (1, 2)}
