@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from vf.environments.environment import Environment
 from vf.environments.episode import Activity
@@ -58,6 +59,7 @@ class Worker:
         self._environment: Environment
         self._client: TokenClient | None = None
         self._model: TokenModel
+        self._held = ExitStack()  # until it ends
         self._news: dict[int, Activity] = {}  # what has changed since the last report
         self._changed = asyncio.Event()
 
@@ -76,6 +78,7 @@ class Worker:
             await peer.serve()
         finally:
             reports.cancel()
+            self._held.close()
             if self._client is not None:
                 await self._client.close()
 
@@ -93,7 +96,6 @@ class Worker:
             ConfigError: One cannot be made.
         """
         assert self._peer is not None
-        take_share(setup.number, setup.count)
         config, args = setup.config, setup.config.args
         take_share(setup.number, setup.count)
         self._environment = await in_thread(_load_environment, setup)
@@ -110,6 +112,7 @@ class Worker:
         if config.cluster.backend != "local":  # the trainer's process could not, from its machine
             await call(self._environment.check)
         await call(self._environment.start)
+        self._held.enter_context(fewer_collections())  # what is loaded now is never garbage
 
     async def _prefetch(self, tasks: Sequence[Task]) -> None:
         await prefetch(self._environment, tasks)
@@ -196,8 +199,7 @@ def main() -> int:
     logging.captureWarnings(True)
     raise_limit()
     try:
-        with fewer_collections():
-            asyncio.run(_run(float(sys.argv[1])))
+        asyncio.run(_run(float(sys.argv[1])))
     except (ConfigError, WorkerLost) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -88,6 +88,28 @@ class Unborn(vf.Environment):
         yield vf.Task("1", "Hello.")
 
 
+class Patient(vf.Environment):
+    """An episode that never begins, and says when it is closed.
+
+    Args:
+        closed: The file that is made then.
+    """
+
+    def __init__(self, closed: str) -> None:
+        self.closed = Path(closed)
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        yield vf.Task("1", "Hello.")
+
+    async def reset(self, task: vf.Task) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async def close(self) -> None:
+        self.closed.touch()
+
+
+vf.register("test-patient", Patient)
 vf.register("test-mortal", Mortal)
 vf.register("test-unborn", Unborn)
 
@@ -238,6 +260,39 @@ def test_a_task_that_cannot_be_sent_is_named_with_the_remedy(tmp_path: Path) -> 
     pool = make_pool(tmp_path, fleet, {"id": "test-mortal"}, [])
     with pytest.raises(ConfigError, match=r"(?s)task '1' cannot be sent.*rollouts\.workers = 0"):
         asyncio.run(rollout_in(pool, odd=Odd(3)))
+    fleet.stop()
+
+
+@pytest.mark.slow
+def test_what_a_rollout_does_is_seen_here_and_it_ends_there_when_it_is_cancelled(
+    tmp_path: Path,
+) -> None:
+    closed, task, fleet = tmp_path / "closed", vf.Task("1", "Hello."), LocalFleet()
+    pool = make_pool(tmp_path, fleet, {"id": "test-patient", "args": {"closed": str(closed)}}, [])
+
+    async def scene() -> None:
+        resetting = asyncio.Event()
+        seen: list[str] = []
+
+        def note() -> None:
+            seen.append(activity.doing)
+            if activity.doing == "reset":
+                resetting.set()
+
+        activity = Activity(task, note)
+        await pool.start()
+        work = asyncio.create_task(
+            pool.rollout(task, sampling=Sampling(), seed=0, origin=None, activity=activity)
+        )
+        await resetting.wait()
+        assert seen == ["worker", "reset"]
+        work.cancel()
+        await asyncio.wait([work])
+        assert work.cancelled()
+        assert closed.exists(), "the episode is closed before the cancellation returns"
+        await pool.stop()
+
+    asyncio.run(asyncio.wait_for(scene(), SECONDS))
     fleet.stop()
 
 
