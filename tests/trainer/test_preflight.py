@@ -233,6 +233,19 @@ def test_the_plan_says_what_is_adapted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        (0, "in the trainer's process, as rollouts.workers = 0 says; at most 64 at once"),
+        (1, "in 1 worker process: as rollouts.workers says; at most 64 at once"),
+        (3, "in 3 worker processes: as rollouts.workers says; at most 64 at once"),
+    ],
+)
+def test_the_plan_says_where_rollouts_run(workers: int, said: str) -> None:
+    plan = preflight(parse_config({**config(), "rollouts": {"workers": workers}})[0])
+    assert dict(describe(plan))["rollouts"] == said
+
+
+@pytest.mark.parametrize(
     ("family", "message"),
     [
         ("Mixtral", r"experts\.down_proj, .*vLLM.*train_mlp = false"),

@@ -31,7 +31,7 @@ from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.settings.load_config import parse_config
 
 TESTS = os.getpid()  # workers inherit nothing of this: they import the module again
-SECONDS = 60.0  # for anything here
+SECONDS = 120.0  # for anything here
 
 
 def even(trace: vf.Trace) -> float:
