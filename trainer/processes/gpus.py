@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.server_args import INSIDE_A_REPLICA, given
+from vf.runtime.errors import ConfigError
 from vf.trainer.processes.launch import OUTER_DEVICES, sharing, world
 from vf.trainer.settings.config import Config
 
@@ -77,27 +78,37 @@ def split_gpus(config: Config, total: int) -> Split:
     Args:
         config: The settings.
         total: How many GPUs there are.
+
+    Raises:
+        ConfigError: The servers ask for more than are left to them.
     """
     settings = config.inference
     if total < 2 or world().size > 1 or config.cluster.backend == "ray":
         return Split(config, "")
-    if not isinstance(settings, VllmSettings) or settings.base_url or settings.gpus == []:
+    if not isinstance(settings, VllmSettings) or settings.urls or settings.gpus == []:
         return Split(config, _idle(config, total))
     if settings.sleep:
         return Split(config, "")
-    trainer, server, copy = config.trainer.devices, settings.gpus, _copy(settings)
-    if trainer is not None and server is not None:
-        why = "as trainer.gpus and inference.gpus say"
-    elif trainer is not None:
-        rest = _others(trainer, total)
-        server, why = rest[len(rest) % copy :], "the servers have what trainer.gpus leaves"
-    elif server is not None:
-        trainer, why = _others(server, total), "the trainer has what inference.gpus leaves"
-        if (count := sharing(config).processes) > 1:
-            trainer, why = trainer[:count], "trainer.accelerate_config says how many train"
+    trainer, server, share = config.trainer.devices, settings.gpus, _share(settings)
+    if server is None:
+        left = [*range(total)] if trainer is None else _others(trainer, total)
+        most = min(len(left), total - 1)  # one is left to train
+        count, why = _serving(config, share, total)
+        count = share.exact or min(count, most) // share.unit * share.unit
+        if count > most or (settings.replicas > 1 and not count):
+            raise ConfigError(
+                f"{share.asked} {count or share.unit} GPUs for the servers, and {most} of {total} "
+                "are left to them by the trainer, which has at least one; ask for fewer, or name "
+                "them with inference.gpus, which may be the trainer's, too"
+            )
+        server = left[len(left) - count :]
     else:
-        count, why = _serving(config, settings, copy, total)
-        trainer, server = [*range(total - count)], [*range(total - count, total)]
+        why = "the trainer has what inference.gpus leaves"
+        why = why if trainer is None else "as trainer.gpus and inference.gpus say"
+    if trainer is None:
+        trainer = _others(server, total)
+        if (training := sharing(config).processes) > 1:
+            trainer = trainer[:training]
     if not trainer or not server:
         return Split(config, f"of {total}, none are left for a server alone: it has the trainer's")
     filled = config.model_copy(
@@ -106,22 +117,51 @@ def split_gpus(config: Config, total: int) -> Split:
             "inference": settings.model_copy(update={"gpus": server}),
         }
     )
-    return Split(filled, f"{_said(trainer, server, copy, total)}: {why}")
+    return Split(filled, f"{_said(trainer, server, share.copy, total)}: {why}")
 
 
-def _serving(config: Config, settings: VllmSettings, copy: int, total: int) -> tuple[int, str]:
-    """Return how many GPUs serve if neither side names its own, and why; 0 if none can."""
-    copies = given(settings).get("data_parallel_size")
-    training = sharing(config).processes
-    if type(copies) is int:
-        wanted, why = copies * copy, f"inference.args.data_parallel_size = {copies} decides"
-    elif training > 1:
-        wanted, why = total - training, "trainer.accelerate_config says how many train"
-    else:
-        wanted = math.ceil(total / 2 / copy) * copy
-        why = f"half of them by default; trainer.gpus = {total * 3 // 4} would split them otherwise"
-    most = (total - 1) // copy * copy  # one is left to train
-    return min(wanted // copy * copy, most), why
+class _Share(NamedTuple):
+    """What the servers' part of the GPUs must be.
+
+    Attributes:
+        copy: GPUs of one copy of the model.
+        unit: What the number has to be a multiple of: a copy for each server.
+        exact: The number, if the settings say it; else 0.
+        asked: The settings that say so, and a verb.
+    """
+
+    copy: int
+    unit: int
+    exact: int
+    asked: str
+
+
+def _share(settings: VllmSettings) -> _Share:
+    sizes = [given(settings).get(name) for name in INSIDE_A_REPLICA]
+    copy = math.prod(size for size in sizes if type(size) is int and size > 0)
+    servers = settings.replicas
+    beside = f" with inference.replicas = {servers}" * (servers > 1)
+    if settings.gpus_per_replica is not None:
+        asked = f"inference.gpus_per_replica = {settings.gpus_per_replica}{beside} asks for"
+        return _Share(copy, copy * servers, servers * settings.gpus_per_replica, asked)
+    if type(copies := given(settings).get("data_parallel_size")) is int:
+        asked = f"inference.args.data_parallel_size = {copies}{beside} asks for"
+        return _Share(copy, copy * servers, servers * copies * copy, asked)
+    return _Share(copy, copy * servers, 0, f"inference.replicas = {servers} asks for")
+
+
+def _serving(config: Config, share: _Share, total: int) -> tuple[int, str]:
+    """Return how many GPUs are to serve, and why, where inference.gpus does not name them."""
+    if share.exact:
+        return share.exact, f"{share.asked} as many to serve"
+    if config.trainer.devices is not None:
+        return total, "the servers have what trainer.gpus leaves"
+    if (training := sharing(config).processes) > 1:
+        return total - training, "trainer.accelerate_config says how many train"
+    half = math.ceil(total / 2 / share.unit) * share.unit
+    return half, (
+        f"half of them by default; trainer.gpus = {total * 3 // 4} would split them otherwise"
+    )
 
 
 def _said(trainer: Sequence[int], server: Sequence[int], copy: int, total: int) -> str:
@@ -142,11 +182,6 @@ def _idle(config: Config, total: int) -> str:
     if isinstance(config.inference, VllmSettings):
         return said
     return f'{said}, and inference.engine = "vllm" lets the others serve'
-
-
-def _copy(settings: VllmSettings) -> int:
-    sizes = [given(settings).get(name) for name in INSIDE_A_REPLICA]
-    return math.prod(size for size in sizes if type(size) is int and size > 0)
 
 
 def _others(devices: Sequence[int], total: int) -> list[int]:

@@ -84,7 +84,7 @@ def parse_config(raw: dict[str, Any], *, for_vllm: bool = False) -> tuple[Config
         raw: The config.
         for_vllm: Whether it was written for a vLLM server, whatever its engine is now.
     """
-    notes = _translate(raw) + _leave_aside(raw, for_vllm)
+    notes = _translate(raw) + _leave_aside(raw, for_vllm) + _count_gpus(raw)
     return checked(Config, raw), notes
 
 
@@ -129,6 +129,26 @@ def _leave_aside(raw: dict[str, Any], for_vllm: bool) -> list[str]:
         f"left aside, as they are for inference.engine = {other!r} and this is {engine!r}: "
         f"{', '.join(left)}"
     ]
+
+
+def _count_gpus(raw: dict[str, Any]) -> list[str]:
+    """Replace a number of GPUs in ``[inference]``, where their numbers are meant to stand.
+
+    Raises:
+        ConfigError: The servers cannot share them equally.
+    """
+    table = raw.get("inference")
+    if not isinstance(table, dict) or not _is_count(count := table.get("gpus")):
+        return []
+    servers = table.get("replicas", 1)
+    if "gpus_per_replica" in table or not _is_count(servers) or count % servers:
+        raise ConfigError(
+            f"inference.gpus = {count} is a number of GPUs, and not which: set "
+            "inference.gpus_per_replica, those of each server, in its place"
+        )
+    del table["gpus"]
+    table["gpus_per_replica"] = count // servers
+    return [f"inference.gpus = {count} was understood as gpus_per_replica = {count // servers}"]
 
 
 def _near(name: str, known: Iterable[str]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from vf.runtime.errors import ConfigError
 from vf.trainer.commands.main import main
 from vf.trainer.processes.gpus import count_gpus, overrides, split_gpus
 from vf.trainer.processes.launch import OUTER_DEVICES, narrow_devices
@@ -37,12 +38,26 @@ def configured(
         ({"gpus": [0, 1]}, {}, ALL[2:], [0, 1], "the trainer has what inference.gpus leaves"),
         ({"gpus": [1]}, {"gpus": [0]}, [0], [1], "1 serve 1 copy of the model, 6 idle: as"),
         ({}, {"accelerate_config": FSDP}, ALL[:2], ALL[2:], "trainer.accelerate_config says"),
-        ({"gpus": [0]}, {"accelerate_config": FSDP}, [1, 2], [0], "accelerate_config says"),
+        ({"gpus": [0]}, {"accelerate_config": FSDP}, [1, 2], [0], "5 idle"),
+        ({"gpus_per_replica": 2}, {"accelerate_config": FSDP}, [0, 1], [6, 7], "4 idle"),
         # A copy of the model takes several.
         ({"args": {"tensor_parallel_size": 4}}, {}, ALL[:4], ALL[4:], "serve 1 copy"),
         ({"args": {"tensor-parallel-size": 2}}, {"gpus": 3}, ALL[:3], ALL[4:], "1 idle"),
-        ({"args": {"data_parallel_size": 2}}, {}, ALL[:6], ALL[6:], "data_parallel_size = 2 dec"),
+        (
+            {"args": {"data_parallel_size": 2}},
+            {},
+            ALL[:6],
+            ALL[6:],
+            "data_parallel_size = 2 asks for",
+        ),
         ({"args": {"pipeline_parallel_size": 3}}, {}, ALL[:2], ALL[2:], "serve 2 copies"),
+        # Several servers have equal parts.
+        ({"replicas": 3}, {}, ALL[:2], ALL[2:], "serve 6 copies"),
+        ({"replicas": 2}, {"gpus": 3}, ALL[:3], ALL[4:], "1 idle: the servers have what"),
+        ({"replicas": 2, "gpus_per_replica": 1}, {}, ALL[:6], ALL[6:], "as many to serve"),
+        ({"replicas": 2, "gpus_per_replica": 1}, {"gpus": 4}, ALL[:4], ALL[6:], "2 idle"),
+        ({"gpus": 2}, {}, ALL[:6], ALL[6:], "inference.gpus_per_replica = 2 asks for as many"),
+        ({"gpus": 4, "replicas": 2}, {}, ALL[:4], ALL[4:], "serve 4 copies"),
     ],
 )
 def test_what_one_side_does_not_name_the_other_has(
@@ -76,6 +91,7 @@ def test_without_a_word_the_servers_have_half_rounded_up(total: int, training: l
         ({"args": {"tensor_parallel_size": 4}}, {"gpus": 6}, 8, "it has the trainer's"),
         ({"sleep": True}, {}, 8, ""),  # they take turns, on the same ones
         ({"base_url": "http://127.0.0.1:1/v1"}, {}, 8, "of 8, 1 trains: trainer.gpus says how"),
+        ({"base_urls": ["http://a/v1", "http://b/v1"]}, {}, 8, "of 8, 1 trains"),
         ({"engine": "embedded"}, {}, 8, 'and inference.engine = "vllm" lets the others serve'),
         ({"engine": "embedded"}, {"gpus": 8}, 8, ""),
     ],
@@ -87,6 +103,27 @@ def test_where_nothing_can_be_split_nothing_changes(
     filled, said = split_gpus(config, total)
     assert filled == config
     assert said == why or (why and why in said)
+
+
+@pytest.mark.parametrize(
+    ("inference", "trainer", "words"),
+    [
+        (
+            {"replicas": 4, "gpus_per_replica": 2},
+            {},
+            "inference.gpus_per_replica = 2 with inference.replicas = 4 asks for 8 GPUs for the "
+            "servers, and 7 of 8 are left",
+        ),
+        ({"gpus": 3}, {"gpus": 6}, "inference.gpus_per_replica = 3 asks for 3 GPUs"),
+        ({"replicas": 3}, {"gpus": 6}, "inference.replicas = 3 asks for 3 GPUs"),
+        ({"args": {"data_parallel_size": 9}}, {}, "data_parallel_size = 9 asks for 9 GPUs"),
+    ],
+)
+def test_servers_that_do_not_fit_are_an_error(
+    inference: dict[str, Any], trainer: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        split_gpus(configured(inference, trainer), 8)
 
 
 def test_the_processes_of_a_launcher_leave_the_split_as_it_is(

@@ -178,3 +178,14 @@ def test_an_unknown_argument_in_a_toml_for_the_embedded_engine_is_an_error(tmp_p
     text = 'model = "tiny"\nenv.id = "x"\ninference.args.gpu_memory_utilization = 0.5'
     with pytest.raises(ConfigError, match="gpu_memory_utilization: unknown key"):
         load(tmp_path, text)
+
+
+def test_a_number_of_gpus_is_understood_as_those_of_each_server() -> None:
+    raw = {"model": "tiny", "env": {"id": "calculator"}}
+    table = {"engine": "vllm", "gpus": 4, "replicas": 2}
+    config, notes = parse_config({**raw, "inference": dict(table)})
+    assert config.inference == VllmSettings(replicas=2, gpus_per_replica=2)
+    assert notes == ["inference.gpus = 4 was understood as gpus_per_replica = 2"]
+    for other in ({"replicas": 3}, {"gpus_per_replica": 4}):
+        with pytest.raises(ConfigError, match=r"inference\.gpus = 4 is a number of GPUs, and not"):
+            parse(**table | other)
