@@ -98,6 +98,7 @@ class Engine:
         address: Where it was reached.
         live: The names of the containers that were made here and are not gone yet.
         lost: Whether it has stopped to answer, so that another connection takes its place.
+        suspect: Set where it seems to have, so that it is looked at now.
 
     Raises:
         OSError: A certificate cannot be read.
@@ -107,6 +108,7 @@ class Engine:
         self.client = client
         self.address = address
         self.live: set[str] = set()
+        self.suspect = asyncio.Event()
         self.lost = False
         self._tunnel = tunnel
         self._tls: ssl.SSLContext | None = address.context()

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, Literal, Self
 
-from vf.runtime.errors import SandboxError
+from vf.runtime.errors import HostLost, SandboxError
 from vf.sandbox.audit import Change
 from vf.sandbox.container.disk import LABEL as DISK_LABEL
 from vf.sandbox.container.disk import DiskWatch
@@ -198,7 +198,11 @@ class DockerSandbox(SessionSandbox):
         if self._overflow:
             return None
         assert self._session is not None
-        return await ended_from_outside(self._engine, self.name, cut=self._session.cut)
+        try:
+            return await ended_from_outside(self._engine, self.name, cut=self._session.cut)
+        except HostLost:
+            self._engine.suspect.set()
+            raise
 
     async def _close(self) -> None:
         assert self._session is not None

@@ -58,7 +58,6 @@ class Visit(Generic[H]):
         host: The host.
         cores: How many its machine has.
         users: Episodes that have one of its sandboxes, or wait for one.
-        suspect: Set to have the engine looked at now.
         lost: Set once it does not answer any more.
         idle: Set while there are no users.
         images: Names of images known to be there.
@@ -69,7 +68,6 @@ class Visit(Generic[H]):
     host: H
     cores: int
     users: int = 0
-    suspect: asyncio.Event = field(default_factory=asyncio.Event)
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     images: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -102,18 +100,18 @@ class Visit(Generic[H]):
         """Avoid it for some time, and have it looked at."""
         self.rests_until = time.monotonic() + self.rest
         self.rest = min(2 * self.rest, LONGEST_REST)
-        self.suspect.set()
+        self.host.engine.suspect.set()
 
     async def watch(self) -> None:
         """Return once the engine does not answer."""
-        missed = 0
+        engine, missed = self.host.engine, 0
         while missed < TRIES:
             if not missed:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(WATCH):
-                        await self.suspect.wait()
-                self.suspect.clear()
-            missed = 0 if await self.host.engine.answers() else missed + 1
+                        await engine.suspect.wait()
+                engine.suspect.clear()
+            missed = 0 if await engine.answers() else missed + 1
 
     async def end(self) -> None:
         """Return once nobody uses it.

@@ -108,7 +108,11 @@ def test_a_host_at_its_bound_comes_after_one_with_room(second: SecondEngine) -> 
 
 
 @pytest.mark.slow
-def test_an_engine_that_dies_while_used_is_left_out_and_comes_back(second: SecondEngine) -> None:
+def test_an_engine_that_dies_while_used_is_left_out_and_comes_back(
+    second: SecondEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vf.sandbox.hosting.visit.WATCH", 600.0)  # a lost sandbox is reason enough
+
     async def use(sandbox: DockerSandbox) -> str:
         """Use it until it is lost; return the error's text."""
         try:
