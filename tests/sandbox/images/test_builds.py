@@ -183,6 +183,20 @@ def test_the_least_recently_used_give_way_to_the_bound_on_disk(
     asyncio.run(run())
 
 
+def test_the_processes_of_a_machine_keep_to_one_bound_on_disk(
+    make_images: Make, folder: Folder, engine: Engine
+) -> None:
+    size = 3 * 2**20
+    places = [folder(f"f{n}", f"RUN head -c {size} /dev/urandom > /{n}") for n in range(4)]
+
+    async def run() -> None:
+        both = [make_images(disk=2.5 * size), make_images(disk=2.5 * size)]  # as of two workers
+        names = [await both[n % 2].image(Build(place)) for n, place in enumerate(places)]
+        assert [there(engine, name) for name in names] == [False, False, True, True]
+
+    asyncio.run(run())
+
+
 async def _record(images: Images, name: str) -> Path:
     return (await images._ledger())._file(name)
 
