@@ -27,7 +27,7 @@ async def describe_end(engine: Engine, name: str, said: str) -> str:
     """
     parts = [said] if said else []
     state = await _state(engine, name)
-    events = await _events(engine, name)
+    events = await _events(engine, name) or []
     code = (state or {}).get("ExitCode")
     if code is None:
         deaths = [attributes for action, attributes in events if action == "die"]
@@ -69,7 +69,7 @@ async def ended_from_outside(engine: Engine, name: str, *, cut: bool) -> str | N
                 return "it was paused through the engine"
             if cut and state is not None and state.get("Running"):
                 raise HostLost("its stream broke while it ran on")
-            events = await _events(engine, name)
+            events = await _events(engine, name) or []
             if any(action == "kill" for action, _ in events):
                 return "it was killed through the engine"
             codes = [attributes.get("exitCode") for action, attributes in events if action == "die"]
@@ -90,8 +90,8 @@ async def _started_since(engine: Engine) -> bool:
 
     It keeps the last ones in memory: with fewer than that, it has all since its start.
     """
-    kept = (await engine.features()).memory
-    return kept is not None and len(await _events(engine)) < kept
+    kept, events = (await engine.features()).memory, await _events(engine)
+    return kept is not None and events is not None and len(events) < kept
 
 
 async def _state(engine: Engine, name: str) -> dict[str, Any] | None:
@@ -105,15 +105,17 @@ async def _state(engine: Engine, name: str) -> dict[str, Any] | None:
     return state
 
 
-async def _events(engine: Engine, name: str | None = None) -> list[tuple[str, dict[str, str]]]:
+async def _events(
+    engine: Engine, name: str | None = None
+) -> list[tuple[str, dict[str, str]]] | None:
     """Return what the engine remembers of a container, or of all: actions with their attributes.
 
     They outlive a container that removes itself. The engine's own clock says until when: with a
-    time in its future it would wait for more.
+    time in its future it would wait for more. None without that clock.
     """
     clock = (await engine.call("info")).get("SystemTime")
     if not clock:
-        return []
+        return None
     now = datetime.fromisoformat(clock).timestamp()
     kept = {"type": "container", "container": name} if name else {}
     found = await engine.call("events", since="1", until=f"{now:.6f}", filters=kept, decode=True)
