@@ -110,3 +110,35 @@ steps=$(wc -l <"runs/quickstart-$job/metrics.jsonl")
 [[ $steps == 4 ]] || fail "job $job took $steps steps, not 4"
 grep -E "stopped by|resumed after" "quickstart-$job.log"
 echo "job $job: queued again, resumed, 4 steps"
+
+# Two nodes, with a Ray each. A rank of two cores fills one.
+cat >two.toml <<END
+model = "tiny"
+env.id = "calculator"
+[trainer]
+accelerate_config = "$work/two.yaml"
+[trainer.args]
+max_steps = 2
+batch_size = 16
+eval_strategy = "no"
+max_tokens = 32
+max_prompt_len = 256
+max_seq_len = 384
+[cluster]
+backend = "ray"
+rank.cpus = 2
+END
+cat >two.yaml <<END
+compute_environment: LOCAL_MACHINE
+distributed_type: MULTI_CPU
+num_machines: 1
+num_processes: 2
+use_cpu: true
+END
+vf-rl cluster slurm two.toml --gpus-per-node 0 --cpus-per-node 2 --memory-per-node 3 >job.sbatch
+grep -q -- "--nodes=2" job.sbatch || fail "not two nodes"
+job=$(sbatch --parsable job.sbatch)
+within 400 over "$job"
+cat "two-$job.log"
+[[ $(wc -l <"runs/two-$job/metrics.jsonl") == 2 ]] || fail "job $job did not take its two steps"
+echo "job $job: two nodes, two ranks, 2 steps"
