@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import platform
 import select
@@ -136,10 +137,10 @@ def report(marks: Mapping[str, str], host: str | None = None) -> Report:
 
 def code_hash() -> str:
     """Return a hash of vf-rl's Python files, as they are imported here."""
-    import vf
-
-    found = hashlib.sha256()
-    root = Path(vf.__file__).parent
+    spec = importlib.util.find_spec("vf")
+    assert spec is not None
+    assert spec.origin is not None
+    root, found = Path(spec.origin).parent, hashlib.sha256()
     for folder, folders, files in os.walk(root, followlinks=True):
         folders.sort()
         for name in sorted(files):

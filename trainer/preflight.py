@@ -31,13 +31,8 @@ from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.learning.memory import Shape
 from vf.trainer.learning.quantized import check_quantized
 from vf.trainer.learning.router_loss import find_routers
-from vf.trainer.processes.launch import (
-    check_devices,
-    check_server_devices,
-    is_sharded,
-    outer_environ,
-    processes_to_launch,
-)
+from vf.trainer.processes.devices import check_devices, check_server_devices
+from vf.trainer.processes.launch import is_sharded, outer_environ, processes_to_launch
 from vf.trainer.run.first_prompts import FirstPrompts, measure
 from vf.trainer.run.parts import make_environment, make_renderer
 from vf.trainer.run.plan import Memory, Plan

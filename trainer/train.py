@@ -41,7 +41,8 @@ def train(config: str | Path, overrides: Sequence[str] = (), *, quiet: bool = Fa
     from vf.inference.model_files import find_model
     from vf.runtime.open_files import raise_limit
     from vf.trainer.installed import training_packages
-    from vf.trainer.processes.launch import narrow_devices, processes_to_launch
+    from vf.trainer.processes.devices import narrow_devices
+    from vf.trainer.processes.launch import processes_to_launch
     from vf.trainer.run.run_folder import choose_folder, make_folder
     from vf.trainer.settings.load_config import load_config
     from vf.trainer.settings.write_config import to_toml

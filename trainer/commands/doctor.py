@@ -108,8 +108,8 @@ def _checks(config: Config | None) -> Iterator[Check]:
         check_machine,
         visible_gpus,
     )
+    from vf.trainer.processes.devices import narrow_devices
     from vf.trainer.processes.gpus import count_gpus
-    from vf.trainer.processes.launch import narrow_devices
 
     if config is not None:
         config, split = _split(config, count_gpus())
@@ -148,7 +148,7 @@ def _run(config: Config) -> Iterator[Check]:
 
     from vf.runtime.calling import call
     from vf.trainer.learning.quantized import check_quantized
-    from vf.trainer.processes.launch import check_devices, check_server_devices
+    from vf.trainer.processes.devices import check_devices, check_server_devices
     from vf.trainer.run.parts import make_environment
     from vf.trainer.watching.trackers import check_trackers
 

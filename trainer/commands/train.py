@@ -19,11 +19,11 @@ from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
 from vf.runtime.signals import end_with_parent, orderly_end
+from vf.trainer.processes.devices import narrow_devices
 from vf.trainer.processes.gpus import count_gpus, overrides, split_gpus
 from vf.trainer.processes.launch import (
     is_elsewhere,
     launch,
-    narrow_devices,
     processes_to_launch,
     world,
 )

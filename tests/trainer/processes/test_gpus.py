@@ -11,8 +11,9 @@ import pytest
 
 from vf.runtime.errors import ConfigError
 from vf.trainer.commands.main import main
+from vf.trainer.processes.devices import narrow_devices
 from vf.trainer.processes.gpus import count_gpus, overrides, split_gpus
-from vf.trainer.processes.launch import OUTER_DEVICES, narrow_devices
+from vf.trainer.processes.launch import OUTER_DEVICES
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.load_config import load_config, parse_config
 

@@ -20,15 +20,13 @@ from tests.trainer.saving.comparing import comparable, stored
 from vf.runtime.errors import ConfigError
 from vf.trainer.commands import train as command
 from vf.trainer.commands.main import main
+from vf.trainer.processes.devices import check_devices, check_server_devices, narrow_devices
 from vf.trainer.processes.launch import (
     OUTER_DEVICES,
     Meeting,
     World,
-    check_devices,
-    check_server_devices,
     launcher_args,
     leave_world,
-    narrow_devices,
     outer_environ,
     processes_to_launch,
     uses_cpu,
