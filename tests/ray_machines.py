@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,9 +77,13 @@ def machines_for_jobs() -> Iterator[Machines]:
 def _running(*, dashboard: bool) -> Iterator[Machines]:
     if not REQUIRE_ALL:
         pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    made = Machines(dashboard=dashboard)
-    try:
-        yield made
-    finally:
-        made.ray.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # As where a virtual environment is active: a job's command is looked for on the path.
+        programs = Path(sys.executable).parent
+        patch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+        made = Machines(dashboard=dashboard)
+        try:
+            yield made
+        finally:
+            made.ray.shutdown()
