@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,18 @@ class Machines:
     """The machines of a Ray cluster; the first is its head.
 
     Args:
-        dashboard: Whether the head takes jobs.
+        machines: How many there are at first.
+        jobs: Whether the head takes jobs. Machines that are one in truth share the folder of a
+            job's files, and one of them may remove it, so such a cluster should have one only.
     """
 
-    def __init__(self, *, dashboard: bool = False) -> None:
+    def __init__(self, machines: int = MACHINES, *, jobs: bool = False) -> None:
         from ray.cluster_utils import Cluster
 
         self.count = 0
         self.ray = Cluster()
-        for number in range(MACHINES):
-            first = {"include_dashboard": dashboard, "_system_config": HEALTH}
+        for number in range(machines):
+            first = {"include_dashboard": jobs, "_system_config": HEALTH}
             self.add(**(first if number == 0 else {}))
 
     @property
@@ -64,17 +67,29 @@ class Machines:
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Machines]:
-    """Yield a cluster without its job server."""
-    yield from _running(dashboard=False)
+    """Yield a cluster of four machines."""
+    with _ray():
+        made = Machines()
+        try:
+            yield made
+        finally:
+            made.ray.shutdown()
 
 
 @pytest.fixture(scope="module")
-def machines_for_jobs() -> Iterator[Machines]:
-    """Yield a cluster that takes jobs."""
-    yield from _running(dashboard=True)
+def job_server() -> Iterator[Machines]:
+    """Yield a cluster of one machine, which takes jobs."""
+    with _ray():
+        made = Machines(1, jobs=True)
+        try:
+            yield made
+        finally:
+            made.ray.shutdown()
 
 
-def _running(*, dashboard: bool) -> Iterator[Machines]:
+@contextmanager
+def _ray() -> Iterator[None]:
+    """Set what Ray's processes are to inherit."""
     if not REQUIRE_ALL:
         pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     with pytest.MonkeyPatch.context() as patch:
@@ -82,8 +97,4 @@ def _running(*, dashboard: bool) -> Iterator[Machines]:
         # As where a virtual environment is active: a job's command is looked for on the path.
         programs = Path(sys.executable).parent
         patch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-        made = Machines(dashboard=dashboard)
-        try:
-            yield made
-        finally:
-            made.ray.shutdown()
+        yield

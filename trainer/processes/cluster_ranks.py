@@ -99,7 +99,7 @@ def place(fleet: Fleet, ranks: Ranks, handles: list[Handle]) -> None:
     variables = {**ranks.env, OWN_HOST: HOST}
     if ranks.count == 1:
         handles.append(
-            fleet.place("rank", ranks.resources, Command([*main, *ranks.argv], ranks.env))
+            fleet.place("rank", ranks.resources, Command([*main, *ranks.argv], variables))
         )
         return
     host, port = HOST, PORT

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.ray_machines import Machines, machines, machines_for_jobs
+from tests.ray_machines import Machines, job_server, machines
 from tests.waiting import wait_until
 from vf.trainer.commands.main import main
 from vf.trainer.run.run_folder import RunFolder
 
-__all__ = ["machines", "machines_for_jobs"]
+__all__ = ["job_server", "machines"]
 
 ROLLOUTS = 16
 CPUS = "distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n"
@@ -117,17 +117,18 @@ def test_a_lost_machine_costs_no_step_and_no_trace(machines: Machines, tmp_path:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_run_is_submitted_with_its_folder_and_its_output_comes_back(
-    machines_for_jobs: Machines, tmp_path: Path
+    job_server: Machines, tmp_path: Path
 ) -> None:
     (tmp_path / "laptop").mkdir()
     (tmp_path / "laptop" / "mine_env.py").write_text(
         "from vf.environments.bundled.calculator import Calculator\n"
         "class Mine(Calculator):\n    pass\n"
     )
-    path = toml(tmp_path / "laptop", machines_for_jobs.url)
+    path = toml(tmp_path / "laptop", job_server.url)
     env = "env.id=mine_env.py:Mine"
     path.write_text(path.read_text().replace('"calculator"', '"mine_env.py:Mine"'))
-    with vf_rl(tmp_path, str(path), "--set", "max_steps=1") as process:
+    ranks = ["--set", "max_steps=1", "--set", "cluster.rank.cpus=1"]  # beside a worker
+    with vf_rl(tmp_path, str(path), *ranks) as process:
         assert process.wait(300) == 0, (tmp_path / "output").read_text()
     said = (tmp_path / "output").read_text()
     assert "Ctrl-C leaves it running" in said
