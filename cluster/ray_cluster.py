@@ -227,8 +227,8 @@ def _marked(folders: Sequence[Path]) -> Iterator[dict[str, str]]:
             marks[str(folder.absolute())] = str(mark)
         yield marks
     finally:
-        for mark in marks.values():
-            Path(mark).unlink(missing_ok=True)
+        for file in marks.values():
+            Path(file).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -61,8 +61,8 @@ def launcher(settings: VllmSettings, *, here: bool = True) -> list[str]:
         program, *rest = shlex.split(settings.executable) or [""]
         return [_program(program, "inference.executable") if here else program, *rest]
     if settings.python is not None:
-        python = _program(settings.python, "inference.python") if here else settings.python
-        return [python, "-m", SERVER_MODULE]
+        named = _program(settings.python, "inference.python") if here else settings.python
+        return [named, "-m", SERVER_MODULE]
     if not here:
         return ["python", "-m", SERVER_MODULE]
     if importlib.util.find_spec("vllm") is not None:

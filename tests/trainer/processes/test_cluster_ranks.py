@@ -79,7 +79,7 @@ def begun(folder: Path, **settings: object) -> RunFolder:
 
 def ranks_of(run: RunFolder) -> dict[int, int]:
     """Return the process ids of a run's ranks."""
-    found = {}
+    found: dict[int, int] = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
