@@ -104,6 +104,37 @@ def test_a_step_survives_a_crash_of_its_server(make_trainer: MakeTrainer, journa
     assert trainer.folder.inference_log.read_text().count("Loading") == 2, "both lives are logged"
 
 
+def test_a_step_does_not_notice_that_one_of_its_servers_died(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    every = Journal(tmp_path / "journal-{port}.jsonl")
+    how = BLIND | {"token_seconds": 0.03}
+    settings = inference(every, how, replicas=2, logprob_tolerance=1e9)
+    trainer = make_trainer(inference=settings, max_error_rate=0.0, max_concurrent=8)
+    one, two = (Journal(path) for path in sorted(tmp_path.glob("journal-*.jsonl")))
+    assert [len(each.calls("/v1/completions")) for each in (one, two)] == [1, 1], "both are probed"
+
+    def kill() -> None:
+        wait_until(lambda: one.begun > 6 and two.begun > 1)
+        os.kill(two.pids[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    metrics = trainer.step()
+    killer.join()
+    traces = list(trainer.folder.step_traces(1))
+    assert (len(traces), metrics["rollouts/failed"]) == (16, 0)
+    assert "is retried" not in trainer.folder.trainer_log.read_text(), "only requests were moved"
+    assert trainer.engine.served.version == 1
+
+    def is_back() -> bool:
+        trainer.engine.check()
+        return len(trainer.engine.samplers(1.0)) == 2
+
+    wait_until(is_back)
+    assert len(two.starts) == 2
+
+
 ALONE = Completion([7, 8], [-1.0, -2.0], [0, 0], "length")
 
 
@@ -174,8 +205,8 @@ def test_the_gap_is_the_mean_distance_of_the_logprobs(
 def test_of_several_servers_the_one_that_is_farthest_off_counts(make_trainer: MakeTrainer) -> None:
     trainer = make_trainer()
     gap = Flaky(trainer.engine, ALONE).gap(trainer)
-    off = replace(ALONE, logprobs=[-101.0, -2.0])
-    assert Flaky(trainer.engine, ALONE, off).gap(trainer) > gap + 40.0
+    off = replace(ALONE, logprobs=[-1001.0, -2.0])
+    assert Flaky(trainer.engine, ALONE, off).gap(trainer) > gap + 400.0
     silent = replace(ALONE, logprobs=[math.nan, -2.0])
     assert math.isnan(Flaky(trainer.engine, ALONE, silent, ALONE).gap(trainer)), "check_gap stops"
 
