@@ -8,6 +8,7 @@ connection to the trainer's process.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import importlib
 import logging
 import pickle
@@ -60,6 +61,8 @@ class Worker:
         self._client: TokenClient | None = None
         self._model: TokenModel
         self._held = ExitStack()  # until it ends
+        self._stall = 0.0  # seconds without news of any rollout that are a stall
+        self._live = 0  # rollouts under way
         self._news: dict[int, Activity] = {}  # what has changed since the last report
         self._changed = asyncio.Event()
 
@@ -98,6 +101,7 @@ class Worker:
         assert self._peer is not None
         config, args = setup.config, setup.config.args
         take_share(setup.number, setup.count)
+        self._stall = args.stall_timeout
         self._environment = await in_thread(_load_environment, setup)
         renderer = await in_thread(make_renderer, config)
         await in_thread(quiet_transformers)
@@ -127,6 +131,7 @@ class Worker:
             self._changed.set()
 
         activity = Activity(task, changed)
+        self._live += 1
         try:
             trace = await rollout(
                 self._environment,
@@ -138,6 +143,9 @@ class Worker:
             )
         finally:
             self._news.pop(number, None)
+            self._live -= 1
+            if not self._live:
+                faulthandler.cancel_dump_traceback_later()
         trace.origin = origin
         make_sendable(trace)
         waits = trace.error is None and self._environment.rubric.group_rewards
@@ -156,6 +164,9 @@ class Worker:
                 (n, each.doing, each.turn, now - each.since) for n, each in news.items()
             ]
             peer.tell("activities", doing)
+            if self._live:
+                # If that was the last news: the trainer's process says what waits, this one where.
+                faulthandler.dump_traceback_later(self._stall, repeat=True)
             await asyncio.sleep(REPORT_SECONDS)
 
 

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 HOUR = 3600.0
 PLACE_SECONDS = 5.0  # until a place that could not be had is asked for again
+LOSSES = 10  # workers that one rollout may be lost with, before it ends the run
 NAMED = 5  # tasks in a message
 NEAR = 8  # rollouts that a worker may have more than another, to keep those of a task together
 
@@ -137,8 +138,13 @@ class WorkerPool:
         origin: Origin | None,
         activity: Activity,
     ) -> Ended:
-        """Run one rollout in a worker; see :class:`~vf.trainer.collecting.runners.Runner`."""
-        while True:
+        """Run one rollout in a worker; see :class:`~vf.trainer.collecting.runners.Runner`.
+
+        Raises:
+            TrainingError: Each of ``LOSSES`` workers ended with it, or no worker can run.
+            ConfigError: The task cannot be sent to another process.
+        """
+        for _ in range(LOSSES):
             activity.enter("worker")
             worker = await self._choose(task)
             number = next(self._numbers)
@@ -157,6 +163,10 @@ class WorkerPool:
                 ) from error
             finally:
                 del worker.live[number]
+        raise TrainingError(
+            f"{LOSSES} rollout workers ended, one after the other, with the same rollout of task "
+            f"{task.id!r} (seed {seed}) under way, which may be the cause: see {self._logs}"
+        )
 
     async def score_group(self, traces: Sequence[Trace]) -> list[Ended]:
         """Let a worker score the rollouts of one task, and write the scores down here."""

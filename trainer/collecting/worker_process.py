@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from vf.cluster.fleet import Command, Fleet, Handle, Resources
 from vf.environments.runner import CLOSE_TIMEOUT
@@ -18,10 +18,13 @@ from vf.trainer.collecting.worker_leases import Tenant
 from vf.trainer.collecting.worker_setup import MODULE, WorkerSetup
 from vf.trainer.processes.fleets import size_of
 
+T = TypeVar("T")
+
 LOOK_SECONDS = 0.25  # between two looks whether a process has ended
 END_SECONDS = 2.0  # for a process to have an exit status, once its connection is gone
 STOP_SECONDS = 2 * CLOSE_TIMEOUT  # for a worker to close its environments, before it is killed
 LOST_SECONDS = 5.0  # the same for one that can no longer be reached
+STALLS = 2  # times stall_timeout without a sign of life, after which a worker is lost
 LOG_BYTES = 2000  # of the output of a worker that cannot begin, in the message
 
 
@@ -58,7 +61,7 @@ async def run_worker(
     name = f"rollout worker {setup.number}"
     timeout = setup.config.rollouts.startup_timeout
     # User code may hold up a worker's event loop. That is a stall, before it is a loss.
-    silence = setup.config.args.stall_timeout
+    silence = STALLS * setup.config.args.stall_timeout
     tenant, patience, began = Tenant(leases), STOP_SECONDS, False
     invitation = listener.invite(name)
     command = Command(["python", "-m", MODULE, str(silence)], invitation.environ, log)
@@ -68,12 +71,12 @@ async def run_worker(
         async with asyncio.timeout(timeout):
             # The deadline is this block's, which is over before that of `accepted`.
             connecting = invitation.accepted({**handlers, **tenant.handlers}, 2 * timeout, silence)
-            peer = await _unless_ended(handle, connecting)
+            peer = await _unless_ended(handle, asyncio.create_task(connecting))
             serving = asyncio.create_task(peer.serve())
-            await peer.call("begin", setup)
+            await _unless_ended(handle, asyncio.create_task(peer.call("begin", setup)))
         began = True
         ready(peer)
-        await asyncio.shield(serving)
+        await _unless_ended(handle, serving)
         raise WorkerLost(peer.lost or "it ended")
     except WorkerLost as error:
         patience = LOST_SECONDS
@@ -109,21 +112,21 @@ async def _place(fleet: Fleet, size: Resources, command: Command) -> Handle:
         raise
 
 
-async def _unless_ended(handle: Handle, connecting: Coroutine[Any, Any, Peer]) -> Peer:
-    """Wait for a process to connect.
+async def _unless_ended(handle: Handle, work: asyncio.Task[T]) -> T:
+    """Wait for work that needs a process; cancel it if this is cancelled.
 
     Raises:
-        WorkerLost: It ended first.
+        WorkerLost: The process ended first.
     """
-    peer = asyncio.create_task(connecting)
     try:
-        while not peer.done():
-            if handle.poll() is not None or handle.lost:
-                raise WorkerLost("it ended before it connected")
-            await asyncio.wait([peer], timeout=LOOK_SECONDS)
-        return peer.result()
+        while not work.done():
+            await asyncio.wait([work], timeout=LOOK_SECONDS)
+            # A machine that was lost does not close its connections.
+            if not work.done() and (handle.poll() is not None or handle.lost):
+                raise WorkerLost("it ended")
+        return work.result()
     finally:
-        peer.cancel()
+        work.cancel()
 
 
 async def _status(handle: Handle) -> int | None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,15 +94,19 @@ class Patient(vf.Environment):
 
     Args:
         closed: The file that is made then.
+        hogs: Whether it lets nothing else run meanwhile.
     """
 
-    def __init__(self, closed: str) -> None:
+    def __init__(self, closed: str, hogs: bool = False) -> None:
         self.closed = Path(closed)
+        self.hogs = hogs
 
     def tasks(self, split: Split) -> Iterator[vf.Task]:
         yield vf.Task("1", "Hello.")
 
     async def reset(self, task: vf.Task) -> str:
+        if self.hogs:
+            time.sleep(SECONDS)  # noqa: ASYNC251  the very mistake
         await asyncio.Event().wait()
         return ""
 
@@ -216,7 +221,13 @@ async def rollout_in(pool: WorkerPool, **info: Any) -> None:
 def make_pool(
     folder: Path, fleet: LocalFleet, env: dict[str, Any], notes: list[str], **rollouts: Any
 ) -> WorkerPool:
-    raw = {"model": "tiny", "env": env, "rollouts": {"workers": 1, **rollouts}}
+    args = {"stall_timeout": rollouts.pop("stall_timeout", 300.0)}
+    raw = {
+        "model": "tiny",
+        "env": env,
+        "rollouts": {"workers": 1, **rollouts},
+        "trainer": {"args": args},
+    }
     config, _ = parse_config(raw)
     setup = WorkerSetup(config, None, [], registrar(config.env.id), number=0, count=1)
     leases = Router([Slot(Member("http://127.0.0.1:9/v1"), Serving("tiny"))])
@@ -293,6 +304,18 @@ def test_what_a_rollout_does_is_seen_here_and_it_ends_there_when_it_is_cancelled
         await pool.stop()
 
     asyncio.run(asyncio.wait_for(scene(), SECONDS))
+    fleet.stop()
+
+
+@pytest.mark.slow
+def test_a_worker_that_stands_still_says_where_and_is_then_lost(tmp_path: Path) -> None:
+    fleet = LocalFleet()
+    env = {"id": "test-patient", "args": {"closed": str(tmp_path / "closed"), "hogs": True}}
+    pool = make_pool(tmp_path, fleet, env, [], restarts_per_hour=0, stall_timeout=3.0)
+    with pytest.raises(TrainingError, match=r"no sign of life for 6 s.*under way: 1"):
+        asyncio.run(rollout_in(pool))
+    stack = (tmp_path / "worker-0.log").read_text()
+    assert re.search(r"Timeout(.|\n)*test_workers\.py.* in reset", stack)
     fleet.stop()
 
 
