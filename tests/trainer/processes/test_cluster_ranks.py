@@ -68,6 +68,7 @@ def fleet() -> Iterator[Machines]:
 
 def begun(folder: Path, **settings: object) -> RunFolder:
     """Return the folder of a run that has not begun, as a cluster's launcher makes it."""
+    folder.mkdir()
     path = folder / "mine.toml"
     path.write_text(TOML.format(output=str(folder / "runs")))
     config, _ = load_config(path, [f"{name}={value}" for name, value in settings.items()])
@@ -86,7 +87,7 @@ def ranks_of(run: RunFolder) -> dict[int, int]:
             variables = (process / "environ").read_bytes().split(b"\0")
         except OSError:  # it has ended, or is another user's
             continue
-        if os.fsencode(run.path) in words and b"vf.trainer.commands.main" in words[:3]:
+        if os.fsencode(run.path) in words and b"vf.trainer.commands.main" in words[:4]:
             found |= {int(v[5:]): int(process.name) for v in variables if v.startswith(b"RANK=")}
     return found
 
