@@ -37,7 +37,10 @@ use_cpu: true
 """
 OFTEN = 1000  # restarts within an hour
 # What Ray runs by itself on a machine, whether a run is there or not.
-RAYS_OWN = ("/ray/core/src/", "/ray/dashboard/", "/ray/_private/", "ray::IDLE")
+RAYS_OWN = (
+    *("/ray/core/src/", "/ray/dashboard/", "/ray/_private/", "/ray/autoscaler/"),
+    *("ray::IDLE", "ray::DashboardAgent", "ray::RuntimeEnvAgent"),
+)
 
 
 class KilledRun:
