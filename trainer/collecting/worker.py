@@ -132,6 +132,8 @@ class Worker:
 
         activity = Activity(task, changed)
         self._live += 1
+        if self._live == 1:
+            self._watch()
         try:
             trace = await rollout(
                 self._environment,
@@ -155,6 +157,13 @@ class Worker:
         await score_group(self._environment.rubric, traces, self._environment.timeout)
         return [(trace.score, trace.error, trace.to_json()) for trace in traces]
 
+    def _watch(self) -> None:
+        """Write all stacks to the log, unless there is news before that counts as a stall.
+
+        The trainer's process says what waits; this says where.
+        """
+        faulthandler.dump_traceback_later(self._stall, repeat=True)
+
     async def _report(self, peer: Peer) -> None:
         while True:
             await self._changed.wait()
@@ -165,8 +174,7 @@ class Worker:
             ]
             peer.tell("activities", doing)
             if self._live:
-                # If that was the last news: the trainer's process says what waits, this one where.
-                faulthandler.dump_traceback_later(self._stall, repeat=True)
+                self._watch()
             await asyncio.sleep(REPORT_SECONDS)
 
 
