@@ -79,9 +79,13 @@ def is_alive(process: int) -> bool:
     return True
 
 
-def end_with_parent() -> None:
-    """Send this process SIGTERM once its parent is gone, however that died."""
-    parent = os.getppid()
+def end_with_parent(started_by: int | None = None) -> None:
+    """Send this process SIGTERM once its parent is gone, however that died.
+
+    Args:
+        started_by: The process that must be the parent, if that is known: it may be gone by now.
+    """
+    parent = os.getppid() if started_by is None else started_by
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -51,3 +52,15 @@ def test_a_launcher_may_pass_on_an_interrupt() -> None:
 def test_nohup_is_respected() -> None:
     before = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     assert run(signal.SIGHUP, before=before, wait="sys.stdin.read()") == "closed\n"
+
+
+def test_a_process_ends_whose_parent_died_before_it_looked() -> None:
+    code = "from vf.runtime.signals import end_with_parent\nend_with_parent({})\ninput()"
+    for started_by, ending in ((os.getpid(), 0), (os.getpid() + 1, -signal.SIGTERM)):
+        command = [sys.executable, "-c", code.format(started_by)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+            if not ending:
+                assert process.stdin is not None
+                process.stdin.write(b"\n")
+                process.stdin.close()
+            assert process.wait(60) == ending

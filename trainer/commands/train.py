@@ -24,6 +24,7 @@ from vf.trainer.processes.gpus import count_gpus, overrides, split_gpus
 from vf.trainer.processes.launch import (
     is_elsewhere,
     launch,
+    launcher,
     processes_to_launch,
     world,
 )
@@ -70,7 +71,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     if args.profile and config.args.max_steps < 2:
         raise ConfigError("trainer.args.max_steps = 1, but --profile trains two steps; raise it")
     if world().size > 1:
-        end_with_parent()
+        end_with_parent(launcher())
     if world().rank > 0:
         return _follow(config)
     if args.tmux and is_elsewhere(config):

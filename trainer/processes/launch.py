@@ -33,8 +33,12 @@ FLEET = "VF_FLEET"
 # And this, the address of its machine.
 OWN_HOST = "VF_HOST"
 
+# Holds the process id of a launcher that `vf-rl` is itself.
+LAUNCHER = "VF_LAUNCHER"
+
 # What a launcher tells its workers. To a child of a worker it would be a lie.
 LAUNCHER_VARIABLES = (
+    LAUNCHER,
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
 )
@@ -56,6 +60,12 @@ def world() -> World:
     """Return this process's place, from the environment variables that every launcher sets."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     return World(int(os.environ.get("RANK", "0")), size) if size > 1 else World(0, 1)
+
+
+def launcher() -> int | None:
+    """Return the process id of the launcher, whose child this process is; None if not known."""
+    found = os.environ.get(LAUNCHER)
+    return int(found) if found else None
 
 
 def is_fsdp() -> bool:
@@ -308,6 +318,7 @@ def launch(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if config_file is not None and _read_accelerate_config(config_file).use_cpu:
         os.environ["ACCELERATE_USE_CPU"] = "true"  # which Accelerate says to one process alone
+    os.environ[LAUNCHER] = str(os.getpid())
     # What failed has said so itself.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     arguments = launcher_args(count, argv, config_file, meeting)
