@@ -75,7 +75,7 @@ def go_through(
     Raises:
         AssertionError: It ended badly, or left processes.
     """
-    seen, may_end = Seen(), False
+    seen, may_end, before = Seen(), False, 0
 
     def soon() -> float:
         return time.monotonic() + rng.uniform(0.5, 1.5) * run.args.every
@@ -86,17 +86,19 @@ def go_through(
         while run.code is None and (left() <= 0 or time.monotonic() < following):
             time.sleep(0.1)
         if run.code is not None:
-            wait_until(lambda: not run.left(), f"no process is left: {run.left()}", ENDING)
+            wait_until(lambda: not run.left(), "no process is left", ENDING)
             if run.code == 0:
                 if (hosts := run.hosts) is not None:
                     wait_until(lambda: not hosts.containers(), "no container is left", ENDING)
                 return seen
             assert may_end, f"the run ended with {run.code}; see {run.log}"
-            may_end = False
+            may_end, before = False, len(seen.lines)
             run.start()
             continue
         following = soon()
         seen.look(run.folder.path)
+        if len(seen.lines) == before:
+            continue  # it is still starting, or would never get anywhere
         if (drawn := draw(rng, run.parts(), SHARES)) is not None:
             part, name, kill = drawn
             may_end = may_end or run.resumes(part)

@@ -178,15 +178,13 @@ def part_of(pid: int, line: str) -> str | None:
     words = line.split()
     if "lifeline.py" in line:
         return None
-    if "tiny_vllm.py" in line:
-        return "server"
-    if "vf.trainer.collecting.worker" in words:
-        return "worker"
     if "vf.trainer.processes.rank" in words:
         return "rank"
-    if "vf.trainer.commands.main" in words:
+    if "vf.trainer.commands.main" in words:  # with the settings, which name the others' programs
         return "rank" if rank_of(pid) else "trainer"
-    return None
+    if "vf.trainer.collecting.worker" in words:
+        return "worker"
+    return "server" if "tiny_vllm.py" in line else None
 
 
 def rank_of(pid: int) -> int:
