@@ -23,16 +23,9 @@ from vf.inference.proof import Proof
 from vf.inference.serving import Served, Serving
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.admin import Admin, check_served, check_tokenizer
+from vf.inference.vllm.delivery import Delivery
 from vf.inference.vllm.launch import check_args, flags, launcher, server_env
-from vf.inference.vllm.nccl import NcclPublisher
 from vf.inference.vllm.pace import Pace
-from vf.inference.vllm.publishers import (
-    DiskPublisher,
-    FixedWeights,
-    LoraPublisher,
-    Publisher,
-)
-from vf.inference.vllm.rungs import FIXED
 from vf.inference.vllm.server_args import (
     Adapters,
     each_server,
@@ -90,10 +83,7 @@ class VllmEngine:
         note: Callable[[str], None] = log.warning,
         fleet: Fleet | None = None,
     ) -> None:
-        self._note = note
         self._log_path = log_path
-        self._weights = weights
-        self._shelf = shelf
         self._shared_gpu = shared_gpu
         self._encoded = encoded
         self._settings = settings
@@ -101,10 +91,8 @@ class VllmEngine:
         self._max_seq_len = max_seq_len
         self._adapters = adapters
         self._cpu = cpu
-        self._rung = rung
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
-        self._copied: Path | None = None
         self._proof: Proof | None = None
         self.serving = Serving(model)
         self._site: Site | None = None
@@ -115,7 +103,8 @@ class VllmEngine:
             self.base_url = settings.base_url.rstrip("/").removesuffix("/v1") + "/v1"
         self._api_key = _api_key(settings)
         self._admin = Admin(self.base_url, self._api_key)
-        tells = self._tells_versions
+        # Where weights change under running requests, every token needs its version.
+        tells = swaps_in_place(rung, settings)
         member = Member(
             self._admin.root if tells else self.base_url,
             "generate" if tells else "openai",
@@ -130,7 +119,19 @@ class VllmEngine:
             if (site := self._site) is None
             else OwnServer(settings, self._admin, log_path, partial(self._run, site), site.dying)
         )
-        self._publisher = self._make_publisher()
+        self._delivery = Delivery(
+            settings,
+            model,
+            weights,
+            shelf,
+            rung=rung,
+            server=self._server,
+            admin=self._admin,
+            serving=self.serving,
+            host=LOOPBACK if self._site is None else self._site.trainer,
+            cpu=cpu,
+            note=note,
+        )
 
     @property
     def served(self) -> Served:
@@ -152,12 +153,11 @@ class VllmEngine:
 
         In the trainer's thread, once for all that share a shelf.
         """
-        if self._serves_copy:
-            self._shelf.write(0, untied=True)
+        self._delivery.lay_out()
 
     def start_server(self, say: Callable[[str], None]) -> None:
         """Do :meth:`start` once :meth:`lay_out` is done; in any thread."""
-        with self._copy():
+        with self._delivery.starting():
             self._server.start(say)
         check_served(self._admin, self.base_url, self._model, self._max_seq_len)
         check_tokenizer(self._admin, self._model, *self._encoded)
@@ -207,7 +207,7 @@ class VllmEngine:
         Raises:
             EngineError: It will not be. Whoever waits for it learns why.
         """
-        with self._given_up_on_error(), self._copy():
+        with self._given_up_on_error(), self._delivery.starting():
             self._server.bring_back()
 
     def restore(self) -> bool:
@@ -223,7 +223,7 @@ class VllmEngine:
         """
         with self._given_up_on_error():
             try:
-                self._bring(self._publisher.restore, self.serving.served.version)
+                self._delivery.restore()
                 if self._proof is not None and not self.sends:
                     self._proof.check(self.slot.member, self.serving.served)
             except (ConfigError, EngineError, ModelError) as error:
@@ -288,8 +288,7 @@ class VllmEngine:
 
     def write(self, version: int) -> None:
         """Write the weights as they are now for servers that read them, as ``version``."""
-        if self._rung in ("lora", "disk"):
-            self._shelf.write(version, untied=self._serves_copy)
+        self._delivery.write(version)
 
     def serve(self, version: int) -> bool:
         """Bring weights that were written to the server.
@@ -304,7 +303,7 @@ class VllmEngine:
             EngineError: It could not be done.
         """
         try:
-            self._bring(lambda: self._publisher.publish(version), version)
+            self._delivery.serve(version)
         except (ConfigError, EngineError) as error:
             if not self._server.is_failing(error):
                 raise
@@ -315,7 +314,7 @@ class VllmEngine:
     @property
     def sends(self) -> bool:
         """Whether the trainer's process sends the weights itself, from its own memory."""
-        return self._rung == "nccl"
+        return self._delivery.sends
 
     def _tell(self, path: str, **query: Any) -> None:
         """POST, unless the server has died: the next check starts it again, awake."""
@@ -339,79 +338,12 @@ class VllmEngine:
             elif (load := self._admin.load()) is not None:
                 self.serving.limit(pace.look(load, self.serving.under_way))
 
-    def _bring(self, act: Callable[[], None], version: int) -> None:
-        """Bring weights to the server, from now on through the disk if NCCL fails.
-
-        Args:
-            act: What brings them.
-            version: Of the weights.
-        """
-        publisher = self._publisher
-        try:
-            act()
-        except EngineError as error:
-            if not isinstance(publisher, NcclPublisher) or self._server.is_failing(error):
-                raise
-            if self._settings.publish == "nccl":
-                if publisher.sent:
-                    raise
-                raise ConfigError(
-                    f'inference.publish = "nccl" does not work here: {error}; leave it at "auto", '
-                    'or set it to "disk"'
-                ) from error
-            self._note(f"weights are published through the disk from now on: {error}")
-        else:
-            return
-        # Its workers may still wait for a broadcast, so the server begins again without NCCL.
-        self.serving.down()
-        self._rung = "disk"
-        self._publisher = self._make_publisher()
-        self._shelf.write(version)
-        with self._copy():
-            self._server.start_again()
-        self._publisher.publish(version)
-        self.serving.up()
-
-    @property
-    def _tells_versions(self) -> bool:
-        """Whether weights change under running requests, so that every token needs its version."""
-        return swaps_in_place(self._rung, self._settings)
-
-    @property
-    def _serves_copy(self) -> bool:
-        """Whether the server begins with weights from the shelf.
-
-        On a CPU, vLLM 0.32 packs a tied head apart from the embedding and forgets it when weights
-        are read again. So it serves a copy whose head is not tied.
-        """
-        return self._rung == "disk" and self._cpu and not self._settings.base_url
-
-    @contextmanager
-    def _copy(self) -> Iterator[None]:
-        """Keep the copy that a server reads while it starts."""
-        if not self._serves_copy:
-            yield
-            return
-        with self._shelf.held() as written:
-            self._copied = written.folder
-            yield
-
-    def _make_publisher(self) -> Publisher:
-        if self._rung == "lora":
-            return LoraPublisher(self._admin, self.serving, self._shelf, self._model)
-        if self._rung == "nccl":
-            host = LOOPBACK if self._site is None else self._site.trainer
-            return NcclPublisher(self._admin, self.serving, self._weights, host)
-        if self._rung == FIXED:
-            return FixedWeights()
-        drain = not self._tells_versions
-        return DiskPublisher(self._admin, self.serving, self._shelf, drain=drain)
-
     def _run(self, site: Site) -> Running:
         """Start the server's process, and take note of where it is."""
+        rung = self._delivery.rung
         args = server_args(
             self._settings,
-            rung=self._rung,
+            rung=rung,
             model=resolve_model(self._model),
             name=self._model,
             host=site.host,
@@ -420,11 +352,11 @@ class VllmEngine:
             adapters=self._adapters,
             cpu=self._cpu,
             shared_gpu=self._shared_gpu,
-            copy=self._copied,
+            copy=self._delivery.copied,
         )
-        server = site.run(flags(args), self._log_path, lora=self._rung == "lora", cpu=self._cpu)
+        server = site.run(flags(args), self._log_path, lora=rung == "lora", cpu=self._cpu)
         self._admin.root, self.base_url = site.root, f"{site.root}/v1"
-        where = site.root if self._tells_versions else self.base_url
+        where = site.root if self.slot.member.wire == "generate" else self.base_url
         self.slot.member = replace(self.slot.member, base_url=where)
         return server
 
