@@ -78,7 +78,7 @@ def go_through(
     seen, may_end, before = Seen(), False, 0
 
     def soon() -> float:
-        return time.monotonic() + rng.uniform(0.5, 1.5) * run.args.every
+        return float(time.monotonic() + rng.uniform(0.5, 1.5) * run.args.every)
 
     run.start()
     following = soon()
@@ -180,7 +180,7 @@ def main() -> int:
     started, found = time.monotonic(), list[Found]()
 
     def left() -> float:
-        return args.seconds - (time.monotonic() - started)
+        return float(args.seconds - (time.monotonic() - started))
 
     with ExitStack() as stack:
         machines = None
