@@ -20,7 +20,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
+
 HERE = Path(__file__).parent
+UPDATES = 3  # timed in a row
+SETTLE = 1.0  # seconds between them, in which what is under way in a process ends
 VOCABULARY = 500  # of the tiny model's 512 tokens
 UNBELIEVED = 1e9  # nats: the servers' log-probabilities are made up
 
@@ -37,8 +41,8 @@ class Work:
         tool_seconds: Of one tool call.
         concurrent: Rollouts under way at most.
         rollouts: In all.
-        updates: Optimizer steps that are timed alone, and again beside the rollouts. With none,
-            the rollouts are what is timed.
+        updates: How often optimizer steps are timed beside the rollouts, and alone. With 0, the
+            rollouts are what is timed.
     """
 
     workers: int
@@ -139,43 +143,61 @@ def samples() -> list[Any]:
 
 
 def overlapped(work: Work) -> dict[str, Any]:
-    """Time optimizer steps alone, and beside rollouts."""
+    """Time optimizer steps alone and beside rollouts, in turn: other work disturbs both alike.
+
+    While they are timed alone, the servers stand still, and the rollouts wait for answers.
+    """
     from cluster_watch import Cores
 
     batch = samples()
     with trainer(work) as made:
-        cores = Cores()
+        cores, pause = Cores(), threading.Event()
+        orchestrator = made.collector.orchestrator
 
-        def update() -> tuple[float, float]:
-            started, waited = time.perf_counter(), cores.waited()
-            made.learner.accumulate(batch)
-            made.learner.optim_step(learning_rate=1e-12)
-            seconds = time.perf_counter() - started
-            return seconds, seconds - (cores.waited() - waited)
+        def updates() -> tuple[float, float]:
+            """Return the seconds of an optimizer step, and those in which it had a core."""
+            took = []
+            for _ in range(UPDATES):
+                started, waited = time.perf_counter(), cores.waited()
+                made.learner.accumulate(batch)
+                made.learner.optim_step(learning_rate=1e-12)
+                seconds = time.perf_counter() - started
+                took.append((seconds, seconds - (cores.waited() - waited)))
+            return median(each for each, _ in took), median(each for _, each in took)
 
-        update()
-        alone = [update() for _ in range(work.updates)]
+        updates()
         made.collector.begin_evaluation(0)
-        orchestrator, pause = made.collector.orchestrator, threading.Event()
+        while sum(each.turn > 0 for each in orchestrator.activities()) < work.concurrent // 2:
+            pause.wait(0.05)  # until the first turn of most has been answered
+        servers = [each for each in psutil.Process().children(recursive=True) if is_server(each)]
+        pairs = []
+        for _ in range(work.updates):
+            beside = updates()
+            under_way = len(orchestrator.activities())
+            for each in servers:
+                each.suspend()
+            pause.wait(SETTLE)
+            pairs.append((updates(), beside))
+            for each in servers:
+                each.resume()
+            pause.wait(SETTLE)
 
-        def under_way() -> int:
-            return sum(each.turn > 0 for each in orchestrator.activities())
+    def ratio(which: int) -> float:
+        return median(beside[which] / alone[which] for alone, beside in pairs)
 
-        while under_way() < work.concurrent // 2:  # the first turn of most has been answered
-            pause.wait(0.05)
-        beside = [update() for _ in range(work.updates)]
-        count = len(orchestrator.activities())
-    wall, own = (
-        median(each[which] for each in beside) / median(each[which] for each in alone)
-        for which in (0, 1)
-    )
     return {
-        "alone": median(seconds for seconds, _ in alone),
-        "beside": median(seconds for seconds, _ in beside),
-        "slower": wall,
-        "own_slower": own,  # without the time in which no core was free
-        "under_way": count,
+        "alone": median(alone[0] for alone, _ in pairs),
+        "beside": median(beside[0] for _, beside in pairs),
+        "slower": ratio(0),
+        "own_slower": ratio(1),
+        "under_way": under_way,
     }
+
+
+def is_server(process: psutil.Process) -> bool:
+    """Return whether a process is an inference server, and no guard of one."""
+    words = process.cmdline()
+    return len(words) > 1 and words[1].endswith("slow_server.py")
 
 
 def main() -> None:
