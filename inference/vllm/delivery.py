@@ -112,6 +112,11 @@ class Delivery:
         """
         self._bring(self._publisher.restore, self._serving.served.version)
 
+    def forget(self) -> None:
+        """Note, in any thread, that the server has begun again."""
+        if isinstance(self._publisher, NcclPublisher):
+            self._publisher.forget()
+
     def _bring(self, act: Callable[[], None], version: int) -> None:
         try:
             act()

@@ -54,6 +54,7 @@ class NcclPublisher:
         self._serving = serving
         self._weights = weights
         self._group: Any = None  # a PyNcclCommunicator, once the server's workers have been met
+        self._stale = False  # these workers are no more
         self._layout: dict[str, list[Any]] = {}
 
     def publish(self, version: int) -> None:
@@ -63,6 +64,8 @@ class NcclPublisher:
             EngineError: vLLM or NCCL cannot be used here, or the server failed.
         """
         try:
+            if self._stale:
+                self._part()
             if self._group is None:
                 self._connect()
             with swapped(self._admin, self._serving, version):
@@ -78,8 +81,15 @@ class NcclPublisher:
 
     def restore(self) -> None:
         """Meet a server that has just started, and send it the newest weights."""
-        self._part()
+        self.forget()
         self.publish(self._serving.served.version)
+
+    def forget(self) -> None:
+        """Have the workers met again before anything is sent: the server has new ones.
+
+        In any thread: the group itself is left in the one that sends.
+        """
+        self._stale = True
 
     def _connect(self) -> None:
         """Form a group of this process, rank 0, and all workers of the server."""
@@ -155,7 +165,7 @@ class NcclPublisher:
 
     def _part(self) -> None:
         """Leave the group: what failed in it cannot be used again."""
-        group, self._group = self._group, None
+        group, self._group, self._stale = self._group, None, False
         if group is not None:
             with suppress(Exception):  # it may be gone already
                 group.destroy()

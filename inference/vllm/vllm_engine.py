@@ -209,6 +209,7 @@ class VllmEngine:
         """
         with self._given_up_on_error(), self._delivery.starting():
             self._server.bring_back()
+            self._delivery.forget()
 
     def restore(self) -> bool:
         """Bring the newest weights to a server that is back, and try whether it has them.

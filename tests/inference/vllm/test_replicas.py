@@ -18,6 +18,7 @@ from vf.inference.model import Sampling
 from vf.inference.ports import choose_port
 from vf.inference.proof import Proof
 from vf.inference.settings import VllmSettings
+from vf.inference.vllm import nccl
 from vf.inference.vllm.server_args import each_server
 from vf.runtime.errors import ConfigError, EngineError, ServerDown
 
@@ -123,6 +124,30 @@ def test_a_version_that_is_published_while_one_comes_back_reaches_it_before_any_
     assert version
     assert seen[0] in (version - 1, version)
     assert standing.sample_of(2).token_ids == [4 + version] * 2
+
+
+class Group:
+    """A group with the workers of a server that has died since."""
+
+    device = "cpu"
+    left = False
+
+    def destroy(self) -> None:
+        self.left = True
+
+
+@pytest.mark.skipif(nccl.available(), reason="vLLM is installed here")
+def test_nothing_is_sent_to_the_workers_that_one_had_before_it_died(stand_together: Stand) -> None:
+    standing = stand_together("nccl", replicas=2).start()
+    member, group = standing.engine.members[0], Group()
+    member._delivery._publisher._group = group  # type: ignore[union-attr]
+    standing.kill(0)
+    standing.engine.check()
+    wait_until(lambda: member in standing.engine._bare)
+    standing.publish(5, 1)  # it cannot meet the new ones without vLLM, so the disk takes over
+    assert group.left
+    assert len(standing.journals[0].calls("/pause")) == 1, "for the disk"
+    assert standing.sample_of(0).token_ids == [5, 5]
 
 
 def test_a_publish_with_all_servers_gone_waits_for_one(stand_together: Stand) -> None:
