@@ -175,25 +175,28 @@ class OwnServer:
         return self._process is not None
 
     def bring_back(self) -> None:
-        """Start it again, unless that has been done too often within an hour."""
+        """Start it until it is healthy, unless that was done too often within an hour."""
         process = self._process
         if process is None:
             return
-        died = f"the vLLM server died (exit code {process.returncode}):\n{process.tail()}"
-        now = time.monotonic()
-        self._restarts = [then for then in self._restarts if now - then < HOUR]
-        most = self._settings.restarts_per_hour
-        if len(self._restarts) >= most:
-            raise EngineError(
-                f"{died}\nIt was started again {len(self._restarts)} times within the last hour, "
-                f"and inference.restarts_per_hour = {most}."
-            )
-        self._restarts.append(now)
-        log.warning("%s\nIt is started again.", died)
-        try:
-            self.start_again()
-        except (ConfigError, EngineError) as error:
-            raise EngineError(f"{died}\nStarting it again failed: {error}") from error
+        died = why = f"the vLLM server died (exit code {process.returncode}):\n{process.tail()}"
+        while True:
+            now = time.monotonic()
+            self._restarts = [then for then in self._restarts if now - then < HOUR]
+            most = self._settings.restarts_per_hour
+            if len(self._restarts) >= most:
+                raise EngineError(
+                    f"{why}\nIt was started again {len(self._restarts)} times within the last "
+                    f"hour, and inference.restarts_per_hour = {most}."
+                )
+            self._restarts.append(now)
+            log.warning("%s\nIt is started again.", why)
+            try:
+                return self.start_again()
+            except (ConfigError, EngineError) as error:
+                why = f"{died}\nStarting it again failed: {error}"
+                if self._stopped or isinstance(error, ConfigError):
+                    raise EngineError(why) from error
 
 
 class OutsideServer:

@@ -28,6 +28,7 @@ from urllib.parse import parse_qsl, urlsplit
 WAYS = {
     "last_words": "",  # printed at its start, of which it then dies
     "last_life": 1,  # the first of its lives that begins like that
+    "well_again": 1000,  # the first life after these that begins well
     "exit_code": 1,  # with which it dies of that
     "starting": 0.0,  # seconds until it listens
     "unhealthy": False,
@@ -305,7 +306,7 @@ def main() -> None:
     life = 1 + (JOURNAL.read_text().count('{"start"') if JOURNAL.is_file() else 0)
     named = ("CUDA_VISIBLE_DEVICES", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK")
     note(start=sys.argv[1:], pids=pids, env={name: os.environ.get(name) for name in named})
-    if HOW["last_words"] and life >= HOW["last_life"]:
+    if HOW["last_words"] and HOW["last_life"] <= life < HOW["well_again"]:
         print(HOW["last_words"], flush=True)
         sys.exit(HOW["exit_code"])
     print("Loading safetensors checkpoint shards: 50%", flush=True)

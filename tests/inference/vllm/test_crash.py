@@ -174,6 +174,24 @@ def test_a_crash_too_many_ends_the_run_with_its_cause(stand: Stand) -> None:
     assert len(standing.journal.starts) == 2
 
 
+def test_a_server_that_dies_while_it_starts_again_is_started_once_more(stand: Stand) -> None:
+    how = {"last_words": "OSError: port in use", "last_life": 2, "well_again": 4}
+    standing = stand(how=how).start()
+    standing.publish(10, 0)
+    kill(standing)
+    standing.engine.check()
+    assert standing.sample().token_ids == [10, 10]
+    assert len(standing.journal.starts) == 4
+
+
+def test_a_server_that_refuses_its_flags_is_not_started_once_more(stand: Stand) -> None:
+    standing = stand(how={"last_words": "usage", "last_life": 2, "exit_code": 2}).start()
+    kill(standing)
+    with pytest.raises(EngineError, match="Starting it again failed"):
+        standing.engine.check()
+    assert len(standing.journal.starts) == 2
+
+
 def test_a_server_that_cannot_be_started_again_ends_the_run(stand: Stand) -> None:
     standing = stand(how={"last_words": "OSError: no space left", "last_life": 2}).start()
     standing.publish(10, 0)
@@ -183,6 +201,8 @@ def test_a_server_that_cannot_be_started_again_ends_the_run(stand: Stand) -> Non
     assert "exit code 137" in str(error.value)
     assert "Starting it again failed" in str(error.value)
     assert "OSError: no space left" in str(error.value)
+    assert "inference.restarts_per_hour = 3" in str(error.value)
+    assert len(standing.journal.starts) == 4
     with pytest.raises(ServerDown, match="no space left"):
         available(standing)
 
