@@ -20,7 +20,7 @@ from vf.inference.settings import VllmSettings
 from vf.inference.vllm.server_args import each_server
 from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.vllm_engine import VllmEngine
-from vf.runtime.errors import EngineError, InfrastructureError
+from vf.runtime.errors import ConfigError, EngineError, InfrastructureError
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -232,7 +232,7 @@ class ReplicatedEngine:
                 member.revive()
             if member.sends:
                 self._bare.add(member)
-        except InfrastructureError as error:
+        except (ConfigError, InfrastructureError) as error:
             if not self._stopped:
                 self._given_up.add(member)
                 self._note(f"a vLLM server is given up, and the run continues without it: {error}")

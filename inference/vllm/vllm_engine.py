@@ -220,6 +220,7 @@ class VllmEngine:
             False if it has gone again.
 
         Raises:
+            ConfigError: It refuses them.
             EngineError: It does not take them, or answers as other weights would.
         """
         with self._given_up_on_error():
@@ -250,7 +251,7 @@ class VllmEngine:
     def _given_up_on_error(self) -> Iterator[None]:
         try:
             yield
-        except InfrastructureError as error:
+        except (ConfigError, InfrastructureError) as error:
             self.serving.fail(str(error))
             raise
 

@@ -264,6 +264,24 @@ def test_servers_of_somebody_elses_are_used_together(stand_together: Stand, serv
     assert [len(journal.calls(LOAD)) for journal in standing.journals] == [2, 2]
 
 
+def test_one_that_refuses_the_weights_when_it_is_back_is_given_up(
+    stand_together: Stand, serve: Serve
+) -> None:
+    flags = ("--enable-lora", "--max-lora-rank", "8")
+    urls = [serve(*flags, separate=True), serve(*flags, separate=True)]
+    standing = stand_together(base_urls=urls).start()
+    standing.publish(4, 0)
+    standing.kill(0)
+    serve(port=int(urls[0].split(":")[2].split("/")[0]), separate=True)  # without adapters
+    standing.engine.check()
+    wait_until(lambda: bool(standing.noted))
+    assert "does not take the adapter" in standing.noted[0]
+    assert "must run with --enable-lora" in (standing.engine.members[0].serving.failure or "")
+    standing.publish(5, 1)
+    assert len(standing.journals[0].calls(LOAD)) == 2, "it is not asked again"
+    assert standing.sample_of(1).token_ids == [5, 5]
+
+
 def test_a_server_that_preempts_is_sent_fewer_requests(stand_together: Stand) -> None:
     standing = stand_together(replicas=2, how={"token_seconds": 0.02, "cache": 8}).start()
     standing.publish(4, 0)
