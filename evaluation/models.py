@@ -259,6 +259,6 @@ def check_local(config: ModelConfig) -> None:
             f"a local model needs the package {missing[0]!r}: pip install 'vf-rl[train]'"
         )
     if isinstance(settings, VllmSettings):
-        from vf.inference.vllm.vllm_engine import check_settings
+        from vf.inference.vllm.check_settings import check_settings
 
         check_settings(settings)

@@ -21,7 +21,7 @@ from vf.inference.rendering.template_probe import (
     summary,
 )
 from vf.inference.settings import EmbeddedSettings
-from vf.inference.vllm.vllm_engine import check_settings
+from vf.inference.vllm.check_settings import check_settings
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 from vf.traces.task import Task

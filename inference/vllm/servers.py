@@ -178,7 +178,7 @@ class OwnServer:
         """Start it until it is healthy, unless that was done too often within an hour."""
         process = self._process
         if process is None:
-            return
+            return None
         died = why = f"the vLLM server died (exit code {process.returncode}):\n{process.tail()}"
         while True:
             now = time.monotonic()

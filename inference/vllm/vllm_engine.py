@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,21 +17,15 @@ from vf.inference.engine import Weights
 from vf.inference.leases import Member, Router, Slot
 from vf.inference.model_files import resolve_model
 from vf.inference.patience import AWAY_SECONDS
-from vf.inference.ports import choose_port
 from vf.inference.proof import Proof
 from vf.inference.serving import Served, Serving
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.admin import Admin, check_served, check_tokenizer
+from vf.inference.vllm.check_settings import api_key
 from vf.inference.vllm.delivery import Delivery
-from vf.inference.vllm.launch import check_args, flags, launcher, server_env
+from vf.inference.vllm.launch import flags
 from vf.inference.vllm.pace import Pace
-from vf.inference.vllm.server_args import (
-    Adapters,
-    each_server,
-    parallel_args,
-    server_args,
-    swaps_in_place,
-)
+from vf.inference.vllm.server_args import Adapters, server_args, swaps_in_place
 from vf.inference.vllm.servers import OutsideServer, OwnServer, Server
 from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.sites import LOOPBACK, InFleet, Running, Site, ThisMachine
@@ -101,7 +94,7 @@ class VllmEngine:
             self.base_url = f"{self._site.root}/v1"
         else:
             self.base_url = settings.base_url.rstrip("/").removesuffix("/v1") + "/v1"
-        self._api_key = _api_key(settings)
+        self._api_key = api_key(settings)
         self._admin = Admin(self.base_url, self._api_key)
         # Where weights change under running requests, every token needs its version.
         tells = swaps_in_place(rung, settings)
@@ -361,38 +354,3 @@ class VllmEngine:
         where = site.root if self.slot.member.wire == "generate" else self.base_url
         self.slot.member = replace(self.slot.member, base_url=where)
         return server
-
-
-def check_settings(
-    settings: VllmSettings, environ: Mapping[str, str] = os.environ, *, here: bool = True
-) -> None:
-    """Find out, before anything is started, what the settings get wrong on this machine.
-
-    Args:
-        settings: ``[inference]``.
-        environ: What the server's environment will start from.
-        here: Whether the servers will be on this machine.
-
-    Raises:
-        ConfigError: vLLM is not to be found, a flag is ours, the port is in use, a GPU or key is
-            missing, or the GPUs do not fit the parallel sizes.
-    """
-    check_args(settings.args)
-    _api_key(settings)
-    for each in each_server(settings):
-        parallel_args(each)
-        if each.base_url is None and here:
-            launcher(each)
-            choose_port(each.host, each.port)
-            server_env(each, environ, lora=False, cpu=False)
-
-
-def _api_key(settings: VllmSettings) -> str | None:
-    if settings.api_key_env is None:
-        return None
-    key = os.environ.get(settings.api_key_env)
-    if not key:
-        raise ConfigError(
-            f"inference.api_key_env names {settings.api_key_env}, which is not set; export it"
-        )
-    return key

@@ -11,6 +11,7 @@ import pytest
 
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import launch
+from vf.inference.vllm.check_settings import check_settings
 from vf.inference.vllm.launch import (
     check_args,
     flags,
@@ -18,7 +19,6 @@ from vf.inference.vllm.launch import (
     launcher,
     server_env,
 )
-from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.errors import ConfigError
 
 

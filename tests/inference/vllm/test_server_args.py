@@ -9,8 +9,8 @@ import pytest
 
 from tests.inference.vllm.stand_in_engine import Standing
 from vf.inference.settings import VllmSettings
+from vf.inference.vllm.check_settings import check_settings
 from vf.inference.vllm.server_args import parallel_args
-from vf.inference.vllm.vllm_engine import check_settings
 from vf.runtime.errors import ConfigError
 
 

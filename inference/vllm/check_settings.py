@@ -1,0 +1,52 @@
+"""What can be found wrong with the settings of vLLM servers before any is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from vf.inference.ports import choose_port
+from vf.inference.settings import VllmSettings
+from vf.inference.vllm.launch import check_args, launcher, server_env
+from vf.inference.vllm.server_args import each_server, parallel_args
+from vf.runtime.errors import ConfigError
+
+
+def check_settings(
+    settings: VllmSettings, environ: Mapping[str, str] = os.environ, *, here: bool = True
+) -> None:
+    """Find out, before anything is started, what the settings get wrong on this machine.
+
+    Args:
+        settings: ``[inference]``.
+        environ: What the server's environment will start from.
+        here: Whether the servers will be on this machine.
+
+    Raises:
+        ConfigError: vLLM is not to be found, a flag is ours, the port is in use, a GPU or key is
+            missing, or the GPUs do not fit the parallel sizes.
+    """
+    check_args(settings.args)
+    api_key(settings)
+    for each in each_server(settings):
+        parallel_args(each)
+        if each.base_url is None and here:
+            launcher(each)
+            choose_port(each.host, each.port)
+            server_env(each, environ, lora=False, cpu=False)
+
+
+def api_key(settings: VllmSettings) -> str | None:
+    """Return the key for servers that are running already, if they need one.
+
+    Raises:
+        ConfigError: The environment variable that is to hold it is not set.
+    """
+    if settings.api_key_env is None:
+        return None
+    key = os.environ.get(settings.api_key_env)
+    if not key:
+        raise ConfigError(
+            f"inference.api_key_env names {settings.api_key_env}, which is not set; export it"
+        )
+    return key
