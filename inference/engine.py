@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from vf.inference.completions import TokenClient
 from vf.inference.leases import Leases
 from vf.inference.proof import Proof
 from vf.inference.serving import Served
+from vf.runtime.errors import ModelError
 
 
 class Weights(Protocol):
@@ -81,8 +82,20 @@ class Engine(Protocol):
         """
         ...
 
-    def samplers(self, timeout: float) -> Sequence[TokenClient]:
-        """Return a client of each server that can be asked now, and of no other."""
+    def samplers(self, timeout: float) -> Mapping[str, TokenClient]:
+        """Return a client of each server that can be asked now, by the server's URL."""
+        ...
+
+    def leave_out(self, base_url: str, error: ModelError) -> None:
+        """Ask a server no more that does not answer as it should, until it was brought back.
+
+        Args:
+            base_url: Which; see :meth:`samplers`.
+            error: What asking it raised.
+
+        Raises:
+            ModelError: The error, if no other server can be asked.
+        """
         ...
 
     def remember(self, proof: Proof) -> None:

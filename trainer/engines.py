@@ -19,7 +19,7 @@ from vf.inference.vllm.replicated_engine import vllm_engine
 from vf.inference.vllm.rungs import choose_rung
 from vf.inference.vllm.server_args import Adapters
 from vf.inference.vllm.sites import LOOPBACK
-from vf.runtime.errors import ServerDown, TrainingError
+from vf.runtime.errors import ModelError, ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.server_memory import shares_gpu
 from vf.trainer.processes.fleets import gpus_of_server
@@ -111,7 +111,7 @@ async def probe(
         largest.
 
     Raises:
-        ModelError: A server failed; an outage is waited out.
+        ModelError: All servers failed; an outage is waited out.
     """
     sampling = Sampling(max_tokens=PROBE_TOKENS, temperature=policy.args.temperature, seed=0)
     while True:
@@ -119,12 +119,15 @@ async def probe(
         samplers = engine.samplers(timeout)
         try:
             found = await asyncio.gather(
-                *(_answer(sampler, prompt_ids, sampling, stops) for sampler in samplers)
+                *(_answer(sampler, prompt_ids, sampling, stops) for sampler in samplers.values())
             )
         finally:
-            for sampler in samplers:
+            for sampler in samplers.values():
                 await sampler.close()
-        answers = [answer for answer in found if answer is not None]
+        for url, answer in zip(samplers, found, strict=True):
+            if isinstance(answer, ModelError):
+                engine.leave_out(url, answer)
+        answers = [answer for answer in found if isinstance(answer, Completion)]
         if answers:
             break
     mine: dict[tuple[int, ...], list[float]] = {}  # most servers sample the same
@@ -142,13 +145,15 @@ async def probe(
 
 async def _answer(
     sampler: TokenClient, prompt_ids: list[int], sampling: Sampling, stops: list[int]
-) -> Completion | None:
-    """Return a server's answer to the probe; None if it went down."""
+) -> Completion | ModelError | None:
+    """Return a server's answer to the probe, or why there is none; None if it went down."""
     try:
         return await sampler.complete(prompt_ids, sampling, stops)
     except ServerDown as error:
         log.warning("the probe is retried: %s", error)
         return None
+    except ModelError as error:
+        return error
 
 
 def check_gap(gap: float, tolerance: float, version: int) -> None:

@@ -18,6 +18,7 @@ from vf.inference.rendering.renderer import Renderer
 from vf.inference.serving import Served, Serving
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.wire import JsonClient
+from vf.runtime.errors import ModelError
 from vf.runtime.seeding import derive_seed
 
 
@@ -101,9 +102,13 @@ class EmbeddedServer:
 
         return TokenClient(self.leases, timeout=timeout, wire=ask)
 
-    def samplers(self, timeout: float) -> list[TokenClient]:
+    def samplers(self, timeout: float) -> dict[str, TokenClient]:
         """Return a client of each server; see :class:`~vf.inference.engine.Engine`."""
-        return [self.sampler(timeout)]
+        return {self.base_url: self.sampler(timeout)}
+
+    def leave_out(self, base_url: str, error: ModelError) -> None:
+        """Raise the error: there is no other server."""
+        raise error
 
     def remember(self, proof: Proof) -> None:
         """Do nothing: the engine does not come back without its process."""

@@ -11,6 +11,7 @@ from vf.runtime.errors import ConfigError, EngineError
 
 SECONDS = 600.0  # loading the weights of a large model takes minutes
 LOAD_SECONDS = 2.0
+HEALTH_SECONDS = 5.0
 
 
 class Unreached(EngineError):
@@ -61,14 +62,21 @@ class Admin:
     def healthy(self) -> bool:
         """Return whether the server answers at all, and says that it is well."""
         try:
-            return self._http.get(f"{self.root}/health", timeout=5.0).status_code == 200
+            return self._http.get(f"{self.root}/health", timeout=HEALTH_SECONDS).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def answers(self) -> bool:
+        """Return whether the server answers soon, and not that it has failed."""
+        try:
+            return self._http.get(f"{self.root}/health", timeout=HEALTH_SECONDS).status_code < 500
         except httpx.HTTPError:
             return False
 
     def away(self) -> bool:
         """Return whether there is no server at present; one that is slow to answer is there."""
         try:
-            answer = httpx.get(f"{self.root}/health", timeout=5.0, trust_env=False)
+            answer = httpx.get(f"{self.root}/health", timeout=HEALTH_SECONDS, trust_env=False)
             return answer.status_code >= 500
         except httpx.ReadTimeout:
             return False

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from vf.inference.settings import VllmSettings
 from vf.inference.vllm.server_args import each_server
 from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.vllm_engine import VllmEngine
-from vf.runtime.errors import ConfigError, EngineError, InfrastructureError
+from vf.runtime.errors import ConfigError, EngineError, InfrastructureError, ModelError
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -75,7 +76,8 @@ class ReplicatedEngine:
     A server that dies is brought back in a thread, while the others are asked. It gets the newest
     weights, those of a version that was published meanwhile included, and is tried, before it is
     asked again. One that cannot be brought back is left out for the rest of the run, which ends
-    when there is none left.
+    when there is none left. One that fails or refuses while others serve is ended, and brought back
+    in the same way; but if it fails at the first publish, the run has been set up wrongly.
 
     Where the trainer sends weights from its own memory (NCCL), a server that is back gets the next
     version that is published, since these weights are in no file. Without any other server it gets
@@ -99,6 +101,7 @@ class ReplicatedEngine:
         self._returning: dict[VllmEngine, threading.Thread] = {}
         self._bare: set[VllmEngine] = set()  # back, and waiting for weights to be sent
         self._given_up: set[VllmEngine] = set()
+        self._begun = False  # all have been given weights once
         self._stopped = False
 
     @property
@@ -160,11 +163,18 @@ class ReplicatedEngine:
         """Return a client that samples from the servers."""
         return TokenClient(self.leases, timeout=timeout)
 
-    def samplers(self, timeout: float) -> list[TokenClient]:
+    def samplers(self, timeout: float) -> dict[str, TokenClient]:
         """Return a client of each server; see :class:`~vf.inference.engine.Engine`."""
-        return [
-            TokenClient(self.leases.only(member.slot), timeout=timeout) for member in self._live()
-        ]
+        return {
+            member.base_url: TokenClient(self.leases.only(member.slot), timeout=timeout)
+            for member in self._live()
+        }
+
+    def leave_out(self, base_url: str, error: ModelError) -> None:
+        """Do without a server until it is back; see :class:`~vf.inference.engine.Engine`."""
+        for member in self.members:
+            if member.base_url == base_url:
+                self._leave_out(member, error)
 
     def remember(self, proof: Proof) -> None:
         """Try it on servers that come back; see :class:`~vf.inference.engine.Engine`."""
@@ -173,10 +183,10 @@ class ReplicatedEngine:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Let the servers sleep, if they shall, until the block ends."""
+        """Let the servers that are there sleep, if they shall, until the block ends."""
         with ExitStack() as stack:
-            for member in self.members:
-                stack.enter_context(member.training())
+            for member in self._live():
+                stack.enter_context(member.training(partial(self._leave_out, member)))
             yield
 
     def publish(self, version: int) -> None:
@@ -186,7 +196,7 @@ class ReplicatedEngine:
 
         Raises:
             ConfigError: A server is not set up for it.
-            EngineError: One of them does not take it, or none is left.
+            EngineError: None of them takes it, or none is left.
         """
         for member in self.members:
             if not member.sends:
@@ -195,11 +205,12 @@ class ReplicatedEngine:
         with self._lock:
             self._version = version
             live = self._live()
-        _at_once(lambda m: m.serve(version), [m for m in live if not m.sends])
+        _at_once(lambda m: self._serve(m, version), [m for m in live if not m.sends])
         for member in live:
             if member.sends:  # in this thread, one at a time
-                member.serve(version)
+                self._serve(member, version)
         self._send(version)
+        self._begun = True
         while not self._live():
             self.check()
             time.sleep(POLL_SECONDS)
@@ -211,13 +222,40 @@ class ReplicatedEngine:
         """Send weights to the servers that are back and wait for them."""
         for member in list(self._bare):
             self._bare.discard(member)
-            if member.serve(version):
+            if self._serve(member, version):
                 member.take_back()
+
+    def _serve(self, member: VllmEngine, version: int) -> bool:
+        """Bring weights to one server; return whether it has them."""
+        try:
+            return member.serve(version)
+        except (ConfigError, EngineError) as error:
+            if not self._begun:
+                raise
+            self._leave_out(member, error)
+            return False
+
+    def _leave_out(self, member: VllmEngine, error: ConfigError | ModelError) -> None:
+        """Take down a server that failed.
+
+        Raises:
+            ConfigError: The error, if no other can be asked.
+            ModelError: Likewise.
+        """
+        with self._lock:
+            if not any(other is not member for other in self._live()):
+                raise error
+            member.serving.down()
+        log.warning("the vLLM server at %s is left out: %s", member.base_url, error)
+        member.take_down()
 
     def _bring_back(self, member: VllmEngine) -> None:
         member.serving.down()
         left = len(self._live())
         log.warning("the vLLM server at %s has gone; %d others are asked", member.base_url, left)
+        if member.sleeps:  # it would start on the trainer's GPU while that trains
+            self._return(member)
+            return
         thread = threading.Thread(
             target=self._return, args=[member], name="vf-server-return", daemon=True
         )
@@ -235,9 +273,10 @@ class ReplicatedEngine:
         except (ConfigError, InfrastructureError) as error:
             if not self._stopped:
                 self._given_up.add(member)
+                member.take_down()
                 self._note(f"a vLLM server is given up, and the run continues without it: {error}")
         finally:
-            del self._returning[member]
+            self._returning.pop(member, None)
 
     def _restored(self, member: VllmEngine) -> bool:
         """Return whether a server has the newest weights, and is asked again."""

@@ -51,6 +51,10 @@ class Server(Protocol):
         """
         ...
 
+    def end(self) -> None:
+        """End it, if it is the run's own, so that it can be brought back; in any thread."""
+        ...
+
     def start_again(self) -> None:
         """End it, and return once it is healthy again.
 
@@ -96,6 +100,7 @@ class OwnServer:
         self._restarts: list[float] = []  # when, within the last hour
         self._stopped = False
         self._lock = threading.Lock()  # none is started once it is stopped
+        self._ending = threading.Lock()
 
     def start(self, say: Say) -> None:
         """Start it, and wait until it is healthy; see :class:`Server`."""
@@ -158,7 +163,14 @@ class OwnServer:
         with self._lock:
             process, self._process = self._process, None
         if process is not None:
-            process.stop()
+            with self._ending:
+                process.stop()
+
+    def end(self) -> None:
+        """End its process; see :class:`Server`."""
+        if (process := self._process) is not None:
+            with self._ending:
+                process.stop()
 
     def is_gone(self) -> bool:
         """Return whether its process has ended."""
@@ -176,9 +188,10 @@ class OwnServer:
 
     def bring_back(self) -> None:
         """Start it until it is healthy, unless that was done too often within an hour."""
+        self.end()  # it may be there, but of no use
         process = self._process
         if process is None:
-            return None
+            return
         died = why = f"the vLLM server died (exit code {process.returncode}):\n{process.tail()}"
         while True:
             now = time.monotonic()
@@ -192,11 +205,13 @@ class OwnServer:
             self._restarts.append(now)
             log.warning("%s\nIt is started again.", why)
             try:
-                return self.start_again()
+                self.start_again()
             except (ConfigError, EngineError) as error:
                 why = f"{died}\nStarting it again failed: {error}"
                 if self._stopped or isinstance(error, ConfigError):
                     raise EngineError(why) from error
+            else:
+                return
 
 
 class OutsideServer:
@@ -219,8 +234,11 @@ class OutsideServer:
         """Wait for it no longer. It goes on: others may use it."""
         self._stopped.set()
 
-    def start_again(self) -> None:
+    def end(self) -> None:
         """Do nothing: that is for whoever runs it."""
+
+    def start_again(self) -> None:
+        """Do nothing, likewise."""
 
     def is_gone(self) -> bool:
         """Return whether nothing answers."""
@@ -235,7 +253,7 @@ class OutsideServer:
         url, most = self._settings.base_url, self._settings.away_timeout
         log.warning("the server at %s does not answer; it is waited for", url)
         deadline = time.monotonic() + most
-        while self._admin.away():
+        while not self._admin.answers():
             if time.monotonic() > deadline:
                 raise EngineError(
                     f"the server at {url} did not answer for inference.away_timeout = {most:g} s; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,6 +35,7 @@ from vf.runtime.errors import ConfigError, EngineError, InfrastructureError, Mod
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 1.0
+STUCK_SECONDS = 120.0  # without an answer, after which a server is of no use
 
 
 class VllmEngine:
@@ -231,6 +233,14 @@ class VllmEngine:
         """Try it on a server that comes back; see :class:`~vf.inference.engine.Engine`."""
         self._proof = proof
 
+    def take_down(self) -> None:
+        """End a server that is of no use, so that it can be brought back; in any thread.
+
+        One that somebody else runs is sent no requests until then.
+        """
+        self.serving.down()
+        self._server.end()
+
     def take_back(self) -> None:
         """Let requests to a server that is back."""
         self.serving.up()
@@ -252,22 +262,30 @@ class VllmEngine:
         """Return a client that samples from the server."""
         return TokenClient(self.leases, timeout=timeout)
 
-    def samplers(self, timeout: float) -> list[TokenClient]:
+    def samplers(self, timeout: float) -> dict[str, TokenClient]:
         """Return a client of each server; see :class:`~vf.inference.engine.Engine`."""
-        return [self.sampler(timeout)]
+        return {self.base_url: self.sampler(timeout)}
+
+    def leave_out(self, base_url: str, error: ModelError) -> None:
+        """Raise the error: there is no other server."""
+        raise error
 
     @contextmanager
-    def training(self) -> Iterator[None]:
-        """Let the server sleep, if it shall, until the block ends."""
+    def training(self, failed: Callable[[EngineError], None] | None = None) -> Iterator[None]:
+        """Let the server sleep, if it shall, until the block ends.
+
+        Args:
+            failed: Called with what goes wrong, in place of raising it.
+        """
         if not self._settings.sleep:
             yield
             return
         with self.serving.still():
-            self._tell("/sleep", level="1")
+            self._tell("/sleep", failed, level="1")
             try:
                 yield
             finally:
-                self._tell("/wake_up")
+                self._tell("/wake_up", failed)
 
     def publish(self, version: int) -> None:
         """Bring the weights as they are now to the server.
@@ -311,27 +329,43 @@ class VllmEngine:
         """Whether the trainer's process sends the weights itself, from its own memory."""
         return self._delivery.sends
 
-    def _tell(self, path: str, **query: Any) -> None:
+    @property
+    def sleeps(self) -> bool:
+        """Whether the server's GPU is the trainer's while the model is trained."""
+        return self._settings.sleep
+
+    def _tell(self, path: str, failed: Callable[[EngineError], None] | None, **query: Any) -> None:
         """POST, unless the server has died: the next check starts it again, awake."""
         try:
             self._admin.post(path, **query)
         except EngineError as error:
-            if not self._server.is_failing(error):
+            if self._server.is_failing(error):
+                return
+            if failed is None:
                 raise
+            failed(error)
 
     def _watch(self) -> None:
         """Refuse requests as soon as the server has gone, whatever the trainer does meanwhile.
 
-        While it is there, send it as many as its cache has room for.
+        While it is there, send it as many as its cache has room for. One that is there, but has
+        not answered for long, is of no use; what waits for it fails when it has ended.
         """
         pace = Pace(self._settings.requests_per_server)
+        answered = time.monotonic()
         while not self._stopped.wait(WATCH_SECONDS):
-            if not self.serving.is_up:
-                continue
-            if self._server.is_gone():
+            if self.serving.is_up and self._server.is_gone():
                 self.serving.down()
+            if not self.serving.is_up:
+                answered = time.monotonic()
             elif (load := self._admin.load()) is not None:
                 self.serving.limit(pace.look(load, self.serving.under_way))
+                answered = time.monotonic()
+            elif self._admin.answers():
+                answered = time.monotonic()
+            elif (silent := time.monotonic() - answered) > STUCK_SECONDS:
+                log.warning("the server at %s has not answered for %.0f s", self.base_url, silent)
+                self.take_down()
 
     def _run(self, site: Site) -> Running:
         """Start the server's process, and take note of where it is."""

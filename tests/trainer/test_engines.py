@@ -29,7 +29,7 @@ from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
 from vf.inference.model_files import resolve_model
 from vf.inference.proof import Proof
-from vf.runtime.errors import ConfigError, ServerDown, TrainingError
+from vf.runtime.errors import ConfigError, ModelError, ServerDown, TrainingError
 from vf.trainer.engines import PROBE_TOKENS, check_gap, probe
 from vf.trainer.learning.ranks import Ranks
 from vf.trainer.learning.weights import Weights
@@ -141,16 +141,22 @@ ALONE = Completion([7, 8], [-1.0, -2.0], [0, 0], "length")
 class Flaky:
     """An engine whose servers give these answers, after going down a few times."""
 
-    def __init__(self, inner: Engine, *answers: Completion, outages: int = 0) -> None:
+    def __init__(self, inner: Engine, *answers: Completion | ModelError, outages: int = 0) -> None:
         assert isinstance(inner, EmbeddedServer)
         self.serving, self.leases, self.training = inner.serving, inner.leases, inner.training
         self.answers = answers
         self.outages = outages
         self.asked: list[Any] = []
         self.proofs: list[Proof] = []
+        self.left_out: list[str] = []
 
-    def samplers(self, timeout: float) -> list[Any]:
-        return [FlakySampler(self, answer) for answer in self.answers]
+    def samplers(self, timeout: float) -> dict[str, Any]:
+        return {str(n): FlakySampler(self, answer) for n, answer in enumerate(self.answers)}
+
+    def leave_out(self, base_url: str, error: ModelError) -> None:
+        if len(self.left_out) == len(self.answers) - 1:
+            raise error
+        self.left_out.append(base_url)
 
     def remember(self, proof: Proof) -> None:
         self.proofs.append(proof)
@@ -166,7 +172,7 @@ class FlakySampler:
     """One of its servers."""
 
     engine: Flaky
-    answer: Completion
+    answer: Completion | ModelError
 
     async def complete(self, prompt_ids: list[int], sampling: Any, stops: list[int]) -> Completion:
         engine = self.engine
@@ -177,6 +183,8 @@ class FlakySampler:
                 engine.serving.down()
                 threading.Timer(0.1, engine.serving.up).start()
                 raise ServerDown("gone")
+        if isinstance(self.answer, ModelError):
+            raise self.answer
         return self.answer
 
     async def close(self) -> None:
@@ -209,6 +217,18 @@ def test_of_several_servers_the_one_that_is_farthest_off_counts(make_trainer: Ma
     assert Flaky(trainer.engine, ALONE, off).gap(trainer) > gap + 400.0
     silent = replace(ALONE, logprobs=[math.nan, -2.0])
     assert math.isnan(Flaky(trainer.engine, ALONE, silent, ALONE).gap(trainer)), "check_gap stops"
+
+
+def test_a_server_that_fails_the_probe_is_left_out_if_another_answers(
+    make_trainer: MakeTrainer,
+) -> None:
+    trainer = make_trainer()
+    gap = Flaky(trainer.engine, ALONE).gap(trainer)
+    engine = Flaky(trainer.engine, ModelError("500"), ALONE)
+    assert engine.gap(trainer) == gap
+    assert engine.left_out == ["0"]
+    with pytest.raises(ModelError, match="503"):
+        Flaky(trainer.engine, ModelError("500"), ModelError("503")).gap(trainer)
 
 
 def test_a_gap_over_the_tolerance_or_no_number_stops_the_run() -> None:

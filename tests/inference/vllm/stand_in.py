@@ -40,6 +40,7 @@ WAYS = {
     "max_lora_rank": None,
     "shift_tokens": 0,  # by which its tokenizer differs
     "fail": {},  # path: message of a 500
+    "refusing": "",  # file, its name with {port}, while which is there its first life fails
     "hide": [],  # paths that are not found
     "die_at": {},  # path: the last of its lives in which a request to it is fatal
     "dying": 0.0,  # seconds that takes; meanwhile it answers with errors
@@ -273,6 +274,9 @@ class Handler(BaseHTTPRequestHandler):
             threading.Timer(HOW["dying"], os._exit, [70]).start()
         if not Handler.well:
             raise Failure(400, "EngineCore encountered an issue.")
+        refusing = Path(HOW["refusing"].replace("{port}", PORT))
+        if HOW["refusing"] and self.life == 1 and refusing.exists():
+            raise Failure(500, "CUDA error: an illegal memory access was encountered")
         if path in HOW["hide"]:
             raise Failure(404, "Not Found")
         if path in HOW["fail"]:

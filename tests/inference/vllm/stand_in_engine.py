@@ -145,6 +145,12 @@ class StandingTogether:
         os.kill(self.journals[number].pids[0], signal.SIGKILL)
         wait_until(lambda: not self.engine.members[number].serving.is_up)
 
+    def spoil(self, number: int) -> None:
+        """Let a server refuse all requests, in its first life; see ``refusing`` of the stand-in."""
+        (
+            self.folder / f"refusing-{self.engine.members[number].base_url.split(':')[2][:-3]}"
+        ).touch()
+
     def wait_for(self, number: int) -> None:
         """Wait, as the trainer does, until a server is taken back."""
 

@@ -218,7 +218,7 @@ def test_each_server_that_can_be_asked_has_a_sampler_of_its_own(stand_together: 
     async def run(count: int) -> None:
         samplers = standing.engine.samplers(30.0)
         assert len(samplers) == count
-        for sampler in samplers:
+        for sampler in samplers.values():
             await ask(sampler)
             await sampler.close()
 
