@@ -140,7 +140,7 @@ class Group:
 def test_nothing_is_sent_to_the_workers_that_one_had_before_it_died(stand_together: Stand) -> None:
     standing = stand_together("nccl", replicas=2).start()
     member, group = standing.engine.members[0], Group()
-    member._delivery._publisher._group = group  # type: ignore[union-attr]
+    member._delivery._publisher._group = group  # type: ignore[attr-defined]
     standing.kill(0)
     standing.engine.check()
     wait_until(lambda: member in standing.engine._bare)
