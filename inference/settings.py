@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from vf.inference.model import ToolStyle
 
+LAST_PORT = 65_535
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 TopP = Annotated[float, Field(gt=0, le=1, description="Nucleus mass.")]
@@ -41,7 +42,7 @@ class EngineSettings(BaseModel):
     model_config = STRICT
 
     engine: str
-    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    port: Annotated[int, Field(ge=0, le=LAST_PORT)] = 0
     """Port of the OpenAI-compatible API; 0 takes a free one."""
     host: str = "127.0.0.1"
     """Address that the API listens on. It asks for no key."""
@@ -133,6 +134,11 @@ class VllmSettings(EngineSettings):
             raise ValueError("python and executable are two ways to say the same; keep one")
         if self.base_url and self.base_urls:
             raise ValueError("base_url and base_urls are two ways to say the same; keep one")
+        if self.port + self.replicas - 1 > LAST_PORT:
+            raise ValueError(
+                f"port = {self.port} with replicas = {self.replicas} ends beyond {LAST_PORT}: each "
+                "server has the next one; lower it, or leave it out for free ones"
+            )
         if not self.urls:
             self._divide()
             if self.api_key_env:
@@ -176,6 +182,8 @@ class VllmSettings(EngineSettings):
         """
         if not self.gpus:
             return
+        if len({*self.gpus}) < len(self.gpus):
+            raise ValueError(f"gpus = {self.gpus} names a device twice")
         each, left = divmod(len(self.gpus), self.replicas)
         if left:
             raise ValueError(

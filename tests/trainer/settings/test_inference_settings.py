@@ -66,6 +66,8 @@ def test_settings_that_go_together(fine: dict[str, Any]) -> None:
         ({"base_urls": [URL], "replicas": 2}, ["replicas is for a server that vf-rl starts"]),
         ({"base_url": URL, "gpus_per_replica": 2}, ["gpus_per_replica is for a server that"]),
         ({"replicas": 0}, ["inference.replicas = 0"]),
+        ({"replicas": 2, "port": 65535}, ["port = 65535 with replicas = 2 ends beyond 65535"]),
+        ({"replicas": 2, "gpus": [6, 6]}, ["gpus = [6, 6] names a device twice"]),
         ({"replicas": 2, "gpus": [0, 1, 2]}, ["gpus names 3 GPUs", "replicas = 2 cannot share"]),
         (
             {"replicas": 2, "gpus": [0, 1], "gpus_per_replica": 2},
