@@ -30,7 +30,7 @@ def check_settings(
     api_key(settings)
     for each in each_server(settings):
         parallel_args(each)
-        if each.base_url is None and here:
+        if here and not each.base_url:
             launcher(each)
             choose_port(each.host, each.port)
             server_env(each, environ, lora=False, cpu=False)

@@ -91,7 +91,7 @@ class VllmEngine:
         self._proof: Proof | None = None
         self.serving = Serving(model)
         self._site: Site | None = None
-        if settings.base_url is None:
+        if not settings.base_url:
             self._site = ThisMachine(settings) if fleet is None else InFleet(settings, fleet)
             self.base_url = f"{self._site.root}/v1"
         else:
@@ -104,7 +104,7 @@ class VllmEngine:
             self._admin.root if tells else self.base_url,
             "generate" if tells else "openai",
             self._api_key,
-            AWAY_SECONDS if settings.base_url is None else settings.away_timeout,
+            settings.away_timeout if settings.base_url else AWAY_SECONDS,
         )
         self.serving.limit(settings.requests_per_server)
         self.slot = Slot(member, self.serving)

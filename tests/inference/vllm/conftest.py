@@ -62,7 +62,7 @@ def stand(
             encoded: tuple[str, list[int]] = ENCODED,
             **settings: Any,
         ) -> Standing:
-            if "base_url" not in settings:
+            if not settings.get("base_url"):
                 settings.setdefault("executable", EXECUTABLE)
                 settings["env"] = settings.get("env", {}) | variables(journal, how or {})
             weights = NumberedWeights(rank=rank)

@@ -41,6 +41,11 @@ def test_it_is_started_with_the_flags_of_the_run_and_stopped(stand: Stand) -> No
     standing.engine.stop()
 
 
+def test_an_empty_base_url_means_a_server_of_our_own(stand: Stand) -> None:
+    standing = stand(base_url="").start()
+    assert standing.engine.base_url == f"http://127.0.0.1:{standing.journal.flag('--port')}/v1"
+
+
 def test_the_shipped_model_is_served_under_its_short_name(stand: Stand) -> None:
     standing = stand(model="tiny").start()
     model = standing.journal.flag("--model")
