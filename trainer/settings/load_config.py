@@ -140,15 +140,23 @@ def _count_gpus(raw: dict[str, Any]) -> list[str]:
     table = raw.get("inference")
     if not isinstance(table, dict) or not _is_count(count := table.get("gpus")):
         return []
-    servers = table.get("replicas", 1)
-    if "gpus_per_replica" in table or not _is_count(servers) or count % servers:
+    servers, each = table.get("replicas", 1), table.get("gpus_per_replica")
+    if not _is_count(servers) or not (each is None or _is_count(each)):
+        return []  # that is the error
+    found: dict[str, int] = {}
+    if each is None and count % servers == 0:
+        found = {"gpus_per_replica": count // servers}
+    elif each is not None and "replicas" not in table and count % each == 0:
+        found = {"replicas": count // each}
+    elif each is None or count != servers * each:
+        size = f" of gpus_per_replica = {each}" if each is not None else ""
         raise ConfigError(
-            f"inference.gpus = {count} is a number of GPUs, and not which: set "
-            "inference.gpus_per_replica, those of each server, in its place"
+            f"inference.gpus = {count} is a number of GPUs, and not which, and inference.replicas "
+            f"= {servers}{size} cannot share {count} equally: change one of them"
         )
     del table["gpus"]
-    table["gpus_per_replica"] = count // servers
-    return [f"inference.gpus = {count} was understood as gpus_per_replica = {count // servers}"]
+    table.update(found)
+    return [f"inference.gpus = {count} was understood as {k} = {n}" for k, n in found.items()]
 
 
 def _near(name: str, known: Iterable[str]) -> bool:

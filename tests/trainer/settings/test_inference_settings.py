@@ -188,6 +188,26 @@ def test_a_number_of_gpus_is_understood_as_those_of_each_server() -> None:
     config, notes = parse_config({**raw, "inference": dict(table)})
     assert config.inference == VllmSettings(replicas=2, gpus_per_replica=2)
     assert notes == ["inference.gpus = 4 was understood as gpus_per_replica = 2"]
-    for other in ({"replicas": 3}, {"gpus_per_replica": 4}):
-        with pytest.raises(ConfigError, match=r"inference\.gpus = 4 is a number of GPUs, and not"):
-            parse(**table | other)
+    config, notes = parse_config(
+        {**raw, "inference": {"engine": "vllm", "gpus": 8, "gpus_per_replica": 2}}
+    )
+    assert config.inference == VllmSettings(replicas=4, gpus_per_replica=2)
+    assert notes == ["inference.gpus = 8 was understood as replicas = 4"]
+    config, notes = parse_config({**raw, "inference": table | {"gpus_per_replica": 2}})
+    assert config.inference == VllmSettings(replicas=2, gpus_per_replica=2)
+    assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"replicas": 3}, r"inference\.replicas = 3 cannot share 4 equally"),
+        ({"gpus_per_replica": 4}, r"replicas = 2 of gpus_per_replica = 4 cannot share 4 equally"),
+        ({"replicas": "two"}, r"inference\.replicas = 'two'"),
+    ],
+)
+def test_a_number_of_gpus_that_does_not_fit_the_servers_is_refused(
+    other: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(**{"engine": "vllm", "gpus": 4, "replicas": 2} | other)
