@@ -23,9 +23,11 @@ VfError
 
 from __future__ import annotations
 
+import copy
 import difflib
 import traceback
 from collections.abc import Iterable
+from typing import TypeVar
 
 
 class VfError(Exception):
@@ -132,6 +134,23 @@ class PeerLost(TrainingError):
 
 class CheckpointError(TrainingError):
     """A checkpoint could not be written; those before it are whole."""
+
+
+_E = TypeVar("_E", bound=BaseException)
+
+
+def fresh(error: _E) -> _E:
+    """Return a copy of an error that is raised more than once, with the error as its cause.
+
+    Each time that one and the same object is raised, its traceback grows. An error that cannot be
+    copied is returned as it is.
+    """
+    try:
+        again = copy.copy(error)
+    except Exception:  # whatever its class's constructor raises
+        return error
+    again.__cause__ = error
+    return again
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from vf.environments.runner import repeat_lost
 from vf.evaluation.evaluate import Evaluation, Job, in_batches, run_jobs
 from vf.inference.leases import Leases
 from vf.inference.model import Sampling
+from vf.runtime.errors import fresh
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Origin, Trace
@@ -149,7 +150,7 @@ class Orchestrator:
         self.runner.check()
         for rollouts in list(self._open.values()):
             if rollouts.error is not None:
-                raise rollouts.error
+                raise fresh(rollouts.error)
 
     async def evaluate(self, on_trace: Callable[[Ended], None]) -> Evaluation:
         """Run the rollouts of each evaluation task, always with the same seeds.

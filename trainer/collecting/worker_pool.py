@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,14 +17,22 @@ from vf.cluster.fleet import Fleet
 from vf.environments.episode import Activity
 from vf.inference.leases import Leases
 from vf.inference.model import Sampling
-from vf.runtime.errors import ConfigError, PlacementError, TrainingError, VfError, WorkerLost
+from vf.runtime.errors import (
+    ConfigError,
+    PlacementError,
+    TrainingError,
+    VfError,
+    WorkerLost,
+    fresh,
+)
 from vf.runtime.meeting import Listener, listen
 from vf.runtime.peers import Peer
 from vf.traces.task import Task
 from vf.traces.trace import Origin, Trace
 from vf.trainer.collecting.runners import Ended
+from vf.trainer.collecting.worker_places import Worker, WorkerPlaces
 from vf.trainer.collecting.worker_process import run_worker
-from vf.trainer.collecting.worker_setup import Doing, WorkerSetup
+from vf.trainer.collecting.worker_setup import WorkerSetup
 from vf.trainer.processes.fleets import size_of
 
 log = logging.getLogger(__name__)
@@ -34,33 +41,6 @@ HOUR = 3600.0
 PLACE_SECONDS = 5.0  # until a place that could not be had is asked for again
 LOSSES = 10  # workers that one rollout may be lost with, before it ends the run
 NAMED = 5  # tasks in a message
-NEAR = 8  # rollouts that a worker may have more than another, to keep those of a task together
-
-
-class _Worker:
-    """A worker.
-
-    Attributes:
-        peer: The connection to it.
-        live: Its rollouts, by number.
-        tasks: How many it was given so far.
-        broken: The tasks of those rollouts that it lost when it ended.
-    """
-
-    def __init__(self) -> None:
-        self.peer: Peer
-        self.live: dict[int, Activity] = {}
-        self.tasks = 0
-        self.broken: list[str] = []
-
-    async def note(self, doing: Sequence[Doing]) -> None:
-        """Write down what its rollouts do; it calls this."""
-        now = time.monotonic()
-        for number, what, turn, seconds in doing:
-            if (activity := self.live.get(number)) is not None:
-                activity.turn = turn
-                activity.enter(what)
-                activity.since = now - seconds
 
 
 class WorkerPool:
@@ -94,10 +74,7 @@ class WorkerPool:
         self._listening = AsyncExitStack()
         self._listener: Listener
         self._keepers: list[asyncio.Task[None]] = []
-        self._ready: list[_Worker] = []
-        self._homes: dict[str, _Worker] = {}  # where a task's last rollout went
-        self._changed = asyncio.Event()  # of `_ready` and `_failure`
-        self._numbers = itertools.count()
+        self._places = WorkerPlaces(setup.count, setup.config.args.max_concurrent)
         # When workers ended in the last hour, and the tasks that were under way in them.
         self._losses: deque[tuple[float, Sequence[str]]] = deque()
         self._failure: VfError | None = None
@@ -118,16 +95,18 @@ class WorkerPool:
             ConfigError: The environment cannot be made in a worker.
         """
         if self._failure is not None:
-            raise self._failure
+            raise fresh(self._failure)
 
     async def prefetch(self, tasks: Sequence[Task]) -> None:
         """Have each task's image fetched by the worker that will run its rollouts."""
         await asyncio.gather(*(self._prefetch(task) for task in tasks))
 
     async def _prefetch(self, task: Task) -> None:
-        with suppress(WorkerLost):  # the rollout's worker fetches it then
-            worker = await self._choose(task)
-            await worker.peer.call("prefetch", [task])
+        async with self._places.hold(task) as (_, worker):
+            try:
+                await worker.peer.call("prefetch", [task])
+            except WorkerLost:  # the rollout's worker fetches it then
+                self._places.leave(worker)
 
     async def rollout(
         self,
@@ -146,23 +125,19 @@ class WorkerPool:
         """
         for _ in range(LOSSES):
             activity.enter("worker")
-            worker = await self._choose(task)
-            number = next(self._numbers)
-            worker.live[number] = activity
-            try:
-                found = await worker.peer.call("rollout", number, task, sampling, seed, origin)
-                return Ended(*found)
-            except WorkerLost:
-                self._leave(worker)
-                worker.broken.append(task.id)
-            except (pickle.PicklingError, TypeError, AttributeError) as error:  # of pickling
-                raise ConfigError(
-                    f"task {task.id!r} cannot be sent to a worker process: {error}. Make its "
-                    "prompt, answer and info of text, numbers, lists and dicts, or set "
-                    "rollouts.workers = 0"
-                ) from error
-            finally:
-                del worker.live[number]
+            async with self._places.hold(task, activity) as (number, worker):
+                try:
+                    found = await worker.peer.call("rollout", number, task, sampling, seed, origin)
+                    return Ended(*found)
+                except WorkerLost:
+                    self._places.leave(worker)
+                    worker.broken.append(task.id)
+                except (pickle.PicklingError, TypeError, AttributeError) as error:  # of pickling
+                    raise ConfigError(
+                        f"task {task.id!r} cannot be sent to a worker process: {error}. Make its "
+                        "prompt, answer and info of text, numbers, lists and dicts, or set "
+                        "rollouts.workers = 0"
+                    ) from error
         raise TrainingError(
             f"{LOSSES} rollout workers ended, one after the other, with the same rollout of task "
             f"{task.id!r} (seed {seed}) under way, which may be the cause: see {self._logs}"
@@ -172,13 +147,13 @@ class WorkerPool:
         """Let a worker score the rollouts of one task, and write the scores down here."""
         if not traces:
             return []
-        while True:
-            worker = await self._choose(traces[0].task)
-            try:
-                found = await worker.peer.call("score_group", traces)
-                break
-            except WorkerLost:
-                self._leave(worker)
+        found = None
+        while found is None:
+            async with self._places.hold(traces[0].task) as (_, worker):
+                try:
+                    found = await worker.peer.call("score_group", traces)
+                except WorkerLost:
+                    self._places.leave(worker)
         ended = []
         for trace, (score, failure, line) in zip(traces, found, strict=True):
             trace.score, trace.error = score, failure
@@ -193,25 +168,11 @@ class WorkerPool:
         await asyncio.gather(*self._keepers, return_exceptions=True)
         await self._listening.aclose()
 
-    async def _choose(self, task: Task) -> _Worker:
-        """Return a worker for a task: that of its other rollouts, unless that has many more."""
-        while not self._ready:
-            self.check()
-            self._changed.clear()
-            await self._changed.wait()
-        self.check()
-        least = min(self._ready, key=lambda worker: (len(worker.live), worker.tasks))
-        home = self._homes.get(task.id)
-        if home not in self._ready or len(home.live) >= len(least.live) + NEAR:
-            home = self._homes[task.id] = least
-            home.tasks += 1
-        return home
-
     async def _keep(self, number: int) -> None:
         """Have a worker running under this number, for as long as that can be done."""
         try:
             while True:
-                worker = _Worker()
+                worker = Worker()
                 try:
                     await run_worker(
                         replace(self._setup, number=number),
@@ -223,7 +184,7 @@ class WorkerPool:
                         ready=partial(self._enter, worker),
                     )
                 except WorkerLost as error:
-                    self._leave(worker)
+                    self._places.leave(worker)
                     self._count(str(error), worker.broken)
                 except PlacementError as error:
                     self._count(f"rollout worker {number} could not be placed: {error}")
@@ -234,18 +195,14 @@ class WorkerPool:
             log.exception("rollout worker %d", number)
             self._fail(TrainingError(f"rollout worker {number}: {error!r}"))
 
-    def _enter(self, worker: _Worker, peer: Peer) -> None:
+    def _enter(self, worker: Worker, peer: Peer) -> None:
         worker.peer = peer
-        self._ready.append(worker)
-        self._changed.set()
-
-    def _leave(self, worker: _Worker) -> None:
-        if worker in self._ready:
-            self._ready.remove(worker)
+        self._places.enter(worker)
 
     def _fail(self, error: VfError) -> None:
-        self._failure = self._failure or error
-        self._changed.set()
+        if self._failure is None:
+            self._failure = error
+            self._places.fail(error)
 
     def _count(self, what: str, tasks: Sequence[str] = ()) -> None:
         """Note that a worker has ended.
