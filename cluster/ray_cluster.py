@@ -15,7 +15,7 @@ from typing import Any
 
 from vf.cluster.capacity import Node
 from vf.cluster.fleet import Resources
-from vf.cluster.ray_node import Report, report
+from vf.cluster.ray_node import JOB, Report, report
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
 
@@ -58,7 +58,7 @@ def connect(address: str, namespace: str, runtime_env: Mapping[str, Any]) -> Any
     ray = load_ray()
     check_address(address)
     where = f"cluster.address = {address!r}"
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+    if JOB in os.environ:
         runtime_env = {}
     try:
         with _handlers_kept():

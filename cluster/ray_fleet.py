@@ -21,7 +21,7 @@ from vf.cluster.capacity import Wanted, describe, missing
 from vf.cluster.fleet import Command, Resources, Role
 from vf.cluster.process import open_log
 from vf.cluster.ray_cluster import check_machines, connect, free, machines
-from vf.cluster.ray_node import Post, outside_ray
+from vf.cluster.ray_node import DEVICES, Post, elsewhere
 from vf.runtime.errors import ConfigError, PlacementError
 
 GROUP_SECONDS = 30.0  # until what is free has been set aside
@@ -276,7 +276,9 @@ class RayHandle:
     def begin(self, command: Command, resources: Resources, seconds: float) -> None:
         """Start the process within so many seconds; see :meth:`RayFleet.place`."""
         errors = self._ray.exceptions
-        begun = self._actor.begin.remote(command, outside_ray(os.environ), os.getcwd())
+        if not resources.gpus:  # Ray hides none of a machine's GPUs then
+            command = replace(command, env={DEVICES: "", **command.env})
+        begun = self._actor.begin.remote(command, elsewhere(os.environ), os.getcwd())
         try:
             self.host, self.port = self._ray.get(begun, timeout=seconds)
         except BaseException as error:

@@ -24,6 +24,12 @@ from vf.cluster.process import Process, free_port
 READ_SECONDS = 10.0  # for which output is waited for in one call
 READ_BYTES = 2**18
 
+# Holds the names of variables that this process alone was given, for the machine that it is on.
+HERE_ONLY = "VF_HERE_ONLY"
+DEVICES = "CUDA_VISIBLE_DEVICES"
+THREADS = "OMP_NUM_THREADS"  # which Ray sets to an actor's cores where it is not set
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # is set in a job that was submitted
+
 # Ray kills the direct children of an actor that it ends, and nothing below them. So the guard,
 # which ends all that a process started, is not a direct child.
 THROUGH = ["sh", "-c", '"$@" & wait $!', "sh"]
@@ -53,8 +59,8 @@ class Post:
 
         Args:
             command: What to start.
-            environ: Variables of the process that asks. Those that this machine has by itself keep
-                their values here.
+            environ: Variables of the process that asks; see :func:`elsewhere`. Those that this
+                machine has by itself keep their values here, but for ``OMP_NUM_THREADS``.
             folder: Where it starts, if there is such a folder here.
 
         Raises:
@@ -62,7 +68,12 @@ class Post:
         """
         port = free_port(self._host)
         command = command.at(self._host, port)
-        variables = {**environ, **outside_ray(os.environ), **command.env}
+        own = outside_ray(os.environ)
+        if THREADS in environ:
+            own.pop(THREADS, None)
+        elif THREADS in own:
+            own[HERE_ONLY] = THREADS
+        variables = {**environ, **own, **command.env}
         self._reading, output = os.pipe()
         place = folder if os.path.isdir(folder) else None
         try:
@@ -92,6 +103,14 @@ class Post:
 def outside_ray(environ: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables without those that Ray sets for its own processes."""
     return {name: value for name, value in environ.items() if not name.startswith("RAY_")}
+
+
+def elsewhere(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that are for processes on other machines, too."""
+    own = {HERE_ONLY, DEVICES, *environ.get(HERE_ONLY, "").split()}
+    if JOB in environ:  # to which Ray gives one thread, as to all that reserves no core
+        own.add(THREADS)
+    return {name: value for name, value in outside_ray(environ).items() if name not in own}
 
 
 def own_address() -> str:

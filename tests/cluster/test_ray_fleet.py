@@ -99,6 +99,25 @@ def test_a_process_is_placed_and_its_output_and_status_come_back(
     assert again.poll() is None
 
 
+def test_a_process_sees_the_gpus_that_it_was_given(
+    machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = machines.add(num_gpus=2).node_ip_address
+    fleet = RayFleet(machines.address)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")  # of the asker's machine
+    code = "import os; print([os.environ.get('CUDA_VISIBLE_DEVICES')])"
+    try:
+        fleet.reserve([("rank", 1, Resources(1, 1)), ("worker", 1, Resources())])
+        for role, seen in (("rank", ["['0']", "['1']"]), ("worker", ["['']"])):
+            command = Command([*PYTHON, code], log=tmp_path / role)
+            handle = fleet.place("rank" if role == "rank" else "worker", Resources(), command)
+            handle.wait()
+            assert (tmp_path / role).read_text().strip() in seen
+    finally:
+        fleet.stop()
+        machines.lose(host)
+
+
 def test_stopping_ends_all_that_a_process_started(fleet: RayFleet, tmp_path: Path) -> None:
     fleet.reserve([("worker", 1, Resources())])
     handle = fleet.place("worker", Resources(), Command([*PYTHON, PARENT], log=tmp_path / "log"))

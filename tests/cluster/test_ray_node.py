@@ -12,7 +12,7 @@ import pytest
 
 from tests.waiting import wait_until
 from vf.cluster.fleet import HOST, PORT, Command
-from vf.cluster.ray_node import Post, outside_ray
+from vf.cluster.ray_node import HERE_ONLY, Post, elsewhere, outside_ray
 from vf.runtime.errors import ConfigError
 from vf.runtime.lifeline import children
 
@@ -78,6 +78,36 @@ def test_the_machines_own_variables_come_before_the_askers(
     assert host == "127.0.0.1"
     assert output(post) == (f"machine asker 127.0.0.1:{port} None {tmp_path}\n".encode(), 0)
     assert outside_ray({"RAY_X": "1", "Y": "2"}) == {"Y": "2"}
+
+
+def threads(post: Post, asked: dict[str, str]) -> list[str]:
+    """Return the number of threads that a process is given, and what it keeps to itself."""
+    code = f"import os; print(os.environ['OMP_NUM_THREADS'], os.environ.get('{HERE_ONLY}'))"
+    post.begin(Command([*PYTHON, code]), asked, "/")
+    return output(post)[0].decode().split()
+
+
+def test_the_askers_threads_come_before_those_that_ray_counts(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")  # as Ray does for an actor of eight cores
+    assert threads(post, {"OMP_NUM_THREADS": "1"}) == ["1", "None"]
+    assert threads(Post("127.0.0.1"), {}) == ["8", "OMP_NUM_THREADS"]
+
+
+def test_what_is_a_processs_own_does_not_go_to_other_machines() -> None:
+    asking = {
+        "CUDA_VISIBLE_DEVICES": "3",
+        "RAY_X": "1",
+        "OMP_NUM_THREADS": "8",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "GLOO_SOCKET_IFNAME": "eth1",
+        "HOME": "/root",
+        HERE_ONLY: "OMP_NUM_THREADS NCCL_SOCKET_IFNAME",
+    }
+    assert elsewhere(asking) == {"GLOO_SOCKET_IFNAME": "eth1", "HOME": "/root"}
+    assert elsewhere({"OMP_NUM_THREADS": "8"}) == {"OMP_NUM_THREADS": "8"}
+    assert elsewhere({"OMP_NUM_THREADS": "1", "RAY_JOB_CONFIG_JSON_ENV_VAR": "{}"}) == {}
 
 
 def test_a_program_that_is_not_there_is_a_wrong_setting(post: Post) -> None:

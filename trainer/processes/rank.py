@@ -11,7 +11,10 @@ import ipaddress
 import os
 import sys
 
+from vf.cluster.ray_node import HERE_ONLY
 from vf.trainer.processes.launch import OWN_HOST, Meeting, launch
+
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def interface_of(address: str) -> str | None:
@@ -31,14 +34,23 @@ def interface_of(address: str) -> str | None:
     return None
 
 
+def name_interface() -> None:
+    """Let gloo and NCCL use the interface of ``VF_HOST``, unless variables name another.
+
+    Otherwise gloo takes what the machine's name resolves to, which is often the loopback interface,
+    and NCCL the first that is up, which may be a container's bridge. What is set here stays here:
+    the machines on which this process places servers and workers may name theirs otherwise.
+    """
+    if (interface := interface_of(os.environ[OWN_HOST])) is not None:
+        names = [name for name in INTERFACES if name not in os.environ]
+        os.environ.update(dict.fromkeys(names, interface))
+        os.environ[HERE_ONLY] = " ".join([*os.environ.get(HERE_ONLY, "").split(), *names])
+
+
 def main() -> int:
     """Start the process, wait for its end and return its exit code."""
     count, rank, host, port, accelerate_config, *argv = sys.argv[1:]
-    # Otherwise gloo takes what the machine's name resolves to, which is often the loopback
-    # interface, and NCCL the first that is up, which may be a container's bridge.
-    if (interface := interface_of(os.environ[OWN_HOST])) is not None:
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            os.environ.setdefault(name, interface)
+    name_interface()
     meeting = Meeting(int(rank), host, int(port))
     return launch(int(count), argv, accelerate_config or None, meeting)
 

@@ -15,9 +15,11 @@ from tests.trainer.saving.comparing import comparable
 from tests.waiting import wait_until
 from vf.cluster.fleet import Command, Resources, Role
 from vf.cluster.local_fleet import LocalFleet, LocalHandle
+from vf.cluster.ray_node import HERE_ONLY, elsewhere
 from vf.runtime.errors import PlacementError
 from vf.trainer.processes.cluster_ranks import Ranks, run_ranks
-from vf.trainer.processes.rank import interface_of
+from vf.trainer.processes.launch import OWN_HOST
+from vf.trainer.processes.rank import interface_of, name_interface
 from vf.trainer.run.run_folder import RunFolder, make_folder
 from vf.trainer.settings.load_config import load_config
 from vf.trainer.settings.write_config import to_toml
@@ -153,3 +155,14 @@ def test_a_killed_rank_costs_no_step_and_no_trace(
 def test_the_interface_of_an_address_is_found() -> None:
     assert interface_of("127.0.0.1") == interface_of("127.0.0.7")
     assert interface_of("192.0.2.1") is None  # of nobody: RFC 5737
+
+
+def test_the_interface_that_was_chosen_here_does_not_go_to_other_machines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "environ", {OWN_HOST: "127.0.0.1", "NCCL_SOCKET_IFNAME": "eth7"})
+    name_interface()
+    assert os.environ["GLOO_SOCKET_IFNAME"] == interface_of("127.0.0.1")
+    sent = {OWN_HOST: "127.0.0.1", "NCCL_SOCKET_IFNAME": "eth7"}  # the user's choice
+    assert elsewhere(os.environ) == sent
+    assert os.environ[HERE_ONLY] == "GLOO_SOCKET_IFNAME"
