@@ -132,9 +132,9 @@ class RayFleet:
         self._lock = threading.Lock()
 
     @property
-    def gpus(self) -> int:
-        """How many GPUs the cluster has in all."""
-        return sum(node.has.gpus for node in machines(self._ray))
+    def has_gpus(self) -> bool:
+        """Whether the cluster has GPUs, or machines that are waited for may have some."""
+        return self._wait > 0 or any(node.has.gpus for node in machines(self._ray))
 
     def reserve(self, wanted: Sequence[tuple[Role, int, Resources]]) -> None:
         """Set aside what a whole run needs; see :class:`~vf.cluster.fleet.Fleet`.

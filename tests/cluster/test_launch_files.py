@@ -221,6 +221,9 @@ def test_several_nodes_have_a_ray_each_which_ends_with_the_run(site: Site) -> No
     [call] = site.called("vf-rl")
     ray = "--set cluster.backend=ray --set cluster.address=127.0.0.1:6386 --set cluster.wait=300"
     assert call.endswith(ray)
+    assert "ACCELERATE_USE_CPU" not in site.script(job)
+    without = replace(job, node=NodeSize(0, 32, 256))
+    assert "export ACCELERATE_USE_CPU=true" in site.script(without)
     assert "--no-kill" in site.called("srun")[0]
 
 

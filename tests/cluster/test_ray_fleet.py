@@ -145,6 +145,16 @@ def test_a_cluster_that_is_too_small_is_said_at_once(fleet: RayFleet) -> None:
     assert fleet.reservation is None
 
 
+def test_gpus_of_machines_that_are_still_to_come_are_counted_on(
+    fleet: RayFleet, machines: Machines
+) -> None:
+    assert not fleet.has_gpus
+    fleet.stop()
+    waiting = RayFleet(machines.address, wait=1.0)
+    assert waiting.has_gpus
+    waiting.stop()
+
+
 def test_what_others_use_is_not_waited_for_for_ever(
     fleet: RayFleet, machines: Machines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -101,7 +101,7 @@ def _job(args: argparse.Namespace, config: Config) -> Job:
     from vf.trainer.settings.load_config import overridden
 
     workers, _ = worker_count(config, cores(), None)
-    placed = wanted(config, workers=workers, gpus=0 if args.gpus_per_node == 0 else 1)
+    placed = wanted(config, workers=workers, gpus=args.gpus_per_node != 0)
     numbered = [config.trainer.devices or [], getattr(config.inference, "gpus", None) or []]
     needed = max(
         sum(count * each.gpus for _, count, each in placed),

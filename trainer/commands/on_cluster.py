@@ -47,7 +47,7 @@ def run_on_cluster(
     fleet = cluster_fleet(config)
     try:
         plan = check()
-        roles = wanted(config, workers=plan.workers, gpus=fleet.gpus)
+        roles = wanted(config, workers=plan.workers, gpus=fleet.has_gpus)
         fleet.reserve(roles)
         assert fleet.reservation is not None
         placed = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count, _ in roles)

@@ -39,7 +39,7 @@ def open_fleet(config: Config, workers: int) -> Fleet:
     if (text := os.environ.get(FLEET)) is not None:
         return RayFleet.joined(Reservation.from_text(text), os.environ[OWN_HOST])
     fleet = cluster_fleet(config)
-    roles = wanted(config, workers=workers, gpus=fleet.gpus)
+    roles = wanted(config, workers=workers, gpus=fleet.has_gpus)
     fleet.reserve([each for each in roles if each[0] != "rank"])
     return fleet
 
@@ -61,13 +61,13 @@ def cluster_fleet(config: Config) -> RayFleet:
     )
 
 
-def wanted(config: Config, *, workers: int, gpus: int) -> list[tuple[Role, int, Resources]]:
+def wanted(config: Config, *, workers: int, gpus: bool) -> list[tuple[Role, int, Resources]]:
     """Return what a run asks a cluster for: how many processes of each role, and their size.
 
     Args:
         config: The settings.
         workers: How many processes rollouts run in.
-        gpus: How many the cluster has. Without any, trainer and servers use CPUs.
+        gpus: Whether the cluster has GPUs, or will. Otherwise trainer and servers use CPUs.
 
     Raises:
         ConfigError: ``trainer.accelerate_config`` cannot be read.

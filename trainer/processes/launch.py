@@ -200,12 +200,14 @@ def rank_count(config: Config) -> int:
 
 
 def uses_cpu(config: Config) -> bool:
-    """Return whether an Accelerate config asks for training on CPUs.
+    """Return whether an Accelerate config, or ``ACCELERATE_USE_CPU``, asks for training on CPUs.
 
     Raises:
-        ConfigError: It cannot be read.
+        ConfigError: The Accelerate config cannot be read.
     """
     path = config.trainer.accelerate_config
+    if os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true"):
+        return True
     return path is not None and bool(_read_accelerate_config(path).use_cpu)
 
 

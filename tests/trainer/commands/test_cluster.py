@@ -72,7 +72,8 @@ def test_on_one_node_of_slurm_nothing_needs_ray(
     code, out, err = said(capsys, "slurm", str(written), *options)
     assert (code, err) == (0, "")
     assert words in out
-    assert "ray" not in out
+    assert "ray start" not in out
+    assert "cluster.backend" not in out
 
 
 def test_one_node_has_a_ray_where_the_toml_asks_for_one(

@@ -330,6 +330,13 @@ def test_an_accelerate_config_for_cpus_starts_all_its_processes(tmp_path: Path) 
     assert uses_cpu(with_accelerate(path))
 
 
+def test_accelerates_variable_asks_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, _ = parse_config({"model": "tiny", "env": {"id": "calculator"}})
+    assert not uses_cpu(config)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert uses_cpu(config)
+
+
 @pytest.mark.parametrize("config_file", [None, "fsdp2.yaml", "deepspeed.yaml"])
 def test_processes_on_machines_of_their_own_meet_at_the_first(config_file: str | None) -> None:
     folder = Path(__file__).parents[3] / "configs" / "accelerate"
