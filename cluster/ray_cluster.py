@@ -9,7 +9,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
 
 REACH_SECONDS = 10.0  # for a connection to the cluster's address
-REPORT_SECONDS = 60.0  # for a machine's report; its first process has to start
+START_SECONDS = 600.0  # for a machine's first process, before which Ray may install packages
+REPORT_SECONDS = 60.0  # for a machine's report after that
 CLOCK_SECONDS = 5.0  # by which clocks may differ, beyond what cannot be measured
 AUTO = "auto"
 NOT_HERE = (
@@ -132,48 +133,71 @@ def _resources(found: Mapping[str, float]) -> Resources:
     return Resources(found.get("CPU", 0.0), int(found.get("GPU", 0)), int(found.get("memory", 0)))
 
 
-def check_machines(ray: Any, nodes: Sequence[str], shared: Sequence[Path]) -> None:
+def check_machines(
+    ray: Any, nodes: Sequence[str], shared: Sequence[Path], wait: float = 0.0
+) -> None:
     """Compare the machines on which processes will run with this one.
 
     Args:
         ray: The package, connected.
         nodes: Ray's ids of the machines.
         shared: Folders that all of them must see.
+        wait: Seconds for which a machine's first process is waited for beyond
+            :data:`START_SECONDS`.
 
     Raises:
         ConfigError: A machine cannot run this program, has other versions, a clock that differs,
             or does not see a folder.
     """
-    own = report({}, "this machine")
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    own, found = report({}, "this machine"), []
     with _marked(shared) as marks:
-        found = [_report_of(ray, node, marks) for node in nodes]
+
+        def ask(node: str) -> Any:
+            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            task = ray.remote(report)
+            return task.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(marks)
+
+        # All at once, for Ray may have to install packages before a machine's first process.
+        starting = {ask(node): node for node in nodes}
+        deadline = time.monotonic() + START_SECONDS + wait
+        while starting:
+            left = max(0.0, deadline - time.monotonic())
+            ready, _ = ray.wait([*starting], num_returns=1, timeout=left)
+            if not ready:
+                raise ConfigError(_late(_hosts(ray, starting.values()), START_SECONDS + wait))
+            node = starting.pop(ready[0])
+            try:
+                ray.get(ready[0])
+                before = time.time()  # the next report is at once, and says the time
+                each: Report = ray.get(ask(node), timeout=REPORT_SECONDS)
+                after = time.time()
+            except ray.exceptions.GetTimeoutError as error:
+                raise ConfigError(_late(_hosts(ray, [node]), REPORT_SECONDS)) from error
+            except Exception as error:  # Ray's are many, and a report's own become their subclasses
+                raise ConfigError(
+                    f"the machine {_hosts(ray, [node])} of the cluster cannot run vf-rl: "
+                    f"{_line(error)}. Start its Ray in the image or environment that this machine "
+                    "has, or name the packages in cluster.runtime_env"
+                ) from error
+            ahead = max(0.0, each.clock - after) - max(0.0, before - each.clock)
+            found.append((each, ahead))
     compare(own, found)
 
 
-def _report_of(ray: Any, node: str, marks: Mapping[str, str]) -> tuple[Report, float]:
-    """Return a machine's report, and by how many seconds at least its clock is ahead of this one.
+def _hosts(ray: Any, nodes: Iterable[str]) -> str:
+    """Return the addresses of machines."""
+    hosts = {each["NodeID"]: each["NodeManagerAddress"] for each in ray.nodes()}
+    return ", ".join(sorted(hosts.get(node, node) for node in nodes))
 
-    Raises:
-        ConfigError: It cannot run this program.
-    """
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    task = ray.remote(report).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-    try:
-        ray.get(task.remote(marks), timeout=REPORT_SECONDS)  # which starts a process
-        before = time.time()
-        found: Report = ray.get(task.remote(marks), timeout=REPORT_SECONDS)
-        after = time.time()
-    except Exception as error:  # Ray's are many, and the report's own arrive as their subclasses
-        hosts = {each["NodeID"]: each["NodeManagerAddress"] for each in ray.nodes()}
-        raise ConfigError(
-            f"the machine {hosts.get(node, node)} of the cluster cannot run vf-rl: {_line(error)}. "
-            "Start its Ray in the image or environment that this machine has, or name the "
-            "packages in cluster.runtime_env"
-        ) from error
-    ahead = max(0.0, found.clock - after) - max(0.0, before - found.clock)
-    return found, ahead
+def _late(hosts: str, seconds: float) -> str:
+    return (
+        f"no process of the run started on {hosts} within {seconds:g} s. Ray may still be "
+        "installing what cluster.runtime_env names, or the machine is busy: raise cluster.wait, or "
+        "start the machines' Ray in an image or environment that has the packages"
+    )
 
 
 def compare(own: Report, found: Sequence[tuple[Report, float]]) -> None:

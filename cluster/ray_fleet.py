@@ -158,7 +158,7 @@ class RayFleet:
             self._await(wanted)
             table = self._ray.util.placement_group_table(self._group)
             nodes = sorted(set(table["bundles_to_node_id"].values()))
-            check_machines(self._ray, nodes, self._shared)
+            check_machines(self._ray, nodes, self._shared, self._wait)
         except BaseException:
             self._give_back()
             raise

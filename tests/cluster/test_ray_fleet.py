@@ -244,6 +244,25 @@ def test_a_machine_that_cannot_run_the_program_is_named(machines: Machines, tmp_
         machines.lose(node.node_ip_address)
 
 
+def test_a_machine_on_which_nothing_starts_is_named(machines: Machines, tmp_path: Path) -> None:
+    (tmp_path / "vf").mkdir()
+    (tmp_path / "vf" / "__init__.py").write_text("import time; time.sleep(60)")
+    node = machines.add(env_vars={"PYTHONPATH": str(tmp_path)})
+    try:
+        places = len(machines.ray.list_all_nodes())
+        code = "import vf.cluster.ray_cluster as c; c.START_SECONDS = 10.0\n" + WIDE
+        command = [sys.executable, "-c", code, machines.address, str(places)]
+        done = subprocess.run(
+            command, cwd="/", capture_output=True, text=True, timeout=120, check=False
+        )
+        said = done.stderr.splitlines()[-1]
+        assert "no process of the run started on " in said
+        assert f"{node.node_ip_address} within 10 s" in said
+        assert "raise cluster.wait" in said
+    finally:
+        machines.lose(node.node_ip_address)
+
+
 def test_a_folder_that_machines_do_not_share_is_named(machines: Machines) -> None:
     fleet = RayFleet(machines.address, shared=[Path("/proc/1/none")])
     try:
