@@ -224,7 +224,6 @@ def test_several_nodes_have_a_ray_each_which_ends_with_the_run(site: Site) -> No
     assert "ACCELERATE_USE_CPU" not in site.script(job)
     without = replace(job, node=NodeSize(0, 32, 256))
     assert "export ACCELERATE_USE_CPU=true" in site.script(without)
-    assert "--no-kill" in site.called("srun")[0]
 
 
 def directives(text: str) -> list[str]:
@@ -233,10 +232,11 @@ def directives(text: str) -> list[str]:
 
 def test_whole_nodes_are_asked_for_whole_and_a_part_by_its_size(site: Site) -> None:
     whole = directives(site.script(replace(JOB, nodes=3, ray=True, node=NodeSize(8, 64, 512))))
-    assert {"--nodes=3", "--gpus-per-node=8", "--exclusive", "--mem=0", "--no-kill"} <= {*whole}
+    assert {"--nodes=3", "--gpus-per-node=8", "--exclusive", "--mem=0", "--requeue"} <= {*whole}
     part = directives(site.script(replace(JOB, node=NodeSize(1, 16, 128, whole=False))))
     assert {"--nodes=1", "--gpus-per-node=1", "--cpus-per-task=16", "--mem=128G"} <= {*part}
-    assert not {"--exclusive", "--no-kill"} & {*part}
+    assert "--exclusive" not in part
+    assert "--no-kill" not in {*whole, *part}, "or no node takes the place of one that is lost"
     without = directives(site.script(JOB))
     assert not any(line.startswith("--gpus") for line in without)
 
