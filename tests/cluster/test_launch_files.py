@@ -213,7 +213,7 @@ def test_several_nodes_have_a_ray_each_which_ends_with_the_run(site: Site) -> No
         site.program("vf-rl", 'until (($(grep -c ^ray "$calls") == 2)); do sleep 0.01; done')
         job = replace(JOB, nodes=2, ray=True, node=NodeSize(4, 32, 256))
         assert site.start(job).wait(20) == 0
-    common = "--block --disable-usage-stats --num-cpus 2 --num-gpus 4"
+    common = f"--block --disable-usage-stats --num-cpus 2 --num-gpus 4 --memory {256 * 2**30}"
     assert sorted(site.called("ray")) == [
         f"start --address 127.0.0.1:6386 {common}",
         f"start --head --node-ip-address 127.0.0.1 --port 6386 {common}",
