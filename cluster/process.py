@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from vf.runtime.errors import ConfigError
 GRACE_SECONDS = 10.0  # for a process whose run is gone, before it is killed
 PORTS = range(20000, 32768)  # above those of services, below those of outgoing connections
 _SIGNALLED = 128  # the guard's exit code is this plus the signal's number
+_KILLED = {_SIGNALLED + each for each in signal.Signals}
 
 
 class Process:
@@ -70,7 +72,7 @@ class Process:
     def poll(self) -> int | None:
         """Return its exit status, negative for a signal; None while it runs. Does not block."""
         code = self._guard.poll()
-        return code if code is None or code <= _SIGNALLED else _SIGNALLED - code
+        return _SIGNALLED - code if code in _KILLED else code
 
     def wait(self) -> int:
         """Wait for its end and return its exit status."""

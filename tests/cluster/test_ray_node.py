@@ -63,6 +63,12 @@ def test_a_signal_is_a_negative_status(post: Post) -> None:
     assert output(post) == (b"", -signal.SIGKILL)
 
 
+@pytest.mark.parametrize("status", [127, 128, 255])
+def test_a_status_that_is_no_signals_stays_as_it_is(post: Post, status: int) -> None:
+    post.begin(Command([*PYTHON, f"import sys; sys.exit({status})"]), os.environ, "/")
+    assert output(post) == (b"", status)
+
+
 def test_the_machines_own_variables_come_before_the_askers(
     post: Post, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
