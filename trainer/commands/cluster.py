@@ -14,6 +14,7 @@ from vf.runtime.command import DONE, CommandParser, add_subcommand, run_command
 from vf.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
+    from vf.cluster.fleet import Resources, Role
     from vf.cluster.launch_files import Job
     from vf.trainer.settings.config import Config
 
@@ -76,8 +77,6 @@ def _print(args: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     job = _job(args, config)
-    if job.ray:  # see that the settings fit, before the run does
-        load_config(args.config, [*args.set, "cluster.backend=ray"])
     if args.command == "slurm":
         runs = Path(config.args.output_dir).absolute()
         programs = Path(sys.executable).parent
@@ -92,24 +91,33 @@ def _job(args: argparse.Namespace, config: Config) -> Job:
     """Return what a launch file says of a run. A run that SLURM gives one node can do without Ray.
 
     Raises:
-        ConfigError: A process of it fits on no node.
+        ConfigError: A process of it fits on no node, or the settings do not fit a cluster.
     """
     from vf.cluster.launch_files import Job, NodeSize, job_name, nodes_needed, roles
     from vf.trainer.processes.fleets import wanted
     from vf.trainer.processes.gpus import split_gpus
-    from vf.trainer.run.worker_count import cores, worker_count
-    from vf.trainer.settings.load_config import overridden
+    from vf.trainer.run.worker_count import worker_count
+    from vf.trainer.settings.load_config import load_config, overridden
 
-    workers, _ = worker_count(config, cores(), None)
-    placed = wanted(config, workers=workers, gpus=args.gpus_per_node != 0)
     numbered = [config.trainer.devices or [], getattr(config.inference, "gpus", None) or []]
+    gpus = args.gpus_per_node != 0
     needed = max(
-        sum(count * each.gpus for _, count, each in placed),
+        sum(count * each.gpus for _, count, each in wanted(config, workers=0, gpus=gpus)),
         *(max(devices, default=-1) + 1 for devices in numbered),
     )
     node = NodeSize.of(needed, args.gpus_per_node, args.cpus_per_node, args.memory_per_node)
-    count, lines = nodes_needed(placed, node), roles(placed)
-    ray = args.command == "kuberay" or count > 1 or config.cluster.backend == "ray"
+
+    def processes(config: Config) -> list[tuple[Role, int, Resources]]:
+        workers, _ = worker_count(config, node.cpus, None)
+        return wanted(config, workers=workers, gpus=gpus)
+
+    placed = processes(config)
+    asked = args.command == "kuberay" or config.cluster.backend == "ray"
+    if ray := asked or nodes_needed(placed, node) > 1:
+        # See that the settings fit, before the run does. Its workers are as many as Ray gives.
+        config, _ = load_config(args.config, [*args.set, "cluster.backend=ray"])
+        placed = processes(config)
+    lines = roles(placed)
     if not ray:
         _, why = split_gpus(config, node.gpus)
         lines = [f"GPUs: {why}" if why else "all on one GPU" if node.gpus else "all on CPUs"]
@@ -119,7 +127,7 @@ def _job(args: argparse.Namespace, config: Config) -> Job:
         title=f"{config.model} in {Path(config.env.id).name}",
         name=job_name(named or args.config.stem),
         run_name=named,
-        nodes=count,
+        nodes=nodes_needed(placed, node),
         node=node,
         ray=ray,
         placed=lines,

@@ -85,6 +85,22 @@ def test_one_node_has_a_ray_where_the_toml_asks_for_one(
     assert "#   1 trainer rank, each with 1 CPU, 1 GPU\n" in out
 
 
+def test_workers_are_counted_for_the_nodes_and_not_for_this_machine(
+    written: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    written.write_text(SERVED + "trainer.args.max_concurrent = 256\n")
+    _, out, _ = said(capsys, "kuberay", str(written))
+    assert "#   8 rollout workers, each with 1 CPU\n" in out
+    _, out, _ = said(capsys, "slurm", str(written), "--set", "trainer.gpus=12")
+    assert "#   8 rollout workers, each with 1 CPU\n" in out
+    # Two workers of sixteen cores do not fit beside a rank of fourteen and a server.
+    tight = ["--gpus-per-node", "2", "--cpus-per-node", "16", "--set", "cluster.rank.cpus=14"]
+    tight += ["--set", "cluster.backend=local"]
+    _, out, _ = said(capsys, "slurm", str(written), *tight)
+    assert "#SBATCH --nodes=2\n" in out
+
+
 def test_a_run_with_a_name_keeps_it(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written.write_text(TOML)
     named = ["--set", "run_name=first_try", "--set", "output_dir=/shared/runs"]
