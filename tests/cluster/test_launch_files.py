@@ -28,6 +28,7 @@ from vf.cluster.launch_files import (
     slurm,
 )
 from vf.runtime.errors import ConfigError
+from vf.runtime.toml import override
 
 JOB = Job("a model in a place", "run", "", 1, NodeSize(0, 2, 16), False, ["all on CPUs"])
 
@@ -167,11 +168,19 @@ def test_a_job_begins_a_run_of_its_own_with_the_settings_that_were_given(site: S
     job = replace(JOB, settings=['env.args={say = "it\'s $5"}', "max_steps=2"])
     assert site.start(job).wait(20) == 3
     assert site.called("vf-rl") == [
-        f"/a b/run.toml --set run_name=run-7 --set output_dir={site.runs} "
+        f"/a b/run.toml --set run_name='run-7' --set output_dir={site.runs} "
         '--set env.args={say = "it\'s $5"} --set max_steps=2'
     ]
     assert site.called("scontrol") == []
     assert site.called("ray") == []
+
+
+def test_a_name_of_digits_stays_a_name(site: Site) -> None:
+    site.program("vf-rl", "exit 0")
+    assert site.start(replace(JOB, run_name="2024")).wait(20) == 0
+    _, setting, _ = site.called("vf-rl")[0].split(" --set ")
+    override(found := dict[str, object](), setting, lambda key: [key])
+    assert found == {"run_name": "2024"}
 
 
 def test_a_job_that_was_queued_again_resumes_its_run(site: Site) -> None:
@@ -300,6 +309,6 @@ def test_a_retry_resumes_the_run(site: Site, tmp_path: Path) -> None:
     (tmp_path / "run" / "config.toml").touch()
     subprocess.run(["bash", "-c", script], env=environ, check=True)
     assert site.called("vf-rl") == [
-        f"/etc/vf-rl/run.toml --set run_name=run --set output_dir={tmp_path} {settings}",
+        f"/etc/vf-rl/run.toml --set run_name='run' --set output_dir={tmp_path} {settings}",
         f"--resume {tmp_path}/run {settings}",
     ]
