@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from vf.cluster.ray_cluster import load_ray
 from vf.runtime.command import DONE, FAILED
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, InfrastructureError
 
 INTERRUPTED = 130
 RETRY_SECONDS = 2.0
@@ -31,6 +32,7 @@ def submit_job(
 
     Raises:
         ConfigError: Nothing answers there, or Ray refuses the job.
+        InfrastructureError: The cluster no longer answers. The job may run all the same.
     """
     load_ray()
     try:
@@ -47,36 +49,54 @@ def submit_job(
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"the Ray cluster refuses the run: {_flat(error)}") from error
     say(f"submitted to {address} as {job}; Ctrl-C leaves it running")
+    again = f"to see it again: ray job logs --address {address} --follow {job}"
     try:
         return asyncio.run(_follow(client, job))
+    except _AwayError as error:
+        raise InfrastructureError(
+            f"the Ray cluster at {address} has not answered for {AWAY_SECONDS:.0f} s ({error}); "
+            f"{job} may run all the same; {again}"
+        ) from error
     except KeyboardInterrupt:
         say(f"{job} runs without this terminal")
-        say(f"to see it again: ray job logs --address {address} --follow {job}")
+        say(again)
         say(f"to end it: ray job stop --address {address} {job}")
         return INTERRUPTED
 
 
+class _AwayError(Exception):
+    """A cluster did not answer for too long."""
+
+
 async def _follow(client: Any, job: str) -> int:
-    """Print a job's output until it has ended; a connection that breaks is made again."""
+    """Print a job's output until it has ended; a connection that breaks is made again.
+
+    Raises:
+        _AwayError: None could be made for too long.
+    """
+    from aiohttp import ClientError
+
     printed = 0
-    away = 0.0
+    answered = time.monotonic()
     while True:
         begun = 0
         try:
             async for text in client.tail_job_logs(job):  # from the beginning, each time
                 new = text[max(0, printed - begun) :]
                 begun += len(text)
+                answered = time.monotonic()
                 printed += len(new)
                 sys.stdout.write(new)
                 sys.stdout.flush()
             info = await asyncio.to_thread(client.get_job_info, job)
-            away = 0.0
+            answered = time.monotonic()
             if info.status.is_terminal():
                 return _code(info)
-        except (RuntimeError, OSError):
-            away += RETRY_SECONDS
-            if away > AWAY_SECONDS:
-                raise
+        except BrokenPipeError:
+            raise  # of the output: nothing reads it any more
+        except (RuntimeError, OSError, ClientError) as error:
+            if time.monotonic() > answered + AWAY_SECONDS:
+                raise _AwayError(_flat(error) or type(error).__name__) from error
         await asyncio.sleep(RETRY_SECONDS)
 
 
