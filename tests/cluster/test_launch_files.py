@@ -302,7 +302,7 @@ def test_a_retry_resumes_the_run(site: Site, tmp_path: Path) -> None:
     assert isinstance(data, dict)
     script = str(data["start.sh"]).replace("/runs", str(tmp_path))
     environ = {**os.environ, "PATH": f"{site.programs}:{os.environ['PATH']}"}
-    ray = "--set cluster.backend=ray --set cluster.address=auto"
+    ray = "--set cluster.backend=ray --set cluster.address=auto --set cluster.wait=300"
     settings = f"--set env.args={{a = 1}} --set env.id=/x.py {ray}"
     subprocess.run(["bash", "-c", script], env=environ, check=True)
     (tmp_path / "run").mkdir()
