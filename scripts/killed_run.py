@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import tiny_vllm
 from check_agent_kills import MARK, processes
 
+from vf.runtime.command import FAILED
 from vf.trainer.run.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class KilledRun:
         """Return what kills each part that is there, by what it is and by its name."""
         found: dict[str, dict[str, Callable[[], None]]] = {}
         for pid, line in sorted(self.left().items()):
-            if part := part_of(pid, line):
+            if part := self._part(pid, line):
                 found.setdefault(part, {})[str(pid)] = partial(kill, pid)
         if self.machines is not None:
             found["machine"] = self.machines.victims()
@@ -151,9 +152,19 @@ class KilledRun:
             found["host"] = self.hosts.victims()
         return found
 
-    def resumes(self, part: str) -> bool:
-        """Return whether the run may end when a part of this kind is killed."""
-        return part == "trainer" or (part == "rank" and self.machines is None)
+    def _part(self, pid: int, line: str) -> str | None:
+        """Return what a process of the run is; on a cluster ``trainer`` is what started it."""
+        part = part_of(pid, line)
+        assert self._process is not None
+        if self.machines is not None and part == "trainer" and pid != self._process.pid:
+            return "rank"
+        return part
+
+    def codes(self, part: str) -> set[int]:
+        """Return the exit codes with which the run may end when a part of this kind is killed."""
+        if self.machines is not None:  # all but what was started here is placed again
+            return {-signal.SIGKILL} if part == "trainer" else set()
+        return {-signal.SIGKILL, FAILED} if part in ("trainer", "rank") else set()
 
     def left(self) -> dict[int, str]:
         """Return the command lines of the run's processes."""
