@@ -119,6 +119,7 @@ class RayFleet:
         try:
             fleet._group = fleet._ray.util.get_placement_group(reservation.group)
         except ValueError as error:
+            fleet.stop()
             raise PlacementError(f"the run's placement group is gone: {error}") from error
         return fleet
 
@@ -209,9 +210,9 @@ class RayFleet:
         """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        output = open_log(command.log) if command.log is not None else sys.stdout.buffer
         with self._lock:
             index, resources = self._take(role)
+            output = open_log(command.log) if command.log is not None else sys.stdout.buffer
             actor = (
                 self._ray.remote(Post)
                 .options(
@@ -245,12 +246,13 @@ class RayFleet:
         """End what was placed and leave the cluster; the first process gives back what it has."""
         if not self._ray.is_initialized():
             return
-        stopping = [threading.Thread(target=each.stop) for each in self._handles.values()]
+        with self._lock:
+            handles, self._handles = self._handles, {}
+        stopping = [threading.Thread(target=each.stop) for each in handles.values()]
         for thread in stopping:
             thread.start()
         for thread in stopping:
             thread.join()
-        self._handles.clear()
         self._give_back()
         self._ray.shutdown()
 
@@ -282,6 +284,7 @@ class RayHandle:
         try:
             self.host, self.port = self._ray.get(begun, timeout=seconds)
         except BaseException as error:
+            self._close()
             self._end()
             if isinstance(error, errors.GetTimeoutError):
                 raise PlacementError(
@@ -348,9 +351,12 @@ class RayHandle:
             if not self._stopping:
                 self._lost = _reason(error)
         finally:
-            if self._output is not sys.stdout.buffer:
-                self._output.close()
+            self._close()
             self._end()
+
+    def _close(self) -> None:
+        if self._output is not sys.stdout.buffer:
+            self._output.close()
 
 
 def _bundle(resources: Resources) -> dict[str, float]:

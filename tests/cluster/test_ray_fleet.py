@@ -9,15 +9,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.ray_machines import CPUS, MACHINES, Machines
 from tests.waiting import wait_until
 from vf.cluster.fleet import HOST, PORT, Command, Fleet, Resources
 from vf.cluster.ray_fleet import RayFleet
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, PlacementError
 
 pytestmark = pytest.mark.slow
 
@@ -129,12 +131,28 @@ def test_stopping_ends_all_that_a_process_started(fleet: RayFleet, tmp_path: Pat
     assert not any(map(alive, pids))
 
 
-def test_a_program_that_is_not_there_is_a_wrong_setting(fleet: RayFleet) -> None:
+def test_a_program_that_is_not_there_is_a_wrong_setting(fleet: RayFleet, tmp_path: Path) -> None:
     fleet.reserve([("server", 1, Resources())])
+    log = tmp_path / "log"
     with pytest.raises(ConfigError, match="there is no program 'vf-no-such-program'"):
-        fleet.place("server", Resources(), Command(["vf-no-such-program"]))
+        fleet.place("server", Resources(), Command(["vf-no-such-program"], log=log))
     handle = fleet.place("server", Resources(), Command(SLEEP))
     assert handle.poll() is None
+    with pytest.raises(ConfigError, match="are taken"):
+        fleet.place("server", Resources(), Command(SLEEP, log=log))
+    assert str(log) not in [file.path for file in psutil.Process().open_files()]
+
+
+def test_a_reservation_that_is_gone_leaves_no_connection(
+    fleet: RayFleet, machines: Machines
+) -> None:
+    fleet.reserve([("server", 1, Resources())])
+    assert fleet.reservation is not None
+    gone = replace(fleet.reservation, group="gone")
+    fleet.stop()
+    with pytest.raises(PlacementError, match="placement group is gone"):
+        RayFleet.joined(gone)
+    RayFleet(machines.address).stop()
 
 
 def test_a_cluster_that_is_too_small_is_said_at_once(fleet: RayFleet) -> None:

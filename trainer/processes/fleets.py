@@ -39,8 +39,12 @@ def open_fleet(config: Config, workers: int) -> Fleet:
     if (text := os.environ.get(FLEET)) is not None:
         return RayFleet.joined(Reservation.from_text(text), os.environ[OWN_HOST])
     fleet = cluster_fleet(config)
-    roles = wanted(config, workers=workers, gpus=fleet.has_gpus)
-    fleet.reserve([each for each in roles if each[0] != "rank"])
+    try:
+        roles = wanted(config, workers=workers, gpus=fleet.has_gpus)
+        fleet.reserve([each for each in roles if each[0] != "rank"])
+    except BaseException:
+        fleet.stop()  # which leaves the cluster
+        raise
     return fleet
 
 
