@@ -95,8 +95,10 @@ def check_address(address: str) -> None:
         ConfigError: Nothing does, or it is not an address.
     """
     where = f"cluster.address = {address!r}"
-    if address == AUTO and (address := os.environ.get("RAY_ADDRESS", AUTO)) == AUTO:
-        return
+    if address == AUTO:
+        if (address := os.environ.get("RAY_ADDRESS", AUTO)) == AUTO:
+            return
+        where = f"RAY_ADDRESS = {address!r}, which {where} takes,"
     if address.startswith("ray://"):
         raise ConfigError(f"{where} is for Ray's interactive client; {NOT_HERE}")
     host, _, port = address.rpartition(":")

@@ -90,6 +90,13 @@ def test_a_wrong_address_is_refused(address: str, said: str) -> None:
     assert "http://HEAD:8265" in str(caught.value)
 
 
+def test_a_wrong_address_of_rays_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "no-such-host.invalid:6379")
+    said = r"RAY_ADDRESS = 'no-such-host.invalid:6379', which cluster.address = 'auto' takes, can"
+    with pytest.raises(ConfigError, match=said):
+        check_address("auto")
+
+
 def test_an_address_where_nothing_listens_is_refused_at_once(listening: int) -> None:
     check_address(f"127.0.0.1:{listening}")
     with socket.socket() as taken:

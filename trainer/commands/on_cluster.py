@@ -99,7 +99,13 @@ def submit(args: argparse.Namespace, config: Config, console: Console) -> int:
             "machines have no common working folder: name a folder that they share, such as "
             "'/shared/runs'"
         )
-    folder = Path(config.cluster.runtime_env.get("working_dir", args.config.parent)).absolute()
+    given = str(config.cluster.runtime_env.get("working_dir", args.config.parent))
+    if "://" in given:
+        raise ConfigError(
+            f"cluster.runtime_env.working_dir = {given!r} is not a folder of this machine, and the "
+            "TOML has to go to the cluster in it: name a folder, or leave it out for the TOML's own"
+        )
+    folder = Path(given).absolute()
     toml = args.config.absolute()
     if not toml.is_relative_to(folder):
         raise ConfigError(

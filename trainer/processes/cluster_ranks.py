@@ -29,7 +29,7 @@ class Ranks:
         resources: Of each.
         argv: The arguments of `vf-rl`.
         accelerate_config: How the processes share the model.
-        env: Variables of the first one, which leads.
+        env: Variables of each.
     """
 
     count: int

@@ -144,6 +144,10 @@ def test_a_run_is_submitted_with_its_folder_and_its_output_comes_back(
     [
         (["cluster.address=http://127.0.0.1:9", "trainer.args.output_dir=runs"], "is relative"),
         (["cluster.address=http://127.0.0.1:9", "cluster.runtime_env.working_dir=/opt"], "hold"),
+        (
+            ["cluster.address=http://127.0.0.1:9", "cluster.runtime_env.working_dir=s3://b/c.zip"],
+            "is not a folder of this machine",
+        ),
         (["cluster.address=127.0.0.1:9"], "cannot be reached from here"),
         (["trainer.gpus=[0]"], "say how many"),
     ],
