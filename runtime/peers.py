@@ -25,6 +25,7 @@ from vf.runtime.errors import VfError, WorkerLost
 Handler = Callable[..., Awaitable[Any]]
 
 SILENCE_SECONDS = 60.0  # without a byte, after which the other end is lost
+CANCEL_SECONDS = 70.0  # for a cancelled call to end: an environment may take 60 s to close
 CLOSE_SECONDS = 5.0  # for what was written to be read, when a connection is closed
 _BEATS = 12  # in SILENCE_SECONDS
 _HEADER = struct.Struct("!BQQ")  # kind, number of the call, bytes of the pickle
@@ -85,12 +86,17 @@ class Peer:
         """Why the connection ended; None while it lasts."""
         return self._lost
 
+    @property
+    def silent(self) -> bool:
+        """Whether it ended because the other end gave no sign of life."""
+        return self._lost is not None and self._silent_beats >= _BEATS
+
     async def call(self, name: str, *args: Any) -> Any:
         """Call a function of the other end and return its result.
 
         A call that is cancelled here is cancelled there, and has ended there when this raises,
-        unless the connection has ended. While the connection is congested, a call waits before it
-        is sent.
+        unless the connection has ended or that takes longer than ``CANCEL_SECONDS``. While the
+        connection is congested, a call waits before it is sent.
 
         Raises:
             WorkerLost: The connection ended first.
@@ -110,17 +116,25 @@ class Peer:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         self._send(_CALL, number, packed)
-        cancelled: asyncio.CancelledError | None = None
-        while not answer.done():
-            try:
-                await asyncio.wait([answer])
-            except asyncio.CancelledError as error:
-                cancelled = error
-                self._send(_CANCEL, number)
-        if cancelled is not None:
-            answer.exception()  # else asyncio reports it as never looked at
-            raise cancelled
+        try:
+            await asyncio.wait([answer])
+        except asyncio.CancelledError:
+            answer.add_done_callback(_seen)
+            self._send(_CANCEL, number)
+            await self._cancelled(answer)
+            raise
         return answer.result()
+
+    async def _cancelled(self, answer: asyncio.Future[Any]) -> None:
+        """Wait for the end of a cancelled call.
+
+        A further cancellation is not sent: there, it would interrupt the cleaning up.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + CANCEL_SECONDS
+        while not answer.done() and loop.time() < end:
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([answer], timeout=end - loop.time())
 
     def tell(self, name: str, *args: Any) -> None:
         """Call a function of the other end without waiting for its result.
@@ -243,6 +257,12 @@ class Peer:
         self._told.discard(work)
         if not work.cancelled() and (error := work.exception()) is not None:
             _log.error("what %s told failed", self._name, exc_info=error)
+
+
+def _seen(answer: asyncio.Future[Any]) -> None:
+    """Look at what became of a call, which asyncio would otherwise report as never looked at."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 def _pack_error(error: BaseException) -> bytes:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.runtime.peer_ends import pair, program
 from tests.waiting import until
+from vf.runtime import peers
 from vf.runtime.errors import ScoringTimeout, WorkerLost
 from vf.runtime.peers import Peer
 
@@ -49,20 +50,46 @@ def test_a_call_that_is_cancelled_before_it_begins_there_ends() -> None:
     asyncio.run(main())
 
 
-def test_a_second_cancellation_arrives_there_too() -> None:
-    """As it would in a coroutine of this process, which is in the middle of cleaning up."""
+def test_a_second_cancellation_does_not_interrupt_the_cleaning_up_there() -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        seen.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("cleaning")
+            await asyncio.sleep(0.05)
+            seen.append("clean")
 
     async def main() -> None:
-        async with program() as (peer, _):
-            call = asyncio.create_task(peer.call("hold", "a", 1000.0))
+        async with pair({}, {"work": work}) as (end, _):
+            call = asyncio.create_task(end.call("work"))
+            await until(lambda: "begun" in seen)
+            for _ in range(3):
+                call.cancel()
+                await until(lambda: "cleaning" in seen)
+            await asyncio.wait([call])
+            assert call.cancelled()
+            assert seen == ["begun", "cleaning", "clean"]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_call_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "CANCEL_SECONDS", 0.1)
+
+    async def main() -> None:
+        async with program() as (peer, process):
+            call = asyncio.create_task(peer.call("hold", "a", 0.0))
             while not await peer.call("holding"):
                 pass
+            process.send_signal(signal.SIGSTOP)
             call.cancel()
-            await peer.call("echo", 0)
-            assert not call.done()
-            call.cancel()
-            await asyncio.wait([call])
-            assert await peer.call("holding") == []
+            await asyncio.wait([call], timeout=30.0)
+            assert call.cancelled()
+            process.send_signal(signal.SIGCONT)
+            assert await peer.call("echo", 0) == 0  # what comes late does no harm
 
     asyncio.run(main())
 
