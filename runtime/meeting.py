@@ -71,6 +71,10 @@ class Invitation:
             raise
         return Peer(reader, writer, handlers, self.name, silence)
 
+    def withdraw(self) -> None:
+        """Let the process no longer connect: it is not going to be started."""
+        self._streams.cancel()
+
 
 class Listener:
     """Where the processes that were invited connect; made by :func:`listen`.

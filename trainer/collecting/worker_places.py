@@ -29,6 +29,10 @@ class Worker:
         live: Its rollouts, by number.
         tasks: How many it was given so far.
         broken: The tasks of the work that it lost when it ended.
+        began: Whether it could run rollouts.
+        suspect: The number of the work in it that may be what ends workers.
+        ended: Set once its process has ended.
+        machine_lost: Whether that was the end of its machine.
     """
 
     def __init__(self) -> None:
@@ -36,6 +40,10 @@ class Worker:
         self.live: dict[int, Activity] = {}
         self.tasks = 0
         self.broken: list[str] = []
+        self.began = False
+        self.suspect: int | None = None
+        self.ended = asyncio.Event()
+        self.machine_lost = False
 
     async def note(self, doing: Sequence[Doing]) -> None:
         """Write down what its rollouts do; it calls this."""
@@ -54,6 +62,7 @@ class _Turn:
     number: int
     task: Task
     activity: Activity | None
+    suspect: bool
     granted: asyncio.Future[Worker]
 
 
@@ -74,12 +83,14 @@ class WorkerPlaces:
         self._ready: list[Worker] = []
         self._homes: OrderedDict[str, Worker] = OrderedDict()  # where a task's last rollout went
         # In order of arrival. All of one kind can go to the same workers.
-        self._waiting: defaultdict[bool, OrderedDict[int, _Turn]] = defaultdict(OrderedDict)
+        self._waiting: defaultdict[tuple[bool, bool], OrderedDict[int, _Turn]] = defaultdict(
+            OrderedDict
+        )
         self._failure: VfError | None = None
 
     @asynccontextmanager
     async def hold(
-        self, task: Task, activity: Activity | None = None
+        self, task: Task, activity: Activity | None = None, *, suspect: bool = False
     ) -> AsyncIterator[tuple[int, Worker]]:
         """Wait for a worker, and count a rollout as one of its own while the block runs.
 
@@ -87,6 +98,8 @@ class WorkerPlaces:
             task: It goes where the other rollouts of its task are, unless that has many more.
             activity: Of the rollout; without one this is other work, of which any worker takes any
                 amount.
+            suspect: Whether it may be what ends workers. Each has one such piece of work at most,
+                so that the next loss shows which it is.
 
         Yields:
             The work's number, and the worker.
@@ -97,8 +110,8 @@ class WorkerPlaces:
         if self._failure is not None:
             raise fresh(self._failure)
         granted: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
-        turn = _Turn(next(self._numbers), task, activity, granted)
-        waiting = self._waiting[activity is not None]
+        turn = _Turn(next(self._numbers), task, activity, suspect, granted)
+        waiting = self._waiting[activity is not None, suspect]
         waiting[turn.number] = turn
         self._grant()
         try:
@@ -106,7 +119,10 @@ class WorkerPlaces:
         finally:
             waiting.pop(turn.number, None)
             if granted.done() and not granted.cancelled() and granted.exception() is None:
-                granted.result().live.pop(turn.number, None)
+                worker = granted.result()
+                worker.live.pop(turn.number, None)
+                if suspect:
+                    worker.suspect = None
             self._grant()
 
     def enter(self, worker: Worker) -> None:
@@ -140,6 +156,8 @@ class WorkerPlaces:
                         break
                     if turn.activity is not None:
                         worker.live[turn.number] = turn.activity
+                    if turn.suspect:
+                        worker.suspect = turn.number
                     turn.granted.set_result(worker)
                 del waiting[turn.number]
 
@@ -148,7 +166,8 @@ class WorkerPlaces:
         free = [
             worker
             for worker in self._ready
-            if turn.activity is None or len(worker.live) < self._most
+            if (turn.activity is None or len(worker.live) < self._most)
+            and not (turn.suspect and worker.suspect is not None)
         ]
         if not free:
             return None

@@ -7,11 +7,12 @@ import logging
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from vf.cluster.fleet import Fleet
 from vf.environments.episode import Activity
@@ -28,7 +29,7 @@ from vf.runtime.errors import (
 from vf.runtime.meeting import Listener, listen
 from vf.runtime.peers import Peer
 from vf.traces.task import Task
-from vf.traces.trace import Origin, Trace
+from vf.traces.trace import Failure, Origin, StopReason, Trace
 from vf.trainer.collecting.runners import Ended
 from vf.trainer.collecting.worker_places import Worker, WorkerPlaces
 from vf.trainer.collecting.worker_process import run_worker
@@ -38,8 +39,10 @@ from vf.trainer.processes.fleets import size_of
 log = logging.getLogger(__name__)
 
 HOUR = 3600.0
-PLACE_SECONDS = 5.0  # until a place that could not be had is asked for again
-LOSSES = 10  # workers that one rollout may be lost with, before it ends the run
+PAUSE_SECONDS = 5.0  # until a place is asked for again; doubles where a worker cannot begin
+MOST_PAUSE_SECONDS = 60.0
+SUSPICIOUS = 2  # workers that ended with the same work, before that is taken for the cause
+MOST_LOSSES = 10  # the same with those that ended with their machines, after which it has failed
 NAMED = 5  # tasks in a message
 
 
@@ -47,7 +50,9 @@ class WorkerPool:
     """Runs rollouts in worker processes.
 
     What was under way in a worker that ended is run again by another, with the same seeds. The
-    worker is replaced, ``restarts_per_hour`` times at most. One that cannot begin is not.
+    worker is replaced, ``restarts_per_hour`` times at most for all workers together. One that
+    cannot begin ends the run only if none has ever begun. Where there is no place for one, the
+    others run on.
 
     Args:
         setup: What workers run rollouts with; each gets its number.
@@ -77,6 +82,8 @@ class WorkerPool:
         self._places = WorkerPlaces(setup.count, setup.config.args.max_concurrent)
         # When workers ended in the last hour, and the tasks that were under way in them.
         self._losses: deque[tuple[float, Sequence[str]]] = deque()
+        self._away: dict[int, float] = {}  # workers that have no place, since when
+        self._began = False  # whether any worker ever has
         self._failure: VfError | None = None
 
     async def start(self) -> None:
@@ -119,46 +126,88 @@ class WorkerPool:
     ) -> Ended:
         """Run one rollout in a worker; see :class:`~vf.trainer.collecting.runners.Runner`.
 
+        Where worker after worker ends with it, it ends as a failure.
+
         Raises:
-            TrainingError: Each of ``LOSSES`` workers ended with it, or no worker can run.
+            TrainingError: No worker can run.
             ConfigError: The task cannot be sent to another process.
         """
-        for _ in range(LOSSES):
+
+        def begin(number: int, peer: Peer) -> Awaitable[Any]:
             activity.enter("worker")
-            async with self._places.hold(task, activity) as (number, worker):
+            return peer.call("rollout", number, task, sampling, seed, origin)
+
+        activity.enter("worker")
+        try:
+            return Ended(*await self._run(task, begin, activity))
+        except WorkerLost as error:
+            trace = Trace(environment=self._setup.config.env.id, task=task, seed=seed)
+            trace.origin, trace.stop_reason = origin, StopReason.ERROR
+            trace.error = Failure.of(error)
+            return Ended(trace)
+
+    async def score_group(self, traces: Sequence[Trace]) -> list[Ended]:
+        """Let a worker score the rollouts of one task, and write the scores down here.
+
+        Where worker after worker ends with it, the rollouts have failed.
+        """
+        if not traces:
+            return []
+        task = traces[0].task
+        try:
+            found = await self._run(task, lambda _, peer: peer.call("score_group", traces))
+        except WorkerLost as error:
+            found = [(None, Failure.of(error), None)] * len(traces)
+        ended = []
+        for trace, (score, failure, line) in zip(traces, found, strict=True):
+            trace.score, trace.error = score, failure
+            ended.append(Ended(trace, line))
+        return ended
+
+    async def _run(
+        self,
+        task: Task,
+        begin: Callable[[int, Peer], Awaitable[Any]],
+        activity: Activity | None = None,
+    ) -> Any:
+        """Have a worker do some work, and another one if it ends under the work.
+
+        After ``SUSPICIOUS`` losses it goes where nothing else is under suspicion. A further one is
+        then laid to it, unless the machine went.
+
+        Args:
+            task: What it is for.
+            begin: Begins it, given its number and the connection.
+            activity: Of a rollout.
+
+        Raises:
+            WorkerLost: It is what ends workers, as far as can be seen.
+            ConfigError: The task cannot be sent to another process.
+        """
+        lost: list[Worker] = []
+        while True:
+            suspect = sum(not worker.machine_lost for worker in lost) >= SUSPICIOUS
+            async with self._places.hold(task, activity, suspect=suspect) as (number, worker):
                 try:
-                    found = await worker.peer.call("rollout", number, task, sampling, seed, origin)
-                    return Ended(*found)
+                    return await begin(number, worker.peer)
                 except WorkerLost:
                     self._places.leave(worker)
                     worker.broken.append(task.id)
+                    lost.append(worker)
                 except (pickle.PicklingError, TypeError, AttributeError) as error:  # of pickling
                     raise ConfigError(
                         f"task {task.id!r} cannot be sent to a worker process: {error}. Make its "
                         "prompt, answer and info of text, numbers, lists and dicts, or set "
                         "rollouts.workers = 0"
                     ) from error
-        raise TrainingError(
-            f"{LOSSES} rollout workers ended, one after the other, with the same rollout of task "
-            f"{task.id!r} (seed {seed}) under way, which may be the cause: see {self._logs}"
-        )
-
-    async def score_group(self, traces: Sequence[Trace]) -> list[Ended]:
-        """Let a worker score the rollouts of one task, and write the scores down here."""
-        if not traces:
-            return []
-        found = None
-        while found is None:
-            async with self._places.hold(traces[0].task) as (_, worker):
-                try:
-                    found = await worker.peer.call("score_group", traces)
-                except WorkerLost:
-                    self._places.leave(worker)
-        ended = []
-        for trace, (score, failure, line) in zip(traces, found, strict=True):
-            trace.score, trace.error = score, failure
-            ended.append(Ended(trace, line))
-        return ended
+            if suspect:
+                await worker.ended.wait()
+            self.check()
+            if len(lost) >= MOST_LOSSES or (suspect and not worker.machine_lost):
+                raise WorkerLost(
+                    f"{len(lost)} rollout workers ended, one after the other, with work for task "
+                    f"{task.id!r} under way, which seems to be the cause: see {self._logs}"
+                )
 
     async def stop(self) -> None:
         """End the workers. Safe to call twice."""
@@ -170,6 +219,7 @@ class WorkerPool:
 
     async def _keep(self, number: int) -> None:
         """Have a worker running under this number, for as long as that can be done."""
+        failures = 0  # one after the other
         try:
             while True:
                 worker = Worker()
@@ -181,14 +231,30 @@ class WorkerPool:
                         leases=self._leases,
                         log=self._logs / f"worker-{number}.log",
                         handlers={"activities": worker.note},
+                        placed=partial(self._placed, number),
                         ready=partial(self._enter, worker),
                     )
                 except WorkerLost as error:
                     self._places.leave(worker)
                     self._count(str(error), worker.broken)
                 except PlacementError as error:
-                    self._count(f"rollout worker {number} could not be placed: {error}")
-                    await asyncio.sleep(PLACE_SECONDS)
+                    self._places.leave(worker)
+                    worker.machine_lost = True
+                    if worker.began:
+                        self._count(str(error))
+                    else:
+                        self._miss(number, error)
+                        await asyncio.sleep(PAUSE_SECONDS)
+                except VfError as error:
+                    if not self._began:
+                        raise
+                    self._count(f"rollout worker {number} could not begin: {error}")
+                    await asyncio.sleep(min(PAUSE_SECONDS * 2**failures, MOST_PAUSE_SECONDS))
+                    failures += 1
+                finally:
+                    worker.ended.set()
+                if worker.began:
+                    failures = 0
         except VfError as error:
             self._fail(error)
         except Exception as error:  # a bug, which must not leave rollouts waiting
@@ -196,13 +262,33 @@ class WorkerPool:
             self._fail(TrainingError(f"rollout worker {number}: {error!r}"))
 
     def _enter(self, worker: Worker, peer: Peer) -> None:
-        worker.peer = peer
+        worker.peer, worker.began, self._began = peer, True, True
         self._places.enter(worker)
 
     def _fail(self, error: VfError) -> None:
         if self._failure is None:
             self._failure = error
             self._places.fail(error)
+
+    def _placed(self, number: int) -> None:
+        self._away.pop(number, None)
+
+    def _miss(self, number: int, error: PlacementError) -> None:
+        """Note that there is no place for a worker, once until it has one again.
+
+        Raises:
+            TrainingError: There has been none for any worker, for as long as one may take to begin.
+        """
+        now, config = time.monotonic(), self._setup.config
+        if number not in self._away:
+            self._away[number] = now
+            self._note(f"rollout worker {number} could not be placed; tried again: {error}")
+        seconds = max(config.rollouts.startup_timeout, config.cluster.wait)
+        if len(self._away) == self._setup.count and now >= max(self._away.values()) + seconds:
+            raise TrainingError(
+                f"no rollout worker could be placed for {seconds:g} s "
+                f"(rollouts.startup_timeout, or cluster.wait if that is more): {error}"
+            ) from error
 
     def _count(self, what: str, tasks: Sequence[str] = ()) -> None:
         """Note that a worker has ended.
@@ -219,8 +305,8 @@ class WorkerPool:
         while self._losses[0][0] < now - HOUR:
             self._losses.popleft()
         if (count := len(self._losses)) > most:
-            always = set.intersection(*(set(tasks) for _, tasks in self._losses))
-            named = ", ".join(sorted(always)[:NAMED])
+            lost = [set(tasks) for _, tasks in self._losses if tasks]
+            named = ", ".join(sorted(set.intersection(*lost))[:NAMED]) if lost else ""
             raise TrainingError(
                 f"{what}. It was number {count} within an hour, and rollouts.restarts_per_hour = "
                 f"{most}; see {self._logs}"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
 from vf.cluster.fleet import Command, Fleet, Handle, Resources
 from vf.environments.runner import CLOSE_TIMEOUT
 from vf.inference.leases import Leases
-from vf.runtime.errors import TrainingError, WorkerLost
+from vf.runtime.errors import PlacementError, TrainingError, WorkerLost
 from vf.runtime.meeting import Listener
 from vf.runtime.peers import Handler, Peer, RemoteError
+from vf.runtime.workers import in_thread
 from vf.trainer.collecting.worker_leases import Tenant
 from vf.trainer.collecting.worker_setup import MODULE, WorkerSetup
 from vf.trainer.processes.fleets import size_of
@@ -23,7 +26,7 @@ T = TypeVar("T")
 LOOK_SECONDS = 0.25  # between two looks whether a process has ended
 END_SECONDS = 2.0  # for a process to have an exit status, once its connection is gone
 STOP_SECONDS = 2 * CLOSE_TIMEOUT  # for a worker to close its environments, before it is killed
-LOST_SECONDS = 5.0  # the same for one that can no longer be reached
+LOST_SECONDS = 5.0  # the same for one that stands still, or whose machine is lost
 STALLS = 2  # times stall_timeout without a sign of life, after which a worker is lost
 LOG_BYTES = 2000  # of the output of a worker that cannot begin, in the message
 
@@ -36,6 +39,7 @@ async def run_worker(
     leases: Leases,
     log: Path,
     handlers: Mapping[str, Handler],
+    placed: Callable[[], None],
     ready: Callable[[Peer], None],
 ) -> None:
     """Start a worker process, and keep the connection to it until it ends.
@@ -49,12 +53,13 @@ async def run_worker(
         leases: The inference engine's.
         log: File for its output.
         handlers: What it may call, beside the leases.
+        placed: Called once the process has been started.
         ready: Called with the connection once it can run rollouts.
 
     Raises:
         WorkerLost: Always, if nothing else is raised: the process ended, or can no longer be
             reached.
-        PlacementError: There was no place for it, for now.
+        PlacementError: There was no place for it, for now, or its machine was lost.
         ConfigError: It cannot make its environment.
         TrainingError: It cannot begin for another reason.
     """
@@ -65,54 +70,80 @@ async def run_worker(
     tenant, patience, began = Tenant(leases), STOP_SECONDS, False
     invitation = listener.invite(name)
     command = Command(["python", "-m", MODULE, str(silence)], invitation.environ, log)
-    handle = await _place(fleet, size_of(setup.config, "worker", 0), command)
+    try:
+        handle = await _place(fleet, size_of(setup.config, "worker", 0), command)
+    except BaseException:
+        invitation.withdraw()
+        raise
+    placed()
+    peer: Peer | None = None
     serving: asyncio.Task[None] | None = None
     try:
         async with asyncio.timeout(timeout):
             # The deadline is this block's, which is over before that of `accepted`.
             connecting = invitation.accepted({**handlers, **tenant.handlers}, 2 * timeout, silence)
-            peer = await _unless_ended(handle, asyncio.create_task(connecting))
+            peer = await _unless_ended(handle, name, asyncio.create_task(connecting))
             serving = asyncio.create_task(peer.serve())
-            await _unless_ended(handle, asyncio.create_task(peer.call("begin", setup)))
+            await _unless_ended(handle, name, asyncio.create_task(peer.call("begin", setup)))
         began = True
         ready(peer)
-        await _unless_ended(handle, serving)
-        raise WorkerLost(peer.lost or "it ended")
+        await _unless_ended(handle, name, serving)
+        raise WorkerLost(peer.lost or f"{name} ended")
     except WorkerLost as error:
-        patience = LOST_SECONDS
         status = await _status(handle)
+        if handle.lost or (peer is not None and peer.silent):
+            patience = LOST_SECONDS  # otherwise it may be at closing its environments
         if status is not None and status > 0 and not began:
             raise TrainingError(
                 f"{name} {_ending(status)} before it could run rollouts:\n{_tail(log)}"
             ) from error
-        raise WorkerLost(f"{name} {handle.lost or _ending(status) or error}") from error
+        if handle.lost:
+            raise PlacementError(f"{name} {handle.lost}") from error
+        raise WorkerLost(str(error) if status is None else f"{name} {_ending(status)}") from error
     except RemoteError as error:
         raise TrainingError(f"{name} cannot begin: {error}") from error
     except TimeoutError as error:
         raise TrainingError(
             f"{name} was not ready within rollouts.startup_timeout = {timeout:g} s; see {log}"
         ) from error
-    finally:
-        if serving is not None:
-            await peer.close()
-            await asyncio.wait([serving])
-        await tenant.leave()
-        await asyncio.to_thread(handle.stop, patience)
+    finally:  # each step also where a cancellation ends the one before
+        try:
+            if peer is not None and serving is not None:
+                await peer.close()
+                await asyncio.wait([serving])
+        finally:
+            try:
+                await tenant.leave()
+            finally:
+                await in_thread(handle.stop, patience)
 
 
 async def _place(fleet: Fleet, size: Resources, command: Command) -> Handle:
-    """Place a worker; if this is cancelled meanwhile, end what was placed."""
-    placing = asyncio.create_task(asyncio.to_thread(fleet.place, "worker", size, command))
+    """Place a worker. If this is cancelled, it does not wait: what is placed later is stopped."""
+    placed: Future[Handle] = Future()
+
+    def place() -> None:
+        try:
+            handle = fleet.place("worker", size, command)
+        except BaseException as error:
+            if placed.set_running_or_notify_cancel():
+                placed.set_exception(error)
+        else:
+            if placed.set_running_or_notify_cancel():
+                placed.set_result(handle)
+            else:
+                handle.stop()
+
+    threading.Thread(target=place, name="vf-place-worker", daemon=True).start()
     try:
-        return await asyncio.shield(placing)
+        return await asyncio.wrap_future(placed)
     except asyncio.CancelledError:
-        await asyncio.wait([placing])
-        if placing.exception() is None:
-            await asyncio.to_thread(placing.result().stop)
+        if not placed.cancel() and placed.exception() is None:  # it was placed just now
+            await in_thread(placed.result().stop)
         raise
 
 
-async def _unless_ended(handle: Handle, work: asyncio.Task[T]) -> T:
+async def _unless_ended(handle: Handle, name: str, work: asyncio.Task[T]) -> T:
     """Wait for work that needs a process; cancel it if this is cancelled.
 
     Raises:
@@ -123,7 +154,7 @@ async def _unless_ended(handle: Handle, work: asyncio.Task[T]) -> T:
             await asyncio.wait([work], timeout=LOOK_SECONDS)
             # A machine that was lost does not close its connections.
             if not work.done() and (handle.poll() is not None or handle.lost):
-                raise WorkerLost("it ended")
+                raise WorkerLost(f"{name} ended")
         return work.result()
     finally:
         work.cancel()
@@ -138,9 +169,7 @@ async def _status(handle: Handle) -> int | None:
     return handle.poll()
 
 
-def _ending(status: int | None) -> str:
-    if status is None:
-        return ""
+def _ending(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
     memory = ", maybe for want of memory" if -status == signal.SIGKILL else ""

@@ -19,7 +19,8 @@ class RolloutsConfig(Strict):
     startup_timeout: Seconds = 600.0
     """Seconds until a worker must have connected and made its environment."""
     restarts_per_hour: Annotated[int, Field(ge=0)] = 20
-    """How often within an hour workers that ended are replaced, before the run stops."""
+    """How often within an hour workers that ended are replaced, before the run stops. All workers
+    count together."""
 
     @field_validator("workers", mode="before")
     @classmethod

@@ -222,6 +222,7 @@ def make_pool(
     folder: Path, fleet: LocalFleet, env: dict[str, Any], notes: list[str], **rollouts: Any
 ) -> WorkerPool:
     args = {"stall_timeout": rollouts.pop("stall_timeout", 300.0)}
+    count = rollouts.get("workers", 1)
     raw = {
         "model": "tiny",
         "env": env,
@@ -229,7 +230,7 @@ def make_pool(
         "trainer": {"args": args},
     }
     config, _ = parse_config(raw)
-    setup = WorkerSetup(config, None, [], registrar(config.env.id), number=0, count=1)
+    setup = WorkerSetup(config, None, [], registrar(config.env.id), number=0, count=count)
     leases = Router([Slot(Member("http://127.0.0.1:9/v1"), Serving("tiny"))])
     return WorkerPool(setup, fleet=fleet, leases=leases, logs=folder, note=notes.append)
 
