@@ -14,6 +14,7 @@ import logging
 import pickle
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -88,7 +89,7 @@ class Worker:
     def end(self) -> None:
         """Have :meth:`serve` return once the environments of all rollouts are closed."""
         if self._peer is None:
-            sys.exit(1)  # nothing has begun
+            sys.exit(0)  # nothing has begun
         if self._ending is None:
             self._ending = asyncio.create_task(self._peer.close())
 
@@ -132,9 +133,9 @@ class Worker:
 
         activity = Activity(task, changed)
         self._live += 1
-        if self._live == 1:
-            self._watch()
         try:
+            if self._live == 1:
+                self._watch()
             trace = await rollout(
                 self._environment,
                 task,
@@ -162,7 +163,8 @@ class Worker:
 
         The trainer's process says what waits; this says where.
         """
-        faulthandler.dump_traceback_later(self._stall, repeat=True)
+        if self._stall < threading.TIMEOUT_MAX:  # else it is as good as infinite
+            faulthandler.dump_traceback_later(self._stall, repeat=True)
 
     async def _report(self, peer: Peer) -> None:
         while True:
