@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from vf.cluster.fleet import Fleet
@@ -204,21 +204,24 @@ class Collector:
         self.watchdog.stop()
         if self._evaluation is not None:
             self._evaluation[0].cancel()
+        with ExitStack() as stack:  # the last is first; each also where one before it failed
+            for store in self._stores.values():
+                stack.callback(store.close)
+            stack.callback(self._writer.stop)
+            stack.callback(self._loop.stop)
+            stack.callback(self._end, self.sampler.close)
+            stack.callback(self._end, self.orchestrator.runner.stop)
+            stack.callback(self._end, self.orchestrator.stop)
+
+    def _end(self, stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Stop a part of what is in flight, in bounded time."""
         deadline = time.monotonic() + STOP_TIMEOUT
 
         def watch() -> None:
             if time.monotonic() > deadline:
                 raise TrainingError(f"rollouts did not end within {STOP_TIMEOUT:g} s; left behind")
 
-        try:
-            self._loop.call(self.orchestrator.stop(), watch)
-            self._loop.call(self.orchestrator.runner.stop(), watch)
-            self._loop.call(self.sampler.close(), watch)
-        finally:
-            self._loop.stop()
-            self._writer.stop()
-            for store in self._stores.values():
-                store.close()
+        self._loop.call(stop(), watch)
 
     def _model(self) -> TokenModel:
         config = self._plan.config

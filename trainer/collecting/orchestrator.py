@@ -288,7 +288,7 @@ class Orchestrator:
         self, task: Task, seed: int, origin: Origin | None, sampling: Sampling, activity: Activity
     ) -> Ended:
         """Run a rollout until it is not lost with its server or with its sandbox's machine."""
-        ended: Ended | None = None
+        ended: Ended
 
         async def ready() -> None:
             activity.enter("server")
@@ -301,8 +301,8 @@ class Orchestrator:
             )
             return ended.trace
 
-        trace = await repeat_lost(once, ready)
-        return ended if ended is not None else Ended(trace)
+        await repeat_lost(once, ready)
+        return ended
 
     @contextmanager
     def _doing(self, task: Task, doing: str, step: int) -> Iterator[Activity]:
