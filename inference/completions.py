@@ -110,6 +110,7 @@ class _Line:
         timeout: Seconds without progress.
         max_retries: Attempts after the first.
         backoff: Seconds before the first retry.
+        known: Whether it is known to have answered.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class _Line:
         timeout: float,
         max_retries: int,
         backoff: float,
+        known: bool,
     ) -> None:
         self.wire = wire
         self.client = JsonClient(member.base_url, api_key=member.api_key)
@@ -130,6 +132,7 @@ class _Line:
             max_retries=max_retries,
             backoff=backoff,
             away=member.away,
+            known=known,
             count=lambda: processed_tokens(self.client),
             still=lambda: leases.still(member),
         )
@@ -144,6 +147,7 @@ class TokenClient:
         max_retries: Attempts after the first at errors that are not known to pass.
         backoff: Seconds before the first retry; doubles each time.
         wire: How to ask, if not as the servers' own wire says.
+        known: Whether the servers are known to have answered, such as to another process.
     """
 
     def __init__(
@@ -154,12 +158,14 @@ class TokenClient:
         max_retries: int = 4,
         backoff: float = 0.25,
         wire: Wire | None = None,
+        known: bool = False,
     ) -> None:
         self._leases = leases
         self._how: dict[str, Any] = {
             "timeout": timeout,
             "max_retries": max_retries,
             "backoff": backoff,
+            "known": known,
         }
         self._wire = wire
         self._lines: dict[Member, _Line] = {}

@@ -116,6 +116,7 @@ class Patience:
         count: Returns how many tokens the server has processed, or None if it does not say.
         still: Whether the server samples nothing at present, to train or to change its weights.
         most: Requests at once, if the open files allow that many.
+        known: Whether the server is known to have answered, such as to another process.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Patience:
         count: Callable[[], Awaitable[float | None]] | None = None,
         still: Callable[[], Awaitable[bool]] | None = None,
         most: int | None = None,
+        known: bool = False,
     ) -> None:
         self._name = name
         self._timeout = timeout
@@ -138,7 +140,7 @@ class Patience:
         self._count = count
         self._still = still
         self._room = Room(name, most)
-        self._known = False  # whether the server has ever answered
+        self._known = known  # whether the server has ever answered
         self._away_since: float | None = None
         self._silent_until = 0.0
         self._waiting: set[_Waiting] = set()

@@ -253,10 +253,11 @@ def test_a_server_that_stays_away_is_given_up_at_a_deadline() -> None:
     run(main)
 
 
-def test_a_server_that_has_answered_is_waited_for_while_it_refuses_connections() -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_a_server_that_has_answered_is_waited_for_while_it_refuses_connections(known: bool) -> None:
     async def main() -> None:
-        async with serving(max_retries=1) as (server, client):
-            await ask(client)
+        async with serving(max_retries=1, known=known) as (server, client):
+            _ = known or await ask(client)
             await server.stop()
             asking = asyncio.create_task(ask(client))
             done, _ = await asyncio.wait([asking], timeout=3 * TIMEOUT)

@@ -106,7 +106,9 @@ class Worker:
         self._environment = await in_thread(_load_environment, setup)
         renderer = await in_thread(make_renderer, config)
         await in_thread(quiet_transformers)
-        self._client = TokenClient(RemoteLeases(self._peer), timeout=args.generation_timeout)
+        self._client = TokenClient(
+            RemoteLeases(self._peer), timeout=args.generation_timeout, known=setup.known
+        )
         self._model = TokenModel(
             self._client,
             renderer,

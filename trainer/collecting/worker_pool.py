@@ -84,6 +84,7 @@ class WorkerPool:
         self._losses: deque[tuple[float, Sequence[str]]] = deque()
         self._away: dict[int, float] = {}  # workers that have no place, since when
         self._began = False  # whether any worker ever has
+        self._known = False  # whether the inference servers have answered a worker
         self._failure: VfError | None = None
 
     async def start(self) -> None:
@@ -139,12 +140,14 @@ class WorkerPool:
 
         activity.enter("worker")
         try:
-            return Ended(*await self._run(task, begin, activity))
+            ended = Ended(*await self._run(task, begin, activity))
         except WorkerLost as error:
             trace = Trace(environment=self._setup.config.env.id, task=task, seed=seed)
             trace.origin, trace.stop_reason = origin, StopReason.ERROR
             trace.error = Failure.of(error)
             return Ended(trace)
+        self._known |= bool(ended.trace.turns)
+        return ended
 
     async def score_group(self, traces: Sequence[Trace]) -> list[Ended]:
         """Let a worker score the rollouts of one task, and write the scores down here.
@@ -225,7 +228,7 @@ class WorkerPool:
                 worker = Worker()
                 try:
                     await run_worker(
-                        replace(self._setup, number=number),
+                        replace(self._setup, number=number, known=self._known),
                         fleet=self._fleet,
                         listener=self._listener,
                         leases=self._leases,

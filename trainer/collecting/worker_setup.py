@@ -28,6 +28,7 @@ class WorkerSetup:
         registrar: The module that registers the environment when it is imported, if one does.
         number: The worker's, from 0.
         count: How many workers there are.
+        known: Whether the inference servers have answered another worker.
     """
 
     config: Config
@@ -36,3 +37,4 @@ class WorkerSetup:
     registrar: str | None
     number: int
     count: int
+    known: bool = False
