@@ -72,6 +72,7 @@ def lateness(folder: Path) -> dict[str, float]:
     """Return how late timers came, in seconds: in 50 and 99 of 100 cases, of the worst loop.
 
     ``own_p99`` is without the time in which the loop was ready and no core was free.
+    All are infinite if no loop was watched for long enough: nothing shows that none was late.
     """
     worst = {"p50": 0.0, "p99": 0.0, "own_p99": 0.0, "loops": 0}
     for path in folder.glob("*.f64"):
@@ -87,6 +88,8 @@ def lateness(folder: Path) -> dict[str, float]:
         ):
             ordered = sorted(_every(values))
             worst[name] = max(worst[name], ordered[math.ceil(share * len(ordered)) - 1])
+    if not worst["loops"]:
+        worst |= dict.fromkeys(("p50", "p99", "own_p99"), math.inf)
     return worst
 
 

@@ -90,6 +90,10 @@ def test_the_worst_loop_is_the_one_that_counts(tmp_path: Path) -> None:
     assert found == {"p50": 0.001, "p99": 0.04, "own_p99": pytest.approx(0.03), "loops": 2}
 
 
+def test_that_no_loop_was_watched_is_not_that_none_was_late(tmp_path: Path) -> None:
+    assert lateness(tmp_path)["p99"] == float("inf")
+
+
 def test_a_loop_that_stands_still_counts_as_long_as_it_does(tmp_path: Path) -> None:
     write(tmp_path / "a.f64", *[(0.0, 0.0)] * 980, (1.0, 0.0))  # a second of fifty
     assert lateness(tmp_path)["p99"] == pytest.approx(0.5, abs=0.1)
