@@ -149,7 +149,7 @@ def _files(path: Path, config: Config) -> tuple[dict[str, str], list[str]]:
         Texts by name, the TOML's first; and settings that name the files there.
 
     Raises:
-        ConfigError: It is more than a ConfigMap holds.
+        ConfigError: Two have one name, or it is more than a ConfigMap holds.
     """
     from vf.cluster.launch_files import POD_FOLDER
 
@@ -164,7 +164,12 @@ def _files(path: Path, config: Config) -> tuple[dict[str, str], list[str]]:
         where, colon, rest = (value or "").partition(":")
         file = Path(where).expanduser()
         if where and file.is_file():
-            texts[_key(file)] = file.read_text()
+            text = file.read_text()
+            if texts.setdefault(_key(file), text) != text:
+                raise ConfigError(
+                    f"{setting} = {value!r}: the TOML names another file, too, that pods would get "
+                    f"as {_key(file)}; give one of them another name"
+                )
             settings.append(f"{setting}={POD_FOLDER}/{_key(file)}{colon}{rest}")
     size = sum(len(text.encode()) for text in texts.values())
     if size > CONFIG_MAP_BYTES:

@@ -170,6 +170,21 @@ def test_what_cannot_run_is_said_before_anything_is_printed(
     assert words in err
 
 
+def test_two_files_of_one_name_are_refused(
+    written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (written.parent / "losses").mkdir()
+    (written.parent / "losses" / "mine.py").write_text("def loss(): ...\n")
+    (written.parent / "mine.py").write_text("environment = 1\n")
+    written.write_text(
+        TOML.replace("calculator", "mine.py:environment")
+        + '[trainer.args]\nloss_fn = "custom"\nimport_path = "losses/mine.py:loss"\n'
+    )
+    code, out, err = said(capsys, "kuberay", str(written))
+    assert (code, out) == (2, "")
+    assert "names another file, too, that pods would get as mine.py" in err
+
+
 def test_more_than_a_config_map_holds_is_refused(
     written: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
