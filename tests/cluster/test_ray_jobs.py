@@ -108,7 +108,9 @@ def test_a_head_that_stays_away_is_an_error_that_names_the_job(
 ) -> None:
     monkeypatch.setattr(ray_jobs, "AWAY_SECONDS", 0.1)
     head.answers = ["busy"]
-    with pytest.raises(InfrastructureError, match=r"503.*ray job logs --address http\S* --follow job-1"):
+    with pytest.raises(
+        InfrastructureError, match=r"503.*ray job logs --address http\S* --follow job-1"
+    ):
         submit_job(head.url, "vf-rl", {}, say=lambda _: None)
 
 
