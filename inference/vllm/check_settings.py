@@ -30,10 +30,33 @@ def check_settings(
     api_key(settings)
     for each in each_server(settings):
         parallel_args(each)
+        if each.gpus is None and each.gpus_per_replica is not None:
+            parallel_args(each.model_copy(update={"gpus": [*range(each.gpus_per_replica)]}))
         if here and not each.base_url:
             launcher(each)
             choose_port(each.host, each.port)
             server_env(each, environ, lora=False, cpu=False)
+
+
+def check_divided(settings: VllmSettings, *, cpu: bool) -> None:
+    """Check that each of several servers has GPUs of its own.
+
+    Args:
+        settings: ``[inference]``, of a run whose servers are on this machine.
+        cpu: Whether there is no GPU.
+
+    Raises:
+        ConfigError: Each would use all of them.
+    """
+    if cpu or settings.urls or settings.gpus is not None:
+        return
+    if settings.replicas > 1 or settings.gpus_per_replica is not None:
+        count = settings.replicas * (settings.gpus_per_replica or 1)
+        size = f", gpus_per_replica = {settings.gpus_per_replica}" * bool(settings.gpus_per_replica)
+        raise ConfigError(
+            f"inference.replicas = {settings.replicas}{size}: the GPUs were not divided between "
+            f"the servers, of which each would use all; name {count} or more with inference.gpus"
+        )
 
 
 def api_key(settings: VllmSettings) -> str | None:

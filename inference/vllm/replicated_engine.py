@@ -18,6 +18,7 @@ from vf.inference.leases import Router
 from vf.inference.proof import Proof
 from vf.inference.serving import Served
 from vf.inference.settings import VllmSettings
+from vf.inference.vllm.check_settings import check_divided
 from vf.inference.vllm.server_args import each_server
 from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.vllm_engine import VllmEngine
@@ -37,6 +38,7 @@ def vllm_engine(
     *,
     folder: Path,
     log_path: Path,
+    cpu: bool,
     note: Callable[[str], None] = log.warning,
     **how: Any,
 ) -> VllmEngine | ReplicatedEngine:
@@ -48,12 +50,14 @@ def vllm_engine(
         weights: What is trained.
         folder: For the weights on their way.
         log_path: Where the output of the first server goes; that of the others goes beside it.
+        cpu: Whether there is no GPU.
         note: Told what the user should be able to find again after the run.
         **how: Further arguments of :class:`VllmEngine`.
 
     Raises:
         ConfigError: vLLM is not to be found, or a setting is at fault.
     """
+    check_divided(settings, cpu=cpu)
     shelf = Shelf(weights, folder)
     members = [
         VllmEngine(
@@ -62,6 +66,7 @@ def vllm_engine(
             weights,
             shelf,
             log_path=log_path if not number else log_path.with_stem(f"{log_path.stem}-{number}"),
+            cpu=cpu,
             note=note,
             **how,
         )

@@ -113,7 +113,6 @@ def each_server(settings: VllmSettings) -> list[VllmSettings]:
         settings.model_copy(
             update={
                 "replicas": 1,
-                "gpus_per_replica": None,
                 "gpus": settings.gpus and settings.gpus[size * number : size * (number + 1)],
                 "port": settings.port and settings.port + number,
             }
@@ -139,18 +138,21 @@ def parallel_args(settings: VllmSettings) -> dict[str, Any]:
         ConfigError: The number of GPUs does not fit the sizes in ``inference.args``.
     """
     args = given(settings)
-    replicas = _integer(args, "data_parallel_size") if "data_parallel_size" in args else None
+    replicas = whole_number(args, "data_parallel_size") if "data_parallel_size" in args else None
     if settings.gpus is not None:
-        each = math.prod(_integer(args, size) for size in INSIDE_A_REPLICA)
+        each = math.prod(whole_number(args, size) for size in INSIDE_A_REPLICA)
         wanted = each * (replicas or max(1, len(settings.gpus) // each))
         if settings.gpus and wanted != len(settings.gpus):
+            said = f"inference.gpus names {len(settings.gpus)} GPUs"
+            if settings.gpus_per_replica is not None:
+                said = f"inference.gpus_per_replica = {settings.gpus_per_replica}"
             sizes = [
                 f"inference.args.{name} = {args[name]}"
                 for name in (*INSIDE_A_REPLICA, "data_parallel_size")
                 if name in args
             ]
             raise ConfigError(
-                f"inference.gpus names {len(settings.gpus)} GPUs, but the server would use "
+                f"{said}, but the server would use "
                 f"{wanted}: {', '.join(sizes)}. Change one of them; without data_parallel_size, "
                 "what the other two leave over serves further replicas"
             )
@@ -160,7 +162,12 @@ def parallel_args(settings: VllmSettings) -> dict[str, Any]:
     return {"data_parallel_size": replicas, "api_server_count": 1}
 
 
-def _integer(args: Mapping[str, Any], name: str) -> int:
+def whole_number(args: Mapping[str, Any], name: str) -> int:
+    """Return a size among ``inference.args``, 1 if it is not there.
+
+    Raises:
+        ConfigError: It is not a whole number from 1.
+    """
     size = args.get(name, 1)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ConfigError(f"inference.args.{name} = {size!r} is not a whole number from 1")

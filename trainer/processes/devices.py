@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from vf.inference.settings import VllmSettings
+from vf.inference.vllm.check_settings import check_divided
 from vf.runtime.errors import ConfigError
 from vf.trainer.processes.launch import OUTER_DEVICES, is_elsewhere, world
 
@@ -68,13 +70,19 @@ def check_devices(config: Config) -> None:
 
 
 def check_server_devices(config: Config) -> None:
-    """Check that the devices of ``[inference] gpus`` exist.
+    """Check that the devices of ``[inference] gpus`` exist, or that one server has them all.
 
     Raises:
-        ConfigError: They do not.
+        ConfigError: They do not, or several servers would use the same.
     """
-    gpus = getattr(config.inference, "gpus", None)
-    if gpus is None or config.cluster.backend == "ray":
+    settings = config.inference
+    if not isinstance(settings, VllmSettings) or config.cluster.backend == "ray":
+        return
+    gpus = settings.gpus
+    if gpus is None:
+        import torch
+
+        check_divided(settings, cpu=not torch.cuda.device_count())
         return
     found = _devices_found(f"inference.gpus = {gpus}", "serve from the CPU")
     # Where the trainer's own are fewer than the machine's, their number says nothing.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vf.cluster.fleet import Fleet, Resources, Role
 from vf.inference.settings import VllmSettings
-from vf.inference.vllm.server_args import INSIDE_A_REPLICA, given
+from vf.trainer.processes.gpus import share_of
 from vf.trainer.processes.launch import FLEET, OWN_HOST, rank_count, uses_cpu
 from vf.trainer.settings.config import Config
 
@@ -96,10 +95,15 @@ def gpus_of_server(settings: VllmSettings, *, cpu: bool) -> int:
         settings: ``[inference]``.
         cpu: Whether the model is trained on CPUs. It is then served from them, unless
             ``gpus_per_replica`` says otherwise.
+
+    Raises:
+        ConfigError: A size in ``inference.args`` is not a whole number from 1, or
+            ``gpus_per_replica`` does not fit them.
     """
-    args = given(settings)
-    copy = math.prod(int(args.get(name, 1)) for name in INSIDE_A_REPLICA)
-    return settings.gpus_per_replica or (0 if cpu else copy)
+    share = share_of(settings)
+    if settings.gpus_per_replica is None and cpu:
+        return 0
+    return share.exact // settings.replicas or share.copy
 
 
 def size_of(config: Config, role: Role, gpus: int) -> Resources:

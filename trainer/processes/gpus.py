@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from vf.inference.settings import VllmSettings
-from vf.inference.vllm.server_args import INSIDE_A_REPLICA, given
+from vf.inference.vllm.server_args import INSIDE_A_REPLICA, given, parallel_args, whole_number
 from vf.runtime.errors import ConfigError
 from vf.trainer.processes.launch import OUTER_DEVICES, sharing, world
 from vf.trainer.settings.config import Config
@@ -72,24 +72,28 @@ def split_gpus(config: Config, total: int) -> Split:
     What one side does not name, the other uses, so one line decides about a machine:
     ``trainer.gpus = 6`` leaves two of eight to the servers. With neither, the servers get half of
     them, rounded up to whole copies of the model. The trainer has the first, the servers the last.
-    Where there is one GPU, or a server that sleeps while the model is trained, they share it. On a
-    cluster Ray chooses the devices.
+    Where there is one GPU, or servers that sleep while the model is trained, they share: several
+    servers divide all of them. On a cluster Ray chooses the devices.
 
     Args:
         config: The settings.
         total: How many GPUs there are.
 
     Raises:
-        ConfigError: The servers ask for more than are left to them.
+        ConfigError: The servers ask for more than are left to them, or a GPU is named that is not
+            there.
     """
     settings = config.inference
-    if total < 2 or world().size > 1 or config.cluster.backend == "ray":
+    if not total or world().size > 1 or config.cluster.backend == "ray":
+        return Split(config, "")
+    _check_numbers(config, total)
+    if isinstance(settings, VllmSettings) and settings.sleep:
+        return _taking_turns(config, settings, total)
+    if total < 2:
         return Split(config, "")
     if not isinstance(settings, VllmSettings) or settings.urls or settings.gpus == []:
         return Split(config, _idle(config, total))
-    if settings.sleep:
-        return Split(config, "")
-    trainer, server, share = config.trainer.devices, settings.gpus, _share(settings)
+    trainer, server, share = config.trainer.devices, settings.gpus, share_of(settings)
     if server is None:
         left = [*range(total)] if trainer is None else _others(trainer, total)
         most = min(len(left), total - 1)  # one is left to train
@@ -120,7 +124,39 @@ def split_gpus(config: Config, total: int) -> Split:
     return Split(filled, f"{_said(trainer, server, share.copy, total)}: {why}")
 
 
-class _Share(NamedTuple):
+def _check_numbers(config: Config, total: int) -> None:
+    """Refuse numbers of GPUs that are not there."""
+    named = {"trainer": config.trainer.devices, "inference": getattr(config.inference, "gpus", [])}
+    for table, devices in named.items():
+        if devices and max(devices) >= total:
+            raise ConfigError(
+                f"{table}.gpus = {getattr(getattr(config, table), 'gpus', None)} names device "
+                f"{max(devices)}, but there are {total}, numbered from 0"
+            )
+
+
+def _taking_turns(config: Config, settings: VllmSettings, total: int) -> Split:
+    """Divide all GPUs between several servers that sleep while the model is trained."""
+    several = settings.replicas > 1 or settings.gpus_per_replica is not None
+    if settings.gpus is not None or not several:
+        return Split(config, "")
+    share = share_of(settings)
+    count = share.exact or total // share.unit * share.unit
+    if not 0 < count <= total:
+        raise ConfigError(
+            f"{share.asked} {count or share.unit} GPUs for the servers, and there are {total}; ask "
+            "for fewer"
+        )
+    server = [*range(count)]
+    serving = settings.model_copy(update={"gpus": server})
+    return Split(
+        config.model_copy(update={"inference": serving}),
+        f"of {total}, {_named(server)} serve in {settings.replicas} servers, which sleep while the "
+        "model is trained",
+    )
+
+
+class Share(NamedTuple):
     """What the servers' part of the GPUs must be.
 
     Attributes:
@@ -136,21 +172,29 @@ class _Share(NamedTuple):
     asked: str
 
 
-def _share(settings: VllmSettings) -> _Share:
-    sizes = [given(settings).get(name) for name in INSIDE_A_REPLICA]
-    copy = math.prod(size for size in sizes if type(size) is int and size > 0)
-    servers = settings.replicas
+def share_of(settings: VllmSettings) -> Share:
+    """Return what the servers' part of the GPUs must be.
+
+    Raises:
+        ConfigError: A size in ``inference.args`` is not a whole number from 1, or
+            ``gpus_per_replica`` does not fit them.
+    """
+    args, servers = given(settings), settings.replicas
+    copy = math.prod(whole_number(args, name) for name in INSIDE_A_REPLICA)
+    if settings.gpus_per_replica is not None:
+        parallel_args(settings.model_copy(update={"gpus": [*range(settings.gpus_per_replica)]}))
     beside = f" with inference.replicas = {servers}" * (servers > 1)
     if settings.gpus_per_replica is not None:
         asked = f"inference.gpus_per_replica = {settings.gpus_per_replica}{beside} asks for"
-        return _Share(copy, copy * servers, servers * settings.gpus_per_replica, asked)
-    if type(copies := given(settings).get("data_parallel_size")) is int:
+        return Share(copy, copy * servers, servers * settings.gpus_per_replica, asked)
+    if "data_parallel_size" in args:
+        copies = whole_number(args, "data_parallel_size")
         asked = f"inference.args.data_parallel_size = {copies}{beside} asks for"
-        return _Share(copy, copy * servers, servers * copies * copy, asked)
-    return _Share(copy, copy * servers, 0, f"inference.replicas = {servers} asks for")
+        return Share(copy, copy * servers, servers * copies * copy, asked)
+    return Share(copy, copy * servers, 0, f"inference.replicas = {servers} asks for")
 
 
-def _serving(config: Config, share: _Share, total: int) -> tuple[int, str]:
+def _serving(config: Config, share: Share, total: int) -> tuple[int, str]:
     """Return how many GPUs are to serve, and why, where inference.gpus does not name them."""
     if share.exact:
         return share.exact, f"{share.asked} as many to serve"

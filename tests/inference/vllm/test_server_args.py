@@ -9,7 +9,7 @@ import pytest
 
 from tests.inference.vllm.stand_in_engine import Standing
 from vf.inference.settings import VllmSettings
-from vf.inference.vllm.check_settings import check_settings
+from vf.inference.vllm.check_settings import check_divided, check_settings
 from vf.inference.vllm.server_args import parallel_args
 from vf.runtime.errors import ConfigError
 
@@ -48,6 +48,14 @@ def test_all_gpus_are_used(
         assert made == {"data_parallel_size": replicas, "api_server_count": 1}
 
 
+@pytest.mark.parametrize("settings", [{"replicas": 2}, {"gpus_per_replica": 2}])
+def test_servers_that_would_all_use_every_gpu_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"each would use all; name 2 or more with inference\.g"):
+        check_divided(VllmSettings(**settings), cpu=False)
+    check_divided(VllmSettings(**settings), cpu=True)
+    check_divided(VllmSettings(**settings, gpus=[2, 3]), cpu=False)
+
+
 @pytest.mark.parametrize(
     ("gpus", "args", "said"),
     [
@@ -63,3 +71,11 @@ def test_sizes_that_do_not_fit_the_gpus_are_named_before_anything_starts(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         check_settings(VllmSettings(gpus=gpus, args=args))
+
+
+def test_gpus_of_each_server_that_do_not_fit_its_sizes_are_named() -> None:
+    settings = VllmSettings(gpus_per_replica=3, args={"tensor_parallel_size": 2})
+    with pytest.raises(
+        ConfigError, match=r"^inference\.gpus_per_replica = 3, but the server would"
+    ):
+        check_settings(settings, here=False)

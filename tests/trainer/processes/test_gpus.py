@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from vf.inference.settings import VllmSettings
 from vf.runtime.errors import ConfigError
 from vf.trainer.commands.main import main
 from vf.trainer.processes.devices import narrow_devices
+from vf.trainer.processes.fleets import gpus_of_server
 from vf.trainer.processes.gpus import count_gpus, overrides, split_gpus
 from vf.trainer.processes.launch import OUTER_DEVICES
 from vf.trainer.settings.config import Config
@@ -118,6 +120,16 @@ def test_where_nothing_can_be_split_nothing_changes(
         ({"gpus": 3}, {"gpus": 6}, "inference.gpus_per_replica = 3 asks for 3 GPUs"),
         ({"replicas": 3}, {"gpus": 6}, "inference.replicas = 3 asks for 3 GPUs"),
         ({"args": {"data_parallel_size": 9}}, {}, "data_parallel_size = 9 asks for 9 GPUs"),
+        ({"gpus": [9]}, {}, "inference.gpus = [9] names device 9, but there are 8, numbered from"),
+        ({}, {"gpus": [0, 8]}, "trainer.gpus = [0, 8] names device 8, but there are 8"),
+        ({}, {"gpus": 9}, "trainer.gpus = 9 names device 8, but there are 8"),
+        ({"args": {"tensor_parallel_size": "two"}}, {}, "tensor_parallel_size = 'two' is not a"),
+        (
+            {"gpus_per_replica": 3, "args": {"tensor_parallel_size": 2}},
+            {},
+            "inference.gpus_per_replica = 3, but the server would use 2",
+        ),
+        ({"replicas": 9, "sleep": True}, {}, "inference.replicas = 9 asks for 9 GPUs for the serv"),
     ],
 )
 def test_servers_that_do_not_fit_are_an_error(
@@ -125,6 +137,43 @@ def test_servers_that_do_not_fit_are_an_error(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         split_gpus(configured(inference, trainer), 8)
+
+
+@pytest.mark.parametrize(
+    ("inference", "serving"),
+    [
+        ({"replicas": 2}, ALL),
+        ({"replicas": 3}, ALL[:6]),
+        ({"gpus_per_replica": 2}, ALL[:2]),
+        ({"replicas": 2, "gpus_per_replica": 2}, ALL[:4]),
+        ({"replicas": 2, "gpus": [6, 7]}, [6, 7]),
+        ({}, None),
+    ],
+)
+def test_servers_that_sleep_divide_all_gpus(
+    inference: dict[str, Any], serving: list[int] | None
+) -> None:
+    filled, said = split_gpus(configured(inference | {"sleep": True}), 8)
+    assert getattr(filled.inference, "gpus", None) == serving
+    assert filled.trainer.gpus is None, "it shares them"
+    assert ("which sleep while the model is trained" in said) == (serving not in (None, [6, 7]))
+
+
+@pytest.mark.parametrize(
+    ("inference", "cpu", "each"),
+    [
+        ({}, False, 1),
+        ({}, True, 0),
+        ({"args": {"tensor_parallel_size": 2}}, False, 2),
+        ({"args": {"data_parallel_size": 3}, "replicas": 2}, False, 3),
+        ({"args": {"data_parallel_size": 3, "tensor_parallel_size": 2}}, False, 6),
+        ({"gpus_per_replica": 2}, True, 2),
+    ],
+)
+def test_a_cluster_gives_each_server_what_its_sizes_ask_for(
+    inference: dict[str, Any], cpu: bool, each: int
+) -> None:
+    assert gpus_of_server(VllmSettings(**inference), cpu=cpu) == each
 
 
 def test_the_processes_of_a_launcher_leave_the_split_as_it_is(
