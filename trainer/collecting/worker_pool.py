@@ -135,10 +135,8 @@ class WorkerPool:
         """
 
         def begin(number: int, peer: Peer) -> Awaitable[Any]:
-            activity.enter("worker")
             return peer.call("rollout", number, task, sampling, seed, origin)
 
-        activity.enter("worker")
         try:
             ended = Ended(*await self._run(task, begin, activity))
         except WorkerLost as error:
@@ -189,6 +187,8 @@ class WorkerPool:
         """
         lost: list[Worker] = []
         while True:
+            if activity is not None:
+                activity.enter("worker")
             suspect = sum(not worker.machine_lost for worker in lost) >= SUSPICIOUS
             async with self._places.hold(task, activity, suspect=suspect) as (number, worker):
                 try:
