@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -13,6 +14,8 @@ from vf.inference.leases import Member, Router, Slot
 from vf.inference.model import Sampling
 from vf.inference.serving import Served, Serving
 from vf.runtime.errors import EngineError
+
+log = logging.getLogger(__name__)
 
 SECONDS = 120.0  # without a token
 
@@ -49,6 +52,13 @@ class Proof:
         if served.version != self.version:  # newer weights are on their way, with a probe
             return
         gap = self.gap(asyncio.run(self._sample(member, served)))
+        if gap is None:
+            log.warning(
+                "the vLLM server at %s sampled another first token than was sampled before it "
+                "went, so its logprobs cannot be compared; the next publish tries it",
+                member.base_url,
+            )
+            return
         if not gap <= self.tolerance:
             raise EngineError(
                 f"the vLLM server at {member.base_url} was started again and given version "
@@ -56,15 +66,16 @@ class Proof:
                 f"average, over inference.logprob_tolerance = {self.tolerance:g}"
             )
 
-    def gap(self, completion: Completion) -> float:
+    def gap(self, completion: Completion) -> float | None:
         """Return the mean of |log q − log p| in nats over the tokens that are the same.
 
-        With the same weights and the same seed the first one is; infinity if it is not.
+        With the same weights and the same seed the first one mostly is. But where two are nearly
+        as likely, rounding decides: None if it is not.
         """
         pairs = zip(self.token_ids, completion.token_ids, strict=False)
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
         if not same:
-            return float("inf")
+            return None
         return fmean(
             abs(q - p)
             for q, p in zip(completion.logprobs[:same], self.logprobs[:same], strict=True)

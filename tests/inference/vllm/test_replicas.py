@@ -193,22 +193,31 @@ def proof(version: int, number: int, logprob: float = -0.5) -> Proof:
     )
 
 
-@pytest.mark.parametrize("wrong", [proof(1, 7), proof(1, 5, -0.7)])
-def test_one_that_answers_as_other_weights_would_is_not_taken_back(
-    stand_together: Stand, wrong: Proof
-) -> None:
+def test_one_that_answers_as_other_weights_would_is_not_taken_back(stand_together: Stand) -> None:
     standing = stand_together(replicas=2).start()
     standing.publish(5, 1)
     standing.engine.remember(proof(1, 5))
     standing.kill(0)
     standing.wait_for(0)
     assert not standing.noted
-    standing.engine.remember(wrong)
+    standing.engine.remember(proof(1, 5, -0.7))
     standing.kill(0)
     standing.engine.check()
     wait_until(lambda: bool(standing.noted))
     assert "logprobs differ from the trainer's" in standing.noted[0]
     assert not standing.engine.members[0].serving.is_up
+
+
+def test_one_whose_first_token_is_another_is_taken_back_for_the_next_publish_to_try(
+    stand_together: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    standing = stand_together(replicas=2).start()
+    standing.publish(5, 1)
+    standing.engine.remember(proof(1, 7))
+    standing.kill(0)
+    standing.wait_for(0)
+    assert "sampled another first token" in caplog.text
+    assert not standing.noted
 
 
 def test_each_server_that_can_be_asked_has_a_sampler_of_its_own(stand_together: Stand) -> None:
