@@ -107,15 +107,17 @@ class OwnServer:
         started = time.monotonic()
         most = self._settings.startup_timeout
         process = self._place(say, started + most)
-        while not self._admin.healthy():
+        while True:
             seconds = time.monotonic() - started
             code = process.returncode
-            if code is not None:
+            if code is not None:  # whoever answers then is another
                 kind = ConfigError if code == BAD_USAGE else EngineError
                 raise kind(
                     f"the vLLM server did not start (exit code {code}); the end of "
                     f"{self._log_path}:\n{process.tail()}"
                 )
+            if self._admin.healthy():
+                return
             if seconds > most:
                 raise EngineError(
                     f"the vLLM server is not healthy after inference.startup_timeout = {most:g} "
