@@ -235,7 +235,11 @@ class Router:
             elif any(slot.serving.is_up for slot in self._slots):
                 break
             else:
-                self._refuse(self._new.popleft(), self._slots[0])
+                self._refuse(self._new.popleft(), self._nearest())
+
+    def _nearest(self) -> Slot:
+        """Return the server that may come back, while none is up; else the first."""
+        return next((slot for slot in self._slots if not slot.serving.failure), self._slots[0])
 
     def _lease(self, turn: _Turn, slot: Slot) -> bool:
         """Give a lease of one server, if it can be had or is no longer wanted."""

@@ -76,6 +76,22 @@ def test_conversations_of_a_server_that_is_gone_move_and_stay_where_they_went() 
     run(main)
 
 
+def test_who_is_refused_learns_of_a_server_that_may_come_back() -> None:
+    async def main() -> None:
+        one, two = servers = slots(2)
+        router = Router(servers)
+        for slot in servers:
+            slot.serving.down()
+        one.serving.fail("it died too often")
+        with pytest.raises(ServerDown, match="is being started again"):
+            await router.take("")
+        two.serving.fail("so did this")
+        with pytest.raises(ServerDown, match="it died too often"):
+            await router.take("")
+
+    run(main)
+
+
 def test_who_waits_for_a_server_that_goes_down_is_answered_by_another() -> None:
     async def main() -> None:
         one, two = servers = slots(2)
