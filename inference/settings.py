@@ -142,10 +142,13 @@ class VllmSettings(EngineSettings):
         if not self.urls:
             self._divide()
             if self.api_key_env:
-                raise ValueError("api_key_env is for base_url; our own server needs no key")
+                raise ValueError(
+                    "api_key_env is for base_url or base_urls; a server that vf-rl starts needs no key"
+                )
             if self.away_timeout != type(self).model_fields["away_timeout"].default:
                 raise ValueError(
-                    "away_timeout is for base_url; the run's own server is started again"
+                    "away_timeout is for base_url or base_urls; a server that vf-rl starts is "
+                    "started again"
                 )
             return self
         if len({url.rstrip("/").removesuffix("/v1") for url in self.urls}) < len(self.urls):
@@ -162,8 +165,8 @@ class VllmSettings(EngineSettings):
         )
         if changed:
             raise ValueError(
-                f"{', '.join(changed)} is for a server that vf-rl starts; with base_url the "
-                "server is already running"
+                f"{', '.join(changed)} is for a server that vf-rl starts; with "
+                f"{'base_url' if self.base_url else 'base_urls'} it is already running"
             )
         if self.publish == "nccl":
             raise ValueError('publish = "nccl" needs a server that vf-rl starts')

@@ -145,10 +145,10 @@ def check_served(admin: Admin, base_url: str, model: str, max_seq_len: int) -> N
         hint = "; name the variable with the key in inference.api_key_env"
         raise ConfigError(f"{error}{hint if error.status in (401, 403) else ''}") from error
     except EngineError as error:
-        raise ConfigError(f"inference.base_url: no server answers: {error}") from error
+        raise ConfigError(f"no server answers at {base_url!r}: {error}") from error
     except (KeyError, TypeError) as error:
         raise ConfigError(
-            f"inference.base_url = {base_url!r} is not OpenAI-compatible: /models has no list of "
+            f"the server at {base_url!r} is not OpenAI-compatible: /models has no list of "
             f"models (missing: {error})"
         ) from error
     card = cards.get(model)
