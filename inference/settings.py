@@ -143,7 +143,8 @@ class VllmSettings(EngineSettings):
             self._divide()
             if self.api_key_env:
                 raise ValueError(
-                    "api_key_env is for base_url or base_urls; a server that vf-rl starts needs no key"
+                    "api_key_env is for base_url or base_urls; a server that vf-rl starts needs "
+                    "no key"
                 )
             if self.away_timeout != type(self).model_fields["away_timeout"].default:
                 raise ValueError(
