@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from vf.cluster.fleet import Command, Resources, Role
-from vf.cluster.process import Process, free_port, open_log
+from vf.cluster.process import Process, open_log
 from vf.runtime.errors import ConfigError
+from vf.runtime.ports import free_port
 
 HOST = "127.0.0.1"
 STOP_SECONDS = 10.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import shutil
 import signal
 import socket
@@ -19,7 +18,6 @@ from vf.runtime import lifeline
 from vf.runtime.errors import ConfigError
 
 GRACE_SECONDS = 10.0  # for a process whose run is gone, before it is killed
-PORTS = range(20000, 32768)  # above those of services, below those of outgoing connections
 _SIGNALLED = 128  # the guard's exit code is this plus the signal's number
 _KILLED = {_SIGNALLED + each for each in signal.Signals}
 
@@ -100,24 +98,6 @@ class Process:
         except subprocess.TimeoutExpired:  # the guard has been stopped or cannot kill
             self._guard.kill()
             self._guard.wait()
-
-
-def free_port(host: str) -> int:
-    """Return a port on which nothing listens and which the system gives to no connection.
-
-    Args:
-        host: The address of this machine for which it must be free.
-
-    Raises:
-        ConfigError: All are taken.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for port in random.SystemRandom().sample(PORTS, 100):
-        with socket.socket(family, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-            return port
-    raise ConfigError(f"no port from {PORTS.start} to {PORTS.stop - 1} of {host} could be bound")
 
 
 def open_log(log: Path) -> BinaryIO:

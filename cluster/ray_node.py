@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vf.cluster.fleet import Command
-from vf.cluster.process import Process, free_port
+from vf.cluster.process import Process
+from vf.runtime.ports import free_port
 
 READ_SECONDS = 10.0  # for which output is waited for in one call
 READ_BYTES = 2**18
