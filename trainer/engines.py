@@ -18,7 +18,7 @@ from vf.inference.settings import EmbeddedSettings
 from vf.inference.vllm.replicated_engine import vllm_engine
 from vf.inference.vllm.rungs import choose_rung
 from vf.inference.vllm.server_args import Adapters
-from vf.inference.vllm.sites import LOOPBACK
+from vf.inference.vllm.sites import LOOPBACKS
 from vf.runtime.errors import ModelError, ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.server_memory import shares_gpu
@@ -46,7 +46,7 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
     args, settings = config.args, config.inference
     fleet = setup.fleet
     if isinstance(settings, EmbeddedSettings):
-        if fleet is not None and settings.host == LOOPBACK:
+        if fleet is not None and settings.host in LOOPBACKS:
             settings = settings.model_copy(update={"host": fleet.host})
         return EmbeddedServer(
             settings,
@@ -54,6 +54,7 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
             renderer,
             config.model,
             max_seq_len=args.max_seq_len,
+            address=None if fleet is None else fleet.host,
         )
     cpu = not torch.cuda.is_available()
     trainers = config.trainer.devices or [0]

@@ -31,6 +31,7 @@ class EmbeddedServer:
         renderer: Chat template and parser.
         model: The name to serve it under.
         max_seq_len: Most tokens in one context.
+        address: How other machines reach this one, if any are to.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class EmbeddedServer:
         model: str,
         *,
         max_seq_len: int,
+        address: str | None = None,
     ) -> None:
         self.serving = Serving(model)
         self._slot = Slot(Member(""), self.serving)  # which says where once the port is known
@@ -52,7 +54,7 @@ class EmbeddedServer:
             max_batch_tokens=settings.args.max_batch_tokens,
         )
         app = build_app(self.engine, renderer, model)
-        self._server = ServerThread(app, settings.port, settings.host)
+        self._server = ServerThread(app, settings.port, settings.host, address)
 
     @property
     def served(self) -> Served:

@@ -37,12 +37,16 @@ class ServerThread:
         app: What to serve.
         port: 0 takes a free one.
         host: The address to listen on.
+        address: Under which a server that listens on all addresses is asked, if not on this
+            machine's own.
 
     Raises:
         EngineError: The port is in use, or the server does not come up (from :meth:`start`).
     """
 
-    def __init__(self, app: ASGIApp, port: int = 0, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, app: ASGIApp, port: int = 0, host: str = "127.0.0.1", address: str | None = None
+    ) -> None:
         config = uvicorn.Config(
             app,
             http=BoundedHttp,
@@ -55,8 +59,8 @@ class ServerThread:
         )
         self._server = uvicorn.Server(config)
         self._port = port
-        # A server that listens on all addresses is asked on this machine's own.
-        own = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+        own = (address or everywhere[host]) if host in everywhere else host
         self._host = f"[{own}]" if ":" in own else own
         self._thread = threading.Thread(target=self._serve, name="vf-embedded-server", daemon=True)
         self._failure: BaseException | None = None

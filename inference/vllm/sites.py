@@ -17,6 +17,7 @@ from vf.inference.vllm.server_process import PlacedServer, ServerProcess
 log = logging.getLogger(__name__)
 
 LOOPBACK = str(EngineSettings.model_fields["host"].default)
+LOOPBACKS = (LOOPBACK, "localhost", "::1")  # of no use to other machines
 
 
 class Running(Protocol):
@@ -115,7 +116,7 @@ class InFleet:
         self._settings = settings
         self._fleet = fleet
         self._command = launcher(settings, here=False)
-        self.host = HOST if settings.host == LOOPBACK else settings.host
+        self.host = HOST if settings.host in LOOPBACKS else settings.host
         self.port = str(settings.port or PORT)
         self.root = url(HOST, PORT)
         self.trainer = fleet.host

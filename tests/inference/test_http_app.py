@@ -314,3 +314,15 @@ def test_a_port_in_use_is_named(url: str, engine: EmbeddedEngine) -> None:
     with pytest.raises(EngineError, match="server died"):
         second.check()
     assert get(url.removesuffix("/v1") + "/health")[0] == 200
+
+
+def test_one_that_listens_everywhere_is_asked_where_others_reach_it(engine: EmbeddedEngine) -> None:
+    app = build_app(engine, RENDERER, "tiny")
+    for address, published in (("127.0.0.2", "127.0.0.2"), (None, "127.0.0.1")):
+        server = ServerThread(app, host="0.0.0.0", address=address)
+        server.start()
+        try:
+            assert server.base_url.startswith(f"http://{published}:")
+            assert get(server.base_url.removesuffix("/v1") + "/health")[0] == 200
+        finally:
+            server.stop()

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from vf.cluster.fleet import HOST
+from vf.cluster.local_fleet import LocalFleet
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import launch
 from vf.inference.vllm.check_settings import check_settings
@@ -19,6 +21,7 @@ from vf.inference.vllm.launch import (
     launcher,
     server_env,
 )
+from vf.inference.vllm.sites import InFleet
 from vf.runtime.errors import ConfigError
 
 
@@ -185,3 +188,12 @@ def test_a_key_that_is_not_set_is_found_out_too(monkeypatch: pytest.MonkeyPatch)
         check_settings(settings)
     monkeypatch.setenv("NO_SUCH_KEY", "k")
     check_settings(settings)
+
+
+@pytest.mark.parametrize(
+    ("host", "flag"),
+    [("127.0.0.1", HOST), ("localhost", HOST), ("::1", HOST), ("0.0.0.0", "0.0.0.0")],
+)
+def test_on_another_machine_it_listens_where_others_reach_it(host: str, flag: str) -> None:
+    settings = VllmSettings(host=host, executable=sys.executable)
+    assert InFleet(settings, LocalFleet()).host == flag
