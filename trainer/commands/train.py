@@ -20,7 +20,7 @@ from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
 from vf.runtime.signals import end_with_parent, orderly_end
 from vf.trainer.processes.devices import narrow_devices
-from vf.trainer.processes.gpus import count_gpus, overrides, split_gpus
+from vf.trainer.processes.gpus import as_given, count_gpus, note_given, overrides, split_gpus
 from vf.trainer.processes.launch import (
     is_elsewhere,
     launch,
@@ -101,6 +101,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     if (count := processes_to_launch(config)) > 1:
         _preflight(config, console)  # before the processes, likewise
         _explain(why, console)
+        note_given(given)
         chosen = [word for each in overrides(given, config) for word in ("--set", each)]
         return launch(count, [*argv, *chosen], config.trainer.accelerate_config)
     for note in [*notes, *_cautions(config)]:
@@ -112,7 +113,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     show(console, describe(plan))
     if args.dry_run:
         return _dry_run(plan, console)
-    return _train(plan, console, args)
+    return _train(plan, console, args, as_given(plan.config, given))
 
 
 def _explain(why: str, console: Console) -> None:
@@ -153,7 +154,7 @@ def _follow(config: Config) -> int:
     return DONE
 
 
-def _train(plan: Plan, console: Console, args: argparse.Namespace) -> int:
+def _train(plan: Plan, console: Console, args: argparse.Namespace, given: Config) -> int:
     from vf.trainer.profile import profile_step
     from vf.trainer.rl_trainer import RLTrainer
     from vf.trainer.run.run_folder import RunFolder, make_folder
@@ -168,18 +169,19 @@ def _train(plan: Plan, console: Console, args: argparse.Namespace) -> int:
         begun = folder.metrics.exists()  # on a cluster, the folder is made before the run begins
     else:
         folder = make_folder(plan.config, args.config.stem)
-        folder.write_config(to_toml(plan.config))
+        folder.write_config(to_toml(given))
     show(console, [("run", str(folder.path))])
     display = TerminalDisplay(console)
     display.waiting("loading the model ...")
     with RLTrainer(plan, folder, display) as trainer:
         if resuming:
-            step = trainer.resume(overridden(args.set), allow_changes=args.allow_changes)
+            told = overridden([*args.set, *overrides(given, plan.config)])
+            step = trainer.resume(told, allow_changes=args.allow_changes)
             if step:
                 console.print(f"resumed after step {step}")
             elif begun:
                 console.print("no checkpoint yet: started from the beginning")
-            folder.write_config(to_toml(plan.config))
+            folder.write_config(to_toml(given))
         if args.profile:
             profile = profile_step(trainer)
         else:

@@ -5,17 +5,18 @@ Importing this module loads no torch: which devices a process sees is settled be
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.server_args import INSIDE_A_REPLICA, given, parallel_args, whole_number
 from vf.runtime.errors import ConfigError
-from vf.trainer.processes.launch import OUTER_DEVICES, sharing, world
+from vf.trainer.processes.launch import GIVEN_GPUS, OUTER_DEVICES, sharing, world
 from vf.trainer.settings.config import Config
 
 PATIENCE = 10.0  # seconds for nvidia-smi
@@ -41,6 +42,36 @@ def overrides(given: Config, filled: Config) -> list[str]:
         if (now := getattr(getattr(filled, table), "gpus", None))
         != getattr(getattr(given, table), "gpus", None)
     ]
+
+
+def as_given(config: Config, given: Config) -> Config:
+    """Return the settings as they are to be written down: what was filled in is left open again.
+
+    So a run that is resumed elsewhere uses the GPUs that are there.
+
+    Args:
+        config: With ``trainer.gpus`` and ``inference.gpus`` filled in; in processes of a launcher
+            it was that which filled them in, and noted what was given by :func:`note_given`.
+        given: Before that, in a process without a launcher.
+    """
+    noted = os.environ.get(GIVEN_GPUS) if world().size > 1 else None
+    gpus = _gpus(given) if noted is None else json.loads(noted)
+    return config.model_copy(
+        update={
+            table: getattr(config, table).model_copy(update={"gpus": value})
+            for table, value in gpus.items()
+        }
+    )
+
+
+def note_given(given: Config) -> None:
+    """Let processes that this one launches know which GPUs the settings name."""
+    os.environ[GIVEN_GPUS] = json.dumps(_gpus(given))
+
+
+def _gpus(config: Config) -> dict[str, Any]:
+    tables = {"trainer": config.trainer, "inference": config.inference}
+    return {name: each.gpus for name, each in tables.items() if hasattr(each, "gpus")}
 
 
 def count_gpus() -> int:

@@ -36,9 +36,13 @@ OWN_HOST = "VF_HOST"
 # Holds the process id of a launcher that `vf-rl` is itself.
 LAUNCHER = "VF_LAUNCHER"
 
+# And this, the numbers of GPUs as the settings have them, before those left open were filled in.
+GIVEN_GPUS = "VF_GIVEN_GPUS"
+
 # What a launcher tells its workers. To a child of a worker it would be a lie.
 LAUNCHER_VARIABLES = (
     LAUNCHER,
+    GIVEN_GPUS,
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
 )

@@ -14,8 +14,8 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.commands.main import main
 from vf.trainer.processes.devices import narrow_devices
 from vf.trainer.processes.fleets import gpus_of_server
-from vf.trainer.processes.gpus import count_gpus, overrides, split_gpus
-from vf.trainer.processes.launch import OUTER_DEVICES
+from vf.trainer.processes.gpus import as_given, count_gpus, note_given, overrides, split_gpus
+from vf.trainer.processes.launch import GIVEN_GPUS, OUTER_DEVICES
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.load_config import load_config, parse_config
 
@@ -198,6 +198,23 @@ def test_the_split_travels_to_other_processes_as_settings(tmp_path: Path) -> Non
     assert overrides(given, filled) == ["trainer.gpus=[0, 1]", "inference.gpus=[2, 3]"]
     assert load_config(file, overrides(given, filled))[0] == filled
     assert overrides(filled, filled) == []
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_what_the_split_filled_in_is_not_written_down(
+    launched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = configured({"gpus": [7]}, {"gpus": 6})
+    for each in (configured(), configured({"engine": "embedded"}), given):
+        filled, _ = split_gpus(each, 8)
+        monkeypatch.setenv(GIVEN_GPUS, "")
+        note_given(each)
+        with monkeypatch.context() as patch:
+            if launched:
+                patch.setenv("WORLD_SIZE", "4")
+            written = as_given(filled, filled if launched else each)
+        assert written == each
+        assert overrides(written, filled) == overrides(each, filled)
 
 
 @pytest.fixture
