@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import REQUIRE_ALL
+from vf.runtime.ports import free_port
 
 MACHINES = 4
 CPUS = 2.0  # that each of them claims to have
@@ -40,7 +41,8 @@ class Machines:
         self.count = 0
         self.ray = Cluster()
         for number in range(machines):
-            first = {"include_dashboard": jobs, "_system_config": HEALTH}
+            port = free_port("127.0.0.1") if jobs else None
+            first = {"include_dashboard": jobs, "dashboard_port": port, "_system_config": HEALTH}
             self.add(**(first if number == 0 else {}))
 
     @property

@@ -71,9 +71,9 @@ def test_traces_are_written_beside_the_event_loop(
     used: set[threading.Thread] = set()
     append = vf.TraceStore.append
 
-    def watched(store: vf.TraceStore, trace: vf.Trace) -> None:
+    def watched(store: vf.TraceStore, trace: vf.Trace, line: bytes | None = None) -> None:
         used.add(threading.current_thread())
-        append(store, trace)
+        append(store, trace, line)
 
     monkeypatch.setattr(vf.TraceStore, "append", watched)
     first, again = tmp_path / "out", tmp_path / "again.jsonl"

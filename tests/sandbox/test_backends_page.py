@@ -20,7 +20,7 @@ def test_the_backend_keeps_the_contract(
     engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
-    assert len(code.splitlines()) <= 60
+    assert len(code.splitlines()) <= 64  # it stays a page
     module = types.ModuleType("my_backend")
     monkeypatch.setitem(sys.modules, "my_backend", module)
     exec(compile(code, "docs/backends.md", "exec"), module.__dict__)
