@@ -115,6 +115,8 @@ def _hint(root: type[BaseModel], table: type[BaseModel] | None, key: str, where:
         for name in each.model_fields:
             if path not in homes.setdefault(name, []):
                 homes[name].append(path)
+    if key in homes and (near := difflib.get_close_matches(key, here, n=1, cutoff=0.85)):
+        return f" Did you mean {near[0]!r}? {key!r} belongs {_in(homes[key])}."
     if key in homes:
         return f" It belongs {_in(homes[key])}."
     if hint := did_you_mean(key, here):

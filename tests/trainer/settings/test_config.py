@@ -60,6 +60,10 @@ def test_defaults_fit_together() -> None:
             "inference.max_requests: unknown key. It belongs in [inference.args]",
         ),
         (
+            {"model": "tiny", "env": {"id": "x"}, "rollouts": {"worker": 2}},
+            "rollouts.worker: unknown key. Did you mean 'workers'? 'worker' belongs in [cluster]",
+        ),
+        (
             {"model": "tiny", "env": {"id": "x", "model": "tiny"}},
             "env.model: unknown key. It belongs at the top, before the first table",
         ),
