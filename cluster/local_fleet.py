@@ -21,7 +21,7 @@ class LocalHandle:
 
     Args:
         role: What it is.
-        port: That it was told to listen at.
+        port: On which it was to listen.
         process: Runs.
         devices: The GPUs that it has to itself.
     """

@@ -256,7 +256,7 @@ class Peer:
     def _note(self, work: asyncio.Task[Any]) -> None:
         self._told.discard(work)
         if not work.cancelled() and (error := work.exception()) is not None:
-            _log.error("what %s told failed", self._name, exc_info=error)
+            _log.error("a notice from %s failed", self._name, exc_info=error)
 
 
 def _seen(answer: asyncio.Future[Any]) -> None:

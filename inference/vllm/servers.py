@@ -233,7 +233,7 @@ class OutsideServer:
         """Do nothing: it runs already."""
 
     def stop(self) -> None:
-        """Wait for it no longer. It goes on: others may use it."""
+        """Wait for it no longer; it keeps running, since others may use it."""
         self._stopped.set()
 
     def end(self) -> None:
