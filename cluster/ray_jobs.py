@@ -14,6 +14,8 @@ from vf.runtime.errors import ConfigError, InfrastructureError
 
 INTERRUPTED = 130
 RETRY_SECONDS = 2.0
+START_SECONDS = 60.0  # for which a cluster that has just been started is asked again
+NOT_YET = "No available agent"  # what Ray answers until a machine can run jobs
 AWAY_SECONDS = 300.0  # for which a cluster that no longer answers is asked again
 
 
@@ -44,10 +46,15 @@ def submit_job(
             f"cluster.address = {address!r}: {_flat(error)}. It must be the URL of the head's "
             "dashboard, mostly on port 8265, and both sides need 'ray[default]'"
         ) from error
-    try:
-        job = client.submit_job(entrypoint=command, runtime_env=dict(runtime_env))
-    except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"the Ray cluster refuses the run: {_flat(error)}") from error
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            job = client.submit_job(entrypoint=command, runtime_env=dict(runtime_env))
+            break
+        except (RuntimeError, ValueError) as error:
+            if NOT_YET not in str(error) or time.monotonic() > deadline:
+                raise ConfigError(f"the Ray cluster refuses the run: {_flat(error)}") from error
+        time.sleep(RETRY_SECONDS)
     say(f"submitted to {address} as {job}; Ctrl-C leaves it running")
     again = f"to see it again: ray job logs --address {address} --follow {job}"
     try:

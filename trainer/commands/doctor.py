@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--gpus",
         type=_number,
         metavar="N",
-        help="with --gpu-memory: how many there are (default: 1)",
+        help="with --gpu-memory: how many there are (default: as many as the TOML names)",
     )
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
     if args.gpus is not None and args.gpu_memory is None:
@@ -80,6 +80,7 @@ def _number(text: str) -> int:
 def _doctor(args: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from vf.trainer.processes.gpus import least_gpus
     from vf.trainer.settings.load_config import load_config
 
     console, config = Console(highlight=False), None
@@ -88,7 +89,7 @@ def _doctor(args: argparse.Namespace) -> int:
         for note in notes:
             console.print(f"[yellow]note:[/yellow] {note}")
     if config is not None and args.gpu_memory is not None:
-        config, split = _split(config, args.gpus or 1)
+        config, split = _split(config, args.gpus or least_gpus(config))
         checks = itertools.chain(split, _memory(config, args.gpu_memory))
         return _show(console, checks, f"{args.config} fits")
     fine = (

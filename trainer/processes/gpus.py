@@ -155,10 +155,23 @@ def split_gpus(config: Config, total: int) -> Split:
     return Split(filled, f"{_said(trainer, server, share.copy, total)}: {why}")
 
 
+def least_gpus(config: Config) -> int:
+    """Return how many GPUs a machine has at least on which the settings make sense."""
+    named = _named_devices(config)
+    least = max((each for devices in named.values() for each in devices or ()), default=-1) + 1
+    settings = config.inference
+    served = isinstance(settings, VllmSettings) and not settings.urls
+    return max(1, least + (served and bool(named["trainer"]) and named["inference"] is None))
+
+
+def _named_devices(config: Config) -> dict[str, list[int] | None]:
+    """Return the GPUs that the settings name, by table."""
+    return {"trainer": config.trainer.devices, "inference": getattr(config.inference, "gpus", [])}
+
+
 def _check_numbers(config: Config, total: int) -> None:
     """Refuse numbers of GPUs that are not there."""
-    named = {"trainer": config.trainer.devices, "inference": getattr(config.inference, "gpus", [])}
-    for table, devices in named.items():
+    for table, devices in _named_devices(config).items():
         if devices and max(devices) >= total:
             raise ConfigError(
                 f"{table}.gpus = {getattr(getattr(config, table), 'gpus', None)} names device "
