@@ -58,8 +58,11 @@ class Machines:
     def add(self, **options: Any) -> Any:
         """Add a machine and return it."""
         self.count += 1
+        host = f"127.0.1.{self.count}"
         settings = {"num_cpus": CPUS, "object_store_memory": BYTES, **options}
-        return self.ray.add_node(node_ip_address=f"127.0.1.{self.count}", **settings)
+        # By default all agents have one port, also those of a cluster that another test has.
+        settings |= {"dashboard_agent_listen_port": free_port(host)}
+        return self.ray.add_node(node_ip_address=host, **settings)
 
     def lose(self, host: str) -> None:
         """Kill all of Ray's processes on a machine."""
