@@ -29,7 +29,7 @@ from vf.sandbox.container.ending import describe_end, ended_from_outside
 from vf.sandbox.container.kit import KitGone, kit_of
 from vf.sandbox.container.profile import Profile, container_settings
 from vf.sandbox.container.reaper import this_process
-from vf.sandbox.container.remains import forget, remember
+from vf.sandbox.container.remains import forget, remember_container
 from vf.sandbox.container.snapshot import take_snapshot
 from vf.sandbox.container.stream import Stream
 from vf.sandbox.contract import Sandbox
@@ -113,7 +113,7 @@ class DockerSandbox(SessionSandbox):
         settings = container_settings(profile, labels, await engine.features())
         if profile.joined is not None:
             profile.joined.apply(settings)
-        remember(name, engine)
+        remember_container(name, engine)
         engine.live.add(name)
         stream = session = None
         try:

@@ -1,7 +1,7 @@
-"""Containers of this process that are still there: they are removed when it ends, at the latest.
+"""What this process has made on engines and not yet removed: that is done when it ends, at last.
 
-That is for those whose removal failed because their engine was away, and for those that are still
-in use then. Where the process is killed, see reaper.py.
+So it is for what is still in use then, and where the engine was away when it should have been
+removed. Where the process is killed, see reaper.py.
 """
 
 from __future__ import annotations
@@ -10,26 +10,38 @@ import atexit
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
 from vf.sandbox.container.reaper import this_process
 
 _numbers = itertools.count(1)
-_left: dict[str, tuple[int, Engine]] = {}  # name -> process, engine
+_left: dict[str, tuple[int, Engine, Callable[[], object]]] = {}  # by name; with the process
 
 
-def remember(name: str, engine: Engine) -> None:
-    """Remove a container when the interpreter ends; called before it is made."""
+def remember(name: str, engine: Engine, remove: Callable[[], object]) -> None:
+    """Have something removed when the interpreter ends; called before it is made.
+
+    Args:
+        name: A container's, network's or image's.
+        engine: Where.
+        remove: Removes it, blocking.
+    """
     if not _left:
         atexit.unregister(_remove_all)
         atexit.register(_remove_all)
-    _left[name] = (os.getpid(), engine)
+    _left[name] = (os.getpid(), engine, remove)
+
+
+def remember_container(name: str, engine: Engine) -> None:
+    """Have a container removed when the interpreter ends; called before it is made."""
+    remember(name, engine, partial(engine.call_now, "remove_container", name, force=True, v=True))
 
 
 def forget(name: str) -> None:
-    """Know a container no more: it was removed."""
+    """Know something no more: it was removed."""
     _left.pop(name, None)
 
 
@@ -41,7 +53,7 @@ def named(engine: Engine) -> Iterator[str]:
         SandboxError: The engine does not answer; the container is removed later.
     """
     name = f"vf-{this_process().run}-run-{next(_numbers)}"
-    remember(name, engine)
+    remember_container(name, engine)
     try:
         yield name
     finally:
@@ -55,10 +67,10 @@ def named(engine: Engine) -> Iterator[str]:
 
 def _remove_all() -> None:
     silent = set()  # engines that no longer answer: each is waited for only once
-    for name, (pid, engine) in list(_left.items()):
+    for pid, engine, remove in reversed(list(_left.values())):  # what is newer may use the older
         if pid == os.getpid() and engine not in silent:
             try:
-                engine.call_now("remove_container", name, force=True, v=True)
+                remove()
             except EngineRefused:
                 continue  # it is gone already, say
             except SandboxError:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import itertools
 import logging
-import os
 import time
+from functools import partial
 
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.container.reaper import PREFIX, this_host, this_process, why_dead
+from vf.sandbox.container.remains import remember
 
 log = logging.getLogger("vf.sandbox")
 
@@ -20,7 +19,6 @@ REPOSITORY = "vf-snapshot"
 LABEL = f"{PREFIX}snapshot"
 LIFETIME = 30 * 86400.0  # seconds: where the process cannot be looked up
 _numbers = itertools.count(1)
-_taken: dict[str, tuple[int, Engine]] = {}  # what atexit removes: image -> process, engine
 
 
 async def take_snapshot(engine: Engine, container: str, profile: Profile) -> str:
@@ -30,10 +28,8 @@ async def take_snapshot(engine: Engine, container: str, profile: Profile) -> str
         SandboxError: The engine failed.
     """
     tag = f"{this_process().run}-{next(_numbers)}"
-    if not _taken:
-        atexit.unregister(_remove_all)
-        atexit.register(_remove_all)
-    _taken[f"{REPOSITORY}:{tag}"] = os.getpid(), engine
+    name = f"{REPOSITORY}:{tag}"
+    remember(name, engine, partial(engine.call_now, "remove_image", name, force=True))
     # What the container itself has is the supervisor's.
     config = {
         "Labels": {**this_process().labels(LIFETIME), LABEL: "1"},
@@ -44,7 +40,7 @@ async def take_snapshot(engine: Engine, container: str, profile: Profile) -> str
         "Cmd": [],
     }
     await engine.call("commit", container, repository=REPOSITORY, tag=tag, conf=config)
-    return f"{REPOSITORY}:{tag}"
+    return name
 
 
 async def reap_snapshots(engine: Engine) -> None:
@@ -64,12 +60,3 @@ async def reap_snapshots(engine: Engine) -> None:
                     log.info("removed the snapshot %s: %s", name, why)
                 except SandboxError as error:
                     log.warning("the snapshot %s could not be removed: %s", name, error)
-
-
-def _remove_all() -> None:
-    """Remove what this process has taken."""
-    for name, (pid, engine) in list(_taken.items()):
-        if pid == os.getpid():
-            with contextlib.suppress(SandboxError):
-                engine.call_now("remove_image", name, force=True)
-    _taken.clear()

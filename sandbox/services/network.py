@@ -7,19 +7,19 @@ that would ask others; see ``container/joined.py``.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import itertools
 import logging
-import os
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Network
 
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
 from vf.sandbox.container.reaper import this_process
+from vf.sandbox.container.remains import forget, remember
 
 log = logging.getLogger("vf.sandbox")
 
@@ -29,9 +29,6 @@ POOL = IPv4Network("198.18.0.0/15")
 PREFIX = 27
 TRIES = 50
 VOLUME = 256 * 2**20  # bytes
-# What atexit removes: network -> process, engine, volumes. A request that was cancelled is carried
-# out all the same, and when an event loop ends there may be no time left to remove anything.
-_made: dict[str, tuple[int, Engine, list[str]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,9 @@ async def open_network(
     labels = this_process().labels(lifetime)
     name = f"vf-{this_process().run}-{secrets.token_hex(4)}"
     named = {volume: f"{name}-{index}" for index, volume in enumerate(volumes)}
-    _remember(name, engine, list(named.values()))
+    # A request that was cancelled is carried out all the same, and when an event loop ends there
+    # may be no time left to remove anything.
+    remember(name, engine, partial(_remove_now, engine, name, list(named.values())))
     complete = False
     try:
         subnet = await _create_network(engine, name, labels)
@@ -98,7 +97,7 @@ async def open_network(
         for method, each in _removals(name, named.values()):
             await _remove(engine, method, each)
         if complete:
-            _made.pop(name, None)
+            forget(name)
 
 
 async def _create_network(engine: Engine, name: str, labels: dict[str, str]) -> IPv4Network:
@@ -143,23 +142,11 @@ def _removals(network: str, volumes: Iterable[str]) -> list[tuple[str, str]]:
     return [("remove_network", network), *(("remove_volume", volume) for volume in volumes)]
 
 
-def _remember(network: str, engine: Engine, volumes: list[str]) -> None:
-    if not _made:
-        atexit.unregister(_remove_all)
-        atexit.register(_remove_all)
-    _made[network] = (os.getpid(), engine, volumes)
-
-
-def _remove_all() -> None:
-    """Remove what is left when the interpreter ends, with the containers that hold it."""
-    for network, (pid, engine, volumes) in list(_made.items()):
-        if pid != os.getpid():
-            continue
-        with contextlib.suppress(SandboxError):
-            for item in engine.call_now("containers", all=True, filters={"network": network}):
-                with contextlib.suppress(EngineRefused):
-                    engine.call_now("remove_container", item["Id"], force=True, v=True)
-            for method, name in _removals(network, volumes):
-                with contextlib.suppress(EngineRefused):
-                    engine.call_now(method, name)
-    _made.clear()
+def _remove_now(engine: Engine, network: str, volumes: list[str]) -> None:
+    """Remove them with the containers that hold them. Blocks."""
+    for item in engine.call_now("containers", all=True, filters={"network": network}):
+        with contextlib.suppress(EngineRefused):
+            engine.call_now("remove_container", item["Id"], force=True, v=True)
+    for method, name in _removals(network, volumes):
+        with contextlib.suppress(EngineRefused):
+            engine.call_now(method, name)

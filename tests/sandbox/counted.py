@@ -25,7 +25,7 @@ class Counted(ScriptedSandbox):
 
 
 class Factory:
-    """Makes them, as slowly and as unreliably as it is told."""
+    """Makes them, as slowly and as unreliably as a test asks."""
 
     def __init__(self, seconds: float = 0.0, errors: list[Exception] | None = None) -> None:
         self.seconds = seconds
