@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,7 +119,10 @@ def rolled(work: Work) -> dict[str, Any]:
         started = time.perf_counter()
         metrics = made.evaluate()
         seconds = time.perf_counter() - started
-        assert metrics["eval/rollouts/scored"] == work.rollouts, metrics
+        if metrics["eval/rollouts/scored"] != work.rollouts:
+            errors = [trace.error for trace in made.folder.eval_traces(0)]
+            causes = Counter(error.message[:200] for error in errors if error is not None)
+            raise SystemExit(f"some rollouts failed: {causes.most_common(5)}")
         return {"seconds": seconds, "rollouts_per_s": work.rollouts / seconds}
 
 

@@ -86,7 +86,10 @@ def go_through(
         while run.code is None and (left() <= 0 or time.monotonic() < following):
             time.sleep(0.1)
         if run.code is not None:
-            wait_until(lambda: not run.left(), "no process is left", ENDING)
+            try:
+                wait_until(lambda: not run.left(), "no process is left", ENDING)
+            except AssertionError as error:
+                raise AssertionError(f"{error}: {run.left()}") from error
             if run.code == 0:
                 if (hosts := run.hosts) is not None:
                     wait_until(lambda: not hosts.containers(), "no container is left", ENDING)

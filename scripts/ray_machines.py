@@ -37,7 +37,6 @@ class Machines:
     def __enter__(self) -> Self:
         from ray.cluster_utils import Cluster
 
-        os.environ[MARK] = self.mark
         self._cluster = Cluster()
         for _ in range(self._count):
             self._add()
@@ -45,7 +44,6 @@ class Machines:
 
     def __exit__(self, *error: object) -> None:
         self._cluster.shutdown()
-        del os.environ[MARK]
 
     def victims(self) -> dict[str, Callable[[], None]]:
         """Return what loses each machine but the head, by its address; another takes its place."""
@@ -54,12 +52,16 @@ class Machines:
 
     def _add(self) -> None:
         self._started += 1
-        self._cluster.add_node(
-            num_cpus=CPUS,
-            object_store_memory=BYTES,
-            node_ip_address=f"127.0.1.{self._started}",
-            include_dashboard=False,
-        )
+        os.environ[MARK] = self.mark  # inherited by the machine, and by nothing else
+        try:
+            self._cluster.add_node(
+                num_cpus=CPUS,
+                object_store_memory=BYTES,
+                node_ip_address=f"127.0.1.{self._started}",
+                include_dashboard=False,
+            )
+        finally:
+            del os.environ[MARK]
 
     def _replace(self, node: Any) -> None:
         self._cluster.remove_node(node, allow_graceful=False)
