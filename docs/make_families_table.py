@@ -212,22 +212,22 @@ def _samples(groups: int, rollouts: int, prompt: int = PROMPT) -> list[Any]:
 _HEAD = """\
 # Model families
 
-What training does with models of each family: random ones of two or three layers, in float32 on a
-CPU, with windows and chunks of 8 tokens. `python docs/make_families_table.py` writes this page, and
-a test runs it with `--check`: it fails if a family cannot be trained, if a verdict has changed, or
-if a figure is out of bounds.
+How training works for models of each family, measured with random models of two or three layers, in
+float32 on a CPU, with windows and chunks of 8 tokens. `python docs/make_families_table.py`
+generates this page, and a test runs it with `--check`: it fails if a family cannot be trained, if a
+verdict has changed, or if a figure is out of bounds.
 
-- **embedded engine**: whether it serves the model. Where not, use vLLM.
+- **embedded engine**: whether it serves the model. If not, use vLLM.
 - **rows**: `packed` computes no padding; `padded` does.
-- **shared prefix**: whether what the rollouts of a group begin with is computed once.
-- **LoRA adapts**: by default. Routers are left alone, and so is what sees images or hears sound.
+- **shared prefix**: whether the common prefix of a group's rollouts is computed once.
+- **LoRA adapts**: by default. Routers and image or audio encoders are not adapted.
 - **log-probability**: the largest difference, in nats, between the trainer's log-probabilities and
   those of transformers' own code (`eager`), one row at a time. At most {nats:g}.
-- **memory**: what the plan predicts for training all weights, over the bytes of tensors that were
-  alive at once, on rollouts that share nothing. Within {memory:.0%}.
+- **memory**: the plan's prediction for training all weights, divided by the peak bytes of live
+  tensors, on rollouts that share nothing. Within {memory:.0%}.
 
-A composite has more than a text model. It is trained on text; the rest stays as it is, if training
-loads it at all.
+A composite contains more than a text model. It is trained on text only; if the rest is loaded at
+all, it does not change.
 
 """
 

@@ -93,23 +93,22 @@ GROUPS = {
 _HEAD = """\
 # Every setting
 
-All keys of the three TOMLs: that of a training run (`vf-rl run.toml`), of a [warm start](sft.md)
-(`vf-rl sft warm.toml`) and of an evaluation (`vf-rl eval evals.toml`). This page is generated from
-the models that check them: `python docs/make_reference_page.py`. What a setting does to a run is
-in [the guide](guide-training.md), how they work together in [the loop](loop.md), the formulas in
+All keys of the three TOML files: for a training run (`vf-rl run.toml`), a [warm start](sft.md)
+(`vf-rl sft warm.toml`) and an evaluation (`vf-rl eval evals.toml`). This page is generated from the
+models that check them: `python docs/make_reference_page.py`. For the effects of settings, see [the
+guide](guide-training.md); for how they work together, [the loop](loop.md); for formulas,
 [losses](losses.md).
 
-A key that is not here is an error, and so is a value out of range or a setting that another one
-leaves without effect. "–" is a default that leaves it unset. On the command line,
-`--set max_steps=50` means `trainer.args`, and `--set env.args.high=10` is how any other table is
-named.
+An unknown key is an error, and so is a value out of range or a setting that has no effect because
+of another one. "–" means unset by default. On the command line, `--set max_steps=50` sets
+`trainer.args`; name other tables, as in `--set env.args.high=10`.
 """
 _SYNONYMS = """\
 ### Names from other trainers
 
-Understood in `[trainer.args]`, and said once:
+Accepted in `[trainer.args]`, and reported once:
 
-| theirs | here |
+| name | vf-rl |
 |---|---|
 """
 _PRODUCTS = """\

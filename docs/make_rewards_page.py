@@ -24,8 +24,9 @@ KINDS = ("Outcomes", "Process penalties", "Gates", "Group rewards")
 _HEAD = """\
 # Rewards
 
-A reward is only as good as its resistance to being gamed, and a group of rollouts only teaches if
-its rewards spread. This page is written from the docstrings: `python docs/make_rewards_page.py`.
+A reward is only as good as its resistance to gaming, and a group of rollouts teaches something only
+if its rewards differ. This page is generated from the docstrings: `python
+docs/make_rewards_page.py`.
 
 ```python no-run
 rubric = vf.Rubric(
@@ -40,22 +41,22 @@ rubric = vf.Rubric(
 
 1. **Start with the simplest reward that reflects success**: one outcome, 0 or 1, and nothing else.
    Read twenty traces of each value before you add to it.
-2. **Add partial credit once the loop works**, and only where groups are all alike. Each step of
-   credit is one more thing to be had without the task. Where a task is too hard to give spread
-   otherwise, `floor` lets failures differ by their penalties.
-3. **Keep one bounded scale across tasks that are mixed.** Everything here lies in [0, 1], so no
-   task drowns another.
-4. **Say what you punish.** An explicit penalty with a weight and a cap can be read, logged and
-   turned off; one that hides in the outcome cannot.
+2. **Add partial credit once the loop works**, and only if the rewards in a group are all alike.
+   Each kind of partial credit can be earned without solving the task. If a task is too hard to give
+   spread otherwise, `floor` lets failures differ by their penalties.
+3. **Use one bounded scale for all tasks in a mix.** All rewards here are in [0, 1], so no task
+   dominates another.
+4. **Make penalties explicit.** A penalty with a weight and a cap can be read, logged and turned
+   off; one hidden in the outcome cannot.
 5. **Compute from typed events** (tool calls, their results, stop reasons), never from text that a
-   model can imitate. Of an agent with several conversations, `trace.answers` is every message that
-   its model sampled in any of them, and `trace.messages` the one that was answered last. All
-   penalties here count all of them: a sub-agent is not free.
-6. **None is not zero.** An outcome that cannot be told is None: the rollout is not trained on, and
-   `rollouts/unscored` counts it. A scorer that fails is an error, and never a reward.
+   model can imitate. For an agent with several conversations, `trace.answers` has every message
+   that its model sampled in any of them, and `trace.messages` has the conversation that was
+   answered last. All penalties here count all of them: a sub-agent is not free.
+6. **None is not zero.** An outcome that cannot be determined is None: the rollout is not trained
+   on, and `rollouts/unscored` counts it. A scorer that fails is an error, never a reward.
 7. **Keep a holdout that is never tuned on**, neither by the trainer nor by you: the eval split, and
    an outcome that the training reward does not contain.
-8. **Try to game it before the model does**: `vf-rl eval --validate ENV`. Score what you have again
+8. **Try to game it before the model does**: `vf-rl eval --validate ENV`. Rescore existing traces
    with a new rubric before you train on it: `vf-rl eval --rescore TRACES --rubric RUBRIC`, or
    `vf.evaluation.rescore` from Python.
 
@@ -67,18 +68,20 @@ rubric = vf.Rubric(
 
 {weighted}
 
-## Scorers that compute for long
+## Slow scorers
 
-A plain function runs in a thread, a coroutine function in the event loop. Mark one that computes
-for more than some milliseconds, or may hang, with `@vf.cpu_bound(timeout=5)`: it runs in a process
-of its own, which is killed at the deadline. Regular expressions given to what is below have a time
-limit, and those that backtrack forever are refused when the rubric is made. A text that exceeds the
-limit counts against the model: it breaks the format, or holds what is forbidden.
+A plain function runs in a thread, a coroutine function in the event loop. Mark a function that
+computes for more than a few milliseconds, or may hang, with `@vf.cpu_bound(timeout=5)`: it then
+runs in a separate process, which is killed at the deadline. Regular expressions passed to the
+rewards below have a time limit, and those that backtrack forever are refused when the rubric is
+created. A text that exceeds the limit counts against the model: it breaks the format, or contains
+what is forbidden.
 
 ## Alarms
 
 During training, `metrics.jsonl` has `alarm/length`, `alarm/errors`, `alarm/outcome`,
-`alarm/rewrites` and `alarm/voids`. What begins to ring is said once, on the screen and in the log.
+`alarm/rewrites` and `alarm/voids`. An alarm that goes off is reported once, on the screen and in
+the log.
 
 {alarms}
 """

@@ -63,69 +63,72 @@ _ENDS = {
 _HEAD = """\
 # Chat templates
 
-In a conversation of several turns, the prompt of each turn must begin with every token of the
-turns before it, sampled ones included. Else the trace forks a branch, and what was sampled is
-trained in a context that the model never saw, or twice. A chat template alone does not promise
-this: many rewrite what was said before (they strip reasoning, or close earlier turns otherwise).
+In a conversation of several turns, the prompt of each turn must begin with every token of the turns
+before it, including the sampled ones. Otherwise the trace forks a branch, and sampled tokens are
+trained in a context that the model never saw, or trained twice. A chat template alone does not
+guarantee this: many rewrite the history (they strip reasoning, or close earlier turns differently).
 
-`vf-rl check-template MODEL` prints the verdicts for one model, and every run's plan has them in
-one line. The verdicts:
+`vf-rl check-template MODEL` prints the verdicts for one model, and every run's plan summarises them
+in one line. The verdicts are:
 
 | verdict | meaning |
 |---|---|
-| increasing | rendering the whole conversation again extends what was sampled, in every turn |
+| increasing | rendering the whole conversation again extends the sampled tokens, in every turn |
 | bridged | the template rewrites or refuses history; only the bridge keeps the context growing |
-| forks | a turn begins a new branch |
+| forks | a turn starts a new branch |
 | refused | the template cannot express the conversation; the reasons are under the table |
 
 The conversations have three to five turns: *plain*, with *tools* (one call at a time), with
 *parallel calls*, with *reasoning*, with *reasoning and tools*, and *truncated* (answers that were
-cut off before their stop token). Reasoning and calls that a template does not show are sampled all
-the same, as `<think>` and in the Hermes form.
+cut off before their stop token). Reasoning and calls that a template does not show are sampled
+anyway, as `<think>` and in the Hermes format.
 
 ## Which path a model takes
 
-Every model takes the same one: its template renders the first prompt, and from then on only the
-*bridge*, the tokens between one sampled answer and the next, read off the template
+Every model takes the same path: its template renders the first prompt, and from then on only the
+*bridge*, the tokens between one sampled answer and the next, which is derived from the template
 (`inference/rendering/seam.py`). Nothing is listed per family, so a fine-tune or a local folder is
-treated as the template beside it says. An answer that was cut off is closed with tokens that carry
-no loss. Only where the template refuses the bridge is the whole conversation rendered again; the
-trace forks unless that extends it. `TokenModel(thinking_history="template")` renders again every
-turn instead: the model then sees what the deployed template would show it, and a template that is
-not *increasing* forks.
+treated according to its own template. A truncated answer is closed with tokens that carry no loss.
+The whole conversation is rendered again only if the template refuses the bridge; the trace forks
+unless the result extends it. `TokenModel(thinking_history="template")` instead renders everything
+again in every turn: the model then sees what the deployed template would show it, and a template
+that is not *increasing* forks.
 
-Agents send several system messages, or one as they go. Templates that have no place for them refuse
-them (Qwen3.5), leave them out (gpt-oss) or move them to the front (DeepSeek-V3); those at the
-beginning are then joined, and later ones are shown as the user's.
+Agents may send several system messages, or one in the middle of a conversation. Templates that do
+not support this refuse them (Qwen3.5), leave them out (gpt-oss) or move them to the front
+(DeepSeek-V3). System messages at the start are then joined, and later ones are shown as user
+messages.
 
 The package `renderers` (0.1.12, Apache-2.0, 24,201 lines of Python) has hand-written bridges for
-some large families: in 120 turns of 12 templates below, its bridge and ours were the same ids in
-110, and in the other 10 (both DeepSeeks) it opens the answer otherwise than the template. It is not
-used, because it knows models by their exact names and re-renders every turn of all others (a
-fine-tune, a local folder), and its gpt-oss renderer needs a download when it is built.
+some large families. In 120 turns of 12 templates below, its bridge and the one derived here were
+identical in 110; in the other 10 (both DeepSeeks) it opens the answer differently from the
+template. It is not used, because it knows models by their exact names and re-renders every turn of
+all others (a fine-tune, a local folder), and its gpt-oss renderer needs a download when it is
+created.
 
 ## A template that hides the tools, or none at all
 
-Many templates leave tools out: SmolLM2's, Gemma 2's and 3's, Phi-3's, and "the prompt does not show
-the tools" in the table below. In an environment with tools such a model acts blindly, so a training
-run refuses to start, `vf-rl eval` warns before it begins and above its results, and the embedded
-engine's API refuses `tools`. A base model often has no template at all. Two settings help. They
-belong in `[inference]` of a run's TOML, and are options of `vf-rl eval` and `vf-rl serve`:
+Many templates leave tools out: those of SmolLM2, Gemma 2 and 3, Phi-3, and all marked "the prompt
+does not show the tools" in the table below. In an environment with tools, such a model cannot see
+them, so a training run refuses to start, `vf-rl eval` warns before it begins and above its results,
+and the embedded engine's API refuses `tools`. A base model often has no template at all. Two
+settings help. They are in `[inference]` of a run's TOML, and are options of `vf-rl eval` and `vf-rl
+serve`:
 
-- `chat_template = "chatml"`: ChatML with tools in the form of Hermes and Qwen. It ships with vf-rl,
-  and is for models whose vocabulary has `<|im_start|>` and `<|im_end|>`, base models too.
+- `chat_template = "chatml"`: ChatML with tools in the Hermes and Qwen format. It ships with vf-rl,
+  and is for models, including base models, whose vocabulary has `<|im_start|>` and `<|im_end|>`.
 - `chat_template = "plain"`: `User: ...` and `Assistant: ...`; an answer ends with the tokenizer's
-  end of text. It ships with vf-rl, and is for base models of any vocabulary. It shows no tools: add
-  `tool_style = "text"` in an environment that has some.
-- `chat_template = "mine.jinja"`: a file of yours. `vf-rl check-template MODEL --chat-template
+  end-of-text token. It ships with vf-rl, and is for base models with any vocabulary. It shows no
+  tools: add `tool_style = "text"` in an environment with tools.
+- `chat_template = "mine.jinja"`: your own file. `vf-rl check-template MODEL --chat-template
   mine.jinja` tests it.
 - `tool_style = "text"`: the model's own template, with tools, calls and results as text in the
-  roles that it has. It is also for servers that take no tools: `ChatModel(..., tool_style="text")`,
-  or `vf-rl eval` with `-b URL --tool-style text`.
+  roles that it supports. It is also for servers that do not accept tools: `ChatModel(...,
+  tool_style="text")`, or `vf-rl eval` with `-b URL --tool-style text`.
 
 With `tool_style = "text"`, the end of the system prompt lists the tools with their JSON schemas,
-one in a line between `<tools>` and `</tools>`. Without a system role in the template, it stands
-before the first user message. The model calls, and reads the results in a user's message:
+one per line between `<tools>` and `</tools>`. If the template has no system role, the list comes
+before the first user message. The model makes calls, and reads the results in a user message:
 
     <tool_call>
     {{"name": "calculate", "arguments": {{"op": "+", "a": 3, "b": 4}}}}
@@ -135,21 +138,21 @@ before the first user message. The model calls, and reads the results in a user'
     7
     </tool_response>
 
-Several calls in one answer each have tags of their own; a JSON list between one pair is read, too.
-A call that cannot be read is answered with the reason. The environment notices nothing of all this:
-it sees the same messages and tool calls, the context grows as with any template, and results carry
-no loss. A checkpoint is saved with the template that it was trained with; `tool_style` is not part
-of a model, so name it again where the checkpoint is evaluated or served.
+Several calls in one answer each have their own tags; a JSON list between one pair also works. A
+call that cannot be parsed is answered with the reason. None of this affects the environment: it
+sees the same messages and tool calls, the context grows as with any template, and results carry no
+loss. A checkpoint is saved with the template that it was trained with. `tool_style` is not part of
+a model, so set it again when you evaluate or serve the checkpoint.
 
-A model that was never trained to call tools will hardly do so because a prompt explains how: with
-SmolLM2-135M-Instruct, one of 12 rollouts of `calculator` made a call. Warm it up with `vf-rl sft`
-on traces of a model that can.
+A model that was never trained to call tools will rarely do so just because a prompt explains how:
+with SmolLM2-135M-Instruct, one of 12 rollouts of `calculator` made a call. First fine-tune it with
+`vf-rl sft` on traces of a model that can call tools.
 
 ## Verdicts
 
 Regenerate this page with `python docs/make_template_table.py`; a test compares it. The templates
-are those that TRL {trl} ships, as deployed and, `_training`, as TRL patches them. Each is put on a
-byte-level tokenizer with the tokens that it writes.
+are those that TRL {trl} ships, as deployed and, with the suffix `_training`, as TRL patches them.
+Each is tested with a byte-level tokenizer that has the tokens it writes.
 
 {counts}
 
