@@ -22,7 +22,7 @@ help:
 	@echo "make quickstart     install what training needs, then train the tiny model on a CPU"
 	@echo "make test           the quick tests: a few minutes on two cores"
 	@echo "make test-all       every test, the slow ones included"
-	@echo "make check          formatting, lint and types"
+	@echo "make check          formatting, lint, types and prose"
 	@echo "make format         fix the formatting"
 	@echo "make gpu-check      check training and generation on this machine's GPU"
 	@echo "make docs           build the documentation site in build/site"
@@ -64,6 +64,7 @@ check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/check_prose.py
 
 # Installs nothing. GPU_PYTHON=python3 names another interpreter, ARGS=--help shows the options.
 gpu-check:

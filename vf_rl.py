@@ -12,7 +12,7 @@ __all__ = ["Env", "Harness", "Taskset"]  # noqa: F822 (made on first use, below)
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: without verifiers, importing this is no error.
+    # On first use: without verifiers, importing this is not an error.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(vf.to_verifiers(), name)

@@ -149,7 +149,7 @@ def samples() -> list[Any]:
 def overlapped(work: Work) -> dict[str, Any]:
     """Time optimizer steps alone and beside rollouts, in turn: other work disturbs both alike.
 
-    While they are timed alone, the servers stand still, and the rollouts wait for answers.
+    While they are timed alone, the servers pause, and the rollouts wait for answers.
     """
     from cluster_watch import Cores
 

@@ -96,7 +96,7 @@ def lateness(folder: Path) -> dict[str, float]:
 def _every(late: Iterable[float]) -> Iterator[float]:
     """Yield also how late the timers would have been that were due while one was late.
 
-    Without them a loop that stands still for seconds would count as often as a period does.
+    Without them a loop that pauses for seconds would count as often as a period does.
     """
     for each in late:
         while each > PERIOD:

@@ -1,6 +1,6 @@
 """How the cost of a trainer step grows: `python benchmarks/scaling.py --plot FILE.png`.
 
-One optimizer step of ours on made-up rollouts, with the random Llama of `trainer_step.py` (20 M
+One optimizer step of vf-rl on made-up rollouts, with the random Llama of `trainer_step.py` (20 M
 parameters) in float32, all weights trained:
 
 - *turns*: 1 to 16 turns at fixed tokens per turn. `growing` is one sequence per rollout, which

@@ -47,7 +47,7 @@ def connect(address: str, namespace: str, runtime_env: Mapping[str, Any]) -> Any
 
     Args:
         address: ``auto`` for the cluster that this machine is in, or ``HOST:PORT`` of its control
-            service, which is mostly on port 6379.
+            service, which is usually on port 6379.
         namespace: Of what is created.
         runtime_env: What Ray brings to the machines before a process starts there. In a submitted
             job that is the job's.
@@ -104,7 +104,7 @@ def check_address(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ConfigError(
-            f'{where}: it must be "auto", "HOST:PORT" of a machine in the cluster, mostly with '
+            f'{where}: it must be "auto", "HOST:PORT" of a machine in the cluster, usually with '
             'port 6379, or "http://HEAD:8265" to submit the run'
         )
     try:

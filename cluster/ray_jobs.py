@@ -34,7 +34,7 @@ def submit_job(
 
     Raises:
         ConfigError: Nothing answers there, or Ray refuses the job.
-        InfrastructureError: The cluster no longer answers. The job may run all the same.
+        InfrastructureError: The cluster no longer answers. The job may still run.
     """
     load_ray()
     try:
@@ -44,7 +44,7 @@ def submit_job(
     except (ImportError, RuntimeError, ConnectionError) as error:
         raise ConfigError(
             f"cluster.address = {address!r}: {_flat(error)}. It must be the URL of the head's "
-            "dashboard, mostly on port 8265, and both sides need 'ray[default]'"
+            "dashboard, usually on port 8265, and both sides need 'ray[default]'"
         ) from error
     deadline = time.monotonic() + START_SECONDS
     while True:
@@ -62,7 +62,7 @@ def submit_job(
     except _AwayError as error:
         raise InfrastructureError(
             f"the Ray cluster at {address} has not answered for {AWAY_SECONDS:.0f} s ({error}); "
-            f"{job} may run all the same; {again}"
+            f"{job} may still run; {again}"
         ) from error
     except KeyboardInterrupt:
         say(f"{job} runs without this terminal")

@@ -97,7 +97,7 @@ class Reward:
         name: Its name there.
         signature: Its arguments, without types.
         summary: The docstring's first paragraphs.
-        labels: What stands behind each of :data:`LABELS`.
+        labels: The text after each of :data:`LABELS`.
     """
 
     kind: str

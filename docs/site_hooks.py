@@ -1,4 +1,4 @@
-"""What MkDocs is told beyond `mkdocs.yml`: pages from outside docs/, and GitHub's Markdown."""
+"""MkDocs hooks: adds pages from outside docs/, and converts GitHub's Markdown."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def reported(trace: Trace) -> float:
 
     Source: for rewards that come over ``POST .../reward``, and may be forgotten there.
 
-    Known ways to game it: none; it is no reward.
+    Known ways to game it: none; it is not a reward.
     """
     return float(bool(trace.step_rewards))
 

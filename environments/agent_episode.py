@@ -31,8 +31,8 @@ _MOST_ERROR = 4000  # characters of an exception with its traceback that are rec
 async def run_agent(episode: Episode, environment: AgentEnvironment) -> StopReason:
     """Let an agent work on the episode's task, and return why it ended.
 
-    What the model can bring about is no failure: an agent that has had an answer, and then takes
-    too long or crashes, is to be scored.
+    What the model can cause is not a failure: an agent that has had an answer, and then takes too
+    long or crashes, is to be scored.
 
     Raises:
         InfrastructureError: The model failed; or the agent did, before it had an answer.
@@ -142,7 +142,7 @@ async def _stop(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def _finish(attempt: Attempt, seconds: float) -> None:
-    """Look at what the agent has left, for so many seconds: by then it is scored as it is."""
+    """Look at what the agent has left, for that many seconds: by then it is scored as it is."""
     try:
         async with asyncio.timeout(seconds) as deadline:
             await attempt.finish()

@@ -36,7 +36,7 @@ class Step:
 
     Attributes:
         observation: Text (a user message) or messages for the model to read next.
-        reward: Reward of this step, recorded in the trace; the rubric decides what it is worth.
+        reward: Reward of this step, recorded in the trace; the rubric decides its value.
         terminated: The task has ended by its own rules.
         truncated: The episode was cut short from outside of them.
         info: Anything worth recording; merged into ``Trace.info``.
@@ -147,7 +147,7 @@ class Environment:
         By default, asks the :attr:`services`.
 
         Raises:
-            ConfigError: Something is missing, say, a container engine; says how to mend it.
+            ConfigError: Something is missing, such as a container engine; says how to fix it.
         """
         return _in_turn([service.check for service in self.services])
 
@@ -227,7 +227,7 @@ class Environment:
         """Run the reply's tool calls at once; without any, the episode has terminated.
 
         Raises:
-            ToolFailure: A tool failed. A wrong call is no failure: the model receives an error.
+            ToolFailure: A tool failed. A wrong call is not a failure: the model receives an error.
         """
         if not reply.tool_calls:
             return Step(terminated=True)

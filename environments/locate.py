@@ -33,7 +33,7 @@ class Place:
         file: The Python file, or None.
         module: The module's name; that of a file is what follows from where it lies.
         name: The name in it; ``""`` for the only environment that is there.
-        what: What is meant, for the errors.
+        what: What it is, for the errors.
     """
 
     id: str
@@ -54,7 +54,7 @@ def place_of(id: str, taken: Callable[[str], bool] = lambda name: False) -> Plac
 
     Args:
         id: The id.
-        taken: Whether a name is that of a registered environment, which then is meant.
+        taken: Whether a name is that of a registered environment, which then is chosen.
     """
     where, _, name = id.partition(":")
     if where.endswith(".py"):
@@ -122,12 +122,12 @@ def load(place: Place) -> ModuleType:
 
 
 def load_object(reference: str, what: str) -> Any:
-    """Return what stands in a module or a file under a name.
+    """Return the object with a name in a module or a file.
 
     Args:
         reference: ``"module:name"`` or ``"file.py:name"``; a relative path begins at the working
             directory.
-        what: What is meant, for the errors.
+        what: What it is, for the errors.
 
     Raises:
         ConfigError: It cannot be loaded, or there is nothing of this name.

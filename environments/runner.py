@@ -110,7 +110,7 @@ async def repeat_lost(
 
 
 class _Rollout:
-    """One rollout, from its first message to its end."""
+    """One rollout, from start to end."""
 
     def __init__(self, episode: Episode) -> None:
         self.episode = episode

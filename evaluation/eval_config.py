@@ -78,7 +78,7 @@ class ModelConfig(Strict):
     engine: Literal["api", "embedded", "vllm", "script"] | None = None
     """`api`: an OpenAI-compatible chat API; `embedded` and `vllm` are started here; `script`: no
     model at all, but `oracle`, which does what solves each task, or `nop`, which does nothing. By
-    default `embedded` for `tiny` and for a folder, and else `api`."""
+    default `embedded` for `tiny` and for a folder, and otherwise `api`."""
     base_url: str | None = None
     """The API, up to and including /v1; OpenAI's own by default."""
     api_key_env: str | None = None

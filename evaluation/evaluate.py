@@ -126,7 +126,7 @@ def _check_task(environment: Environment, split: Split, task: object, index: int
 
 
 def _listed(environment: Environment, split: Split) -> Iterator[Task]:
-    """Yield the tasks; what goes wrong in the author's code is told with the author's lines."""
+    """Yield the tasks; errors in the author's code are reported with the author's lines."""
     try:
         listed: object = environment.tasks(split)
         if not isinstance(listed, Iterable):
@@ -171,8 +171,8 @@ async def run_jobs(
     Args:
         environment: Whose group rewards score the traces of a batch together.
         batches: Drawn from as places become free, and some ahead where tasks bring their images.
-            The rollouts of a batch are told together: of one task each, if the rubric has group
-            rewards, and else single ones.
+            The rollouts of a batch are reported together: those of one task, if the rubric has
+            group rewards, otherwise single ones.
         run: Runs one rollout.
         max_concurrent: Most rollouts in flight at once.
         on_trace: Called with each as its batch finishes.

@@ -32,7 +32,7 @@ class Progress:
     """Shows how far an evaluation is.
 
     Args:
-        console: Where to; stderr as a rule, so that stdout holds the results alone.
+        console: Where to; stderr usually, so that stdout holds the results alone.
         line_seconds: Of silence before a line, where the console is no terminal.
     """
 

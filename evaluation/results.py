@@ -90,7 +90,7 @@ class Cell:
         """Put away all rollouts except those that :meth:`done` returned: they are retried.
 
         They go to ``failed/traces.jsonl``. A process killed in here loses nothing: what was put
-        away twice is put away once more at the most.
+        away twice is put away again at most.
         """
         if self._lines > len(done):
             self._rewrite(set(done))

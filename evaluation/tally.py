@@ -64,8 +64,8 @@ class Summary:
         reward: Mean reward.
         success: Share of rollouts whose outcome is 1.
         reward_of_all: Mean reward if the rollouts that were not scored count as 0, be they failed
-            or left without a reward. A model that brings about failures where it would lose is
-            seen by it.
+            or left without a reward. A model that causes failures where it would lose is seen by
+            it.
         success_of_all: The same for successes.
         pass_at: By k: the probability that one of k rollouts succeeds.
         pass_hat: By k: the probability that all of k rollouts succeed.

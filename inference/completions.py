@@ -106,7 +106,7 @@ class _Line:
     Args:
         member: The server.
         wire: How to ask it.
-        leases: Know when it stands still.
+        leases: Know when it pauses.
         timeout: Seconds without progress.
         max_retries: Attempts after the first.
         backoff: Seconds before the first retry.

@@ -36,7 +36,7 @@ def check_hub_name(name: str, said: str) -> None:
     try:
         cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
     except HFValidationError as error:
-        raise ConfigError(f"{nowhere}, and it is no name on the hub: {error}") from error
+        raise ConfigError(f"{nowhere}, and it is not a name on the hub: {error}") from error
     if constants.HF_HUB_OFFLINE:
         problem = "HF_HUB_OFFLINE is set, so the hub is not asked"
     else:

@@ -25,8 +25,8 @@ class Sampling:
         seed: Seed of the turn; None draws one.
         stop: Texts that end an answer. They are not part of the message, but of its tokens.
         structure: What an answer must be, as vLLM's ``structured_outputs``: ``{"json": SCHEMA}`` or
-            ``{"json_object": True}``. Only vLLM sees to it; log-probabilities are as without it.
-        fixed: Whether an agent that asks for another way to sample gets this one all the same.
+            ``{"json_object": True}``. Only vLLM enforces it; log-probabilities are as without it.
+        fixed: Whether an agent that asks for another way to sample still gets this one.
     """
 
     max_tokens: int = 512

@@ -98,7 +98,7 @@ class Patience:
       that the server samples, for whichever request: so neither a long answer nor the server's
       queue is timed out. Where the server does not count its tokens, progress is an answer to any
       request, and the time is in proportion to ``max_tokens``, for more than 1,024. Time in which
-      the server stands still (for training, or new weights) does not count.
+      the server pauses (for training, or new weights) does not count.
     - An answer that was given up is not asked for again: the same seed would take as long. Its
       connection is closed, so that the server stops sampling it.
     - A server that refuses connections or breaks them at once, or answers 429, 502 or 503, is

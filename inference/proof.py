@@ -69,7 +69,7 @@ class Proof:
     def gap(self, completion: Completion) -> float | None:
         """Return the mean of |log q − log p| in nats over the tokens that are the same.
 
-        With the same weights and the same seed the first one mostly is. But where two are nearly
+        With the same weights and the same seed the first one usually is. But where two are nearly
         as likely, rounding decides: None if it is not.
         """
         pairs = zip(self.token_ids, completion.token_ids, strict=False)

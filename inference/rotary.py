@@ -5,7 +5,7 @@ would depend on which other sequences are in the pass, and on whether one of the
 
 What is right here is what the engine samples from. vLLM takes LongRoPE's long factors for every
 sequence if its ``max_model_len``, here the run's ``max_seq_len``, is beyond the original length,
-and else the short ones. :func:`fix_rotary` has a module do the same, for the trainer and for the
+otherwise the short ones. :func:`fix_rotary` has a module do the same, for the trainer and for the
 embedded engine. Transformers itself gives the same for a sequence alone, if its length and
 ``max_seq_len`` are on one side of the original length.
 

@@ -50,7 +50,7 @@ class Serving:
 
     @property
     def held(self) -> bool:
-        """Whether new requests wait at present, and those under way may stand still."""
+        """Whether new requests wait at present, and those under way may pause."""
         return self._held
 
     @property
@@ -59,7 +59,7 @@ class Serving:
         return self._served
 
     def switch(self, model: str, version: int) -> None:
-        """Send requests to come to another model or version; those under way go on."""
+        """Send requests to come to another model or version; those in progress continue."""
         with self._lock:
             self._served = self._served._replace(model=model, version=version)
 
@@ -113,7 +113,7 @@ class Serving:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Note that the server samples nothing until the block ends; it may be asked all the same.
+        """Note that the server samples nothing until the block ends; it may still be asked.
 
         Meanwhile the time of no request runs out.
         """
@@ -126,7 +126,7 @@ class Serving:
                 self._stills -= 1
 
     def is_still(self) -> bool:
-        """Return whether requests under way may stand still at present."""
+        """Return whether requests under way may pause at present."""
         return self._stills > 0
 
     def in_use(self, model: str) -> bool:

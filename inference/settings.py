@@ -67,7 +67,7 @@ class EmbeddedArgs(Strict):
 
     max_requests: Positive = 32
     """Requests decoded concurrently. More are faster, and need memory: the key-value cache has room
-    for so many contexts of max_seq_len tokens."""
+    for that many contexts of max_seq_len tokens."""
     max_batch_tokens: Positive = 1024
     """Tokens in one forward pass, prompts included."""
 

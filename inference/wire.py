@@ -19,7 +19,7 @@ MOST_BACKOFF = 8.0  # seconds
 
 
 class Unavailable(ModelError):
-    """The server did not take the request or broke off; a later attempt may be answered.
+    """The server refused the request or was interrupted; a later attempt may be answered.
 
     Attributes:
         away: The server refused connections or asked to come back later, so nothing was sampled.

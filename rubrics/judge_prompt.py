@@ -1,8 +1,8 @@
 """What a judge is asked, and how its verdict is read.
 
-What is judged was written by somebody who would like a good verdict. It stands between two marks
-that carry a nonce, drawn for every request, and the verdict has to carry the same nonce. So
-no text can close its own fence, and no verdict that it contains can be taken for the judge's.
+What is judged was written by somebody who would like a good verdict. It is placed between two marks
+that carry a nonce, drawn for every request, and the verdict has to carry the same nonce. So no text
+can close its own fence, and no verdict that it contains can be taken for the judge's.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
              floor·(1 − taken / cap)                  if outcome = 0
 
 The pᵢ are penalties and the gⱼ group rewards; ``floor`` is 0 unless asked for, and then the last
-two lines are ``outcome·(1 − taken)``. A penalty takes away a share of what was earned. So the
-reward lies in [0, 1], never falls when the outcome rises, never rises when a penalty does, and
-every failure (outcome 0) stays at or below the floor, which every success exceeds.
+two lines are ``outcome·(1 − taken)``. A penalty takes away a share of what was earned. The reward
+is in [0, 1], never falls when the outcome rises, never rises when a penalty does, and every failure
+(outcome 0) stays at or below the floor, which every success exceeds.
 
 A violated gate gives 0 even where the outcome is None. Otherwise an outcome of None means: not
 scored. Such a trace has no reward, is not trained on, and is counted. Penalties, gates, metrics

@@ -30,7 +30,7 @@ def check_version(package: str, extra: str, least: str, below: str) -> tuple[int
 
     Args:
         package: Its name on PyPI.
-        extra: The extra of ours that brings it.
+        extra: The extra of vf-rl that installs it.
         least: The first version that is supported.
         below: The first one after it that is not.
 

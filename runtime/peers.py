@@ -2,7 +2,7 @@
 
 What is sent is a frame: its kind, the call's number, and a pickle. Calls are answered in whatever
 order they end, so each has a number. Both ends send a beat every few seconds, and any byte counts
-as one: an end whose machine is gone, or whose event loop stands still, is noticed by its silence.
+as one: an end whose machine is gone, or whose event loop pauses, is noticed by its silence.
 :mod:`vf.runtime.meeting` makes such connections.
 """
 
@@ -199,8 +199,8 @@ class Peer:
         return data
 
     async def _beat(self) -> None:
-        # Beats are counted, not seconds: if it is this end that stood still, the other's signs of
-        # life wait here to be read.
+        # Beats are counted, not seconds: if it is this end that paused, the other's signs of life
+        # wait here to be read.
         while self._silent_beats < _BEATS:
             self._send(_BEAT)
             await asyncio.sleep(self._silence / _BEATS)

@@ -23,7 +23,7 @@ Row: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = Iterable[Row]
 # A file, or hf:NAME; several of them; rows; or a function that returns rows.
 Source: TypeAlias = str | Path | Sequence[str | Path] | Rows | Callable[[], Rows]
-Placed: TypeAlias = tuple[str, Row]  # where it stands, and what stands there
+Placed: TypeAlias = tuple[str, Row]  # where a row is, and the row
 
 EXTRA = "data"
 _HUB = "hf:"

@@ -139,7 +139,7 @@ class Sandbox(Protocol):
         max_output: int = 100_000,
         on_output: Callable[[Output], None] | None = None,
     ) -> ExecResult:
-        """Run a program to its end.
+        """Run a program to completion.
 
         Args:
             cmd: Program and arguments, or a line for the shell.

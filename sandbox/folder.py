@@ -204,7 +204,7 @@ class Unpack:
         if kind == LEAVE:
             self._leave()
         elif not name or "/" in name or "\0" in name or name in (".", ".."):
-            raise ValueError(f"there can be no name {name!r}")
+            raise ValueError(f"{name!r} is not a name")
         elif self._skipped:
             self._skipped += kind == ENTER
         else:

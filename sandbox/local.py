@@ -138,7 +138,9 @@ class UnsafeLocalSandbox(SessionSandbox):
 
 
 def _environment(root: Path) -> dict[str, str]:
-    """Return the variables that code gets: nothing of ours but PATH, since ours may hold keys."""
+    """Return the variables that code gets: none of this process's but PATH, since they may hold
+    keys.
+    """
     path = os.environ.get("PATH", os.defpath)
     return {
         "PATH": f"{Path(sys.executable).parent}:{path}",

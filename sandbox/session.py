@@ -150,7 +150,7 @@ class Session:
         max_output: int = 100_000,
         on_output: Callable[[Output], None] | None = None,
     ) -> ExecResult:
-        """Run a program to its end; see the contract."""
+        """Run a program to completion; see the contract."""
         header = command(cmd, cwd, env, user)
         if not 0 < max_output <= MAX_OUTPUT:
             raise ValueError(f"max_output must be in 1..{MAX_OUTPUT}, got {max_output}")
@@ -213,7 +213,7 @@ class Session:
         """Return the records of a folder's content, as :class:`~vf.sandbox.folder.Unpack` has them.
 
         Raises:
-            OSError: It is no folder, or cannot be read.
+            OSError: It is not a folder, or cannot be read.
             ValueError: It has more than ``max_bytes``, or is too deep.
             SandboxError: The session is lost.
         """

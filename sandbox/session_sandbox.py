@@ -68,7 +68,7 @@ class SessionSandbox(ABC):
         max_output: int = 100_000,
         on_output: Callable[[Output], None] | None = None,
     ) -> ExecResult:
-        """Run a program to its end; see :meth:`Sandbox.exec`."""
+        """Run a program to completion; see :meth:`Sandbox.exec`."""
         return await self._run(
             lambda session: session.exec(
                 cmd,

@@ -61,7 +61,7 @@ class Found:
 def go_through(
     run: KilledRun, rng: random.Random, left: Callable[[], float], killed: Counter[str]
 ) -> Seen:
-    """Bring a run to its end, killing parts of it while there is time.
+    """Bring a run to completion, killing parts of it while there is time.
 
     Args:
         run: It is started here.
@@ -132,7 +132,7 @@ def check(
     machines: Machines | None,
     hosts: SandboxHosts | None,
 ) -> Found:
-    """Bring one run to its end, and look at what it has left."""
+    """Bring one run to completion, and look at what it has left."""
     if args.keep is not None:
         args.keep.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="cluster-", dir=args.keep))

@@ -6,8 +6,8 @@ found, or which two requirements conflict. torch is the version of `constraints/
 vLLM pins another. Exit code: 1 if a combination cannot be installed.
 
 The versions of vLLM that pyproject.toml allows are resolved one by one, too. Where the index lacks
-something that one of them needs, that is said, and is no failure: no bound of this project's is at
-fault.
+something that one of them needs, that is reported, and is not a failure: no bound of this project's
+is at fault.
 """
 
 from __future__ import annotations

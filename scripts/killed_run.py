@@ -45,7 +45,7 @@ RAYS_OWN = (
 
 
 class KilledRun:
-    """A run of the quickstart's TOML, from its first start to its end.
+    """A run of the quickstart's TOML, from its first start to completion.
 
     Args:
         folder: For everything that it writes.

@@ -37,7 +37,7 @@ class Newcomer:
         self._environ = kept | {"PATH": path, "COLUMNS": "100", "PYTHONUNBUFFERED": "1"}
 
     def type(self, command: str, *says: str, code: int = 0, never: str = "") -> str:
-        """Run a line of shell to its end.
+        """Run a line of shell to completion.
 
         Args:
             command: The line.

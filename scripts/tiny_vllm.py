@@ -7,7 +7,7 @@
 Its tokens and log-probabilities are real: those of the embedded engine. It starts in seconds and
 needs no vLLM, so that checks can run several, and kill them. An adapter that is loaded is a model
 of its own, so a request keeps the weights that it began with. Whole models are read again from the
-disk while requests stand still. Flags of vLLM that do not matter here are ignored.
+disk while requests pause. Flags of vLLM that do not matter here are ignored.
 
 ``TINY_VLLM_JOURNAL`` names a folder: for every answer, a line of JSON in the process's file there
 says which weights it is from. What a trace claims can be compared with that.
@@ -153,7 +153,7 @@ class TinyVllm:
         await asyncio.to_thread(self.engines.pop(name).stop)
 
     async def pause(self, mode: str) -> None:
-        """Let requests under way end (``wait``), or stand still (``keep``)."""
+        """Let requests under way end (``wait``), or pause (``keep``)."""
         self._draining = mode == "wait"
         if self._draining:
             async with self._drained:

@@ -65,7 +65,7 @@ from vf.inference.vllm.shelf import Shelf
 from vf.inference.vllm.vllm_engine import VllmEngine
 
 MODEL = "org/model"
-IDLE = [sys.executable, "-c", "import signal; signal.pause()"]  # in the place of the server
+IDLE = [sys.executable, "-c", "import signal; signal.pause()"]  # in place of the server
 ALL_SAMPLING = Sampling(  # nothing neutral, so that each is sent
     max_tokens=4, temperature=0.5, top_p=0.5, top_k=7, min_p=0.5, repetition_penalty=1.5, seed=1
 )

@@ -37,7 +37,7 @@ BUILD = "make sandbox-image (which runs `vf-rl sandbox build`)"
 START = "bash scripts/start_docker.sh"
 
 NO_BROWSER = "there is no Chromium here: apt-get install chromium"
-REQUIRE_ALL = bool(os.environ.get("VF_REQUIRE_ALL"))  # no test may be skipped for want of a part
+REQUIRE_ALL = bool(os.environ.get("VF_REQUIRE_ALL"))  # no test may be skipped for lack of a part
 MARKED_BY_FIXTURE = {"containers": "docker", "vllm_python": "vllm"}
 OUR_MODULES = {"vf", "vf_rl", "tests", "benchmarks", "docs", "scripts"}
 

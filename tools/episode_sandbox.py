@@ -99,7 +99,7 @@ class EpisodeSandbox:
         The calls of one turn arrive together and share the sandbox's state, so they run one after
         the other, in the order in which the model wrote them.
 
-        The clock of a tool call stands still meanwhile. The sandbox has its own limits, and tells
+        The clock of a tool call pauses meanwhile. The sandbox has its own limits, and tells
         whether it is the code that exceeded one: a tool that ran out of time would not be scored.
 
         Raises:
@@ -113,7 +113,7 @@ class EpisodeSandbox:
 
         All calls of one turn together get half of the environment's ``tool_timeout``, and those of
         an episode half of its ``timeout``: code that sleeps cannot use up the rollout's time, and
-        so keep it from being scored. The clock of the tool call stands still meanwhile, as in
+        so keep it from being scored. The clock of the tool call pauses meanwhile, as in
         :meth:`use`.
 
         Args:

@@ -148,7 +148,7 @@ def _text_of(tool: Tool, result: object) -> str:
 
 async def _all(runs: list[Coroutine[Any, Any, str]]) -> list[str]:
     """Run them concurrently; if one raises, cancel the others."""
-    if len(runs) == 1:  # as a rule, and then a task would only cost
+    if len(runs) == 1:  # usually, and then a task would only cost
         return [await runs[0]]
     tasks = [asyncio.create_task(run) for run in runs]
     try:

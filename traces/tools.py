@@ -108,7 +108,7 @@ class Tool:
 
         Args:
             name: What the model calls it by.
-            description: What it is told of it.
+            description: What it is shown.
             parameters: JSON schema of the arguments (an object schema). Generated titles, which
                 cost tokens and say nothing, are dropped.
             fn: Gets the arguments by name, as they are in the JSON.

@@ -344,7 +344,7 @@ class Trace:
 
     @property
     def ended(self) -> bool:
-        """Whether the episode came to its end, so that it can be scored."""
+        """Whether the episode ended, so that it can be scored."""
         return self.stop_reason not in (None, StopReason.ERROR)
 
     @property

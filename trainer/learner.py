@@ -228,8 +228,8 @@ class Learner:
             What the step did: ``grad_norm``, ``loss``, ``tokens``, ``skipped`` and the rest.
 
         Raises:
-            ConfigError: There was no forward_backward, the rate is no number of at least 0, or the
-                learner is closed.
+            ConfigError: There was no forward_backward, the rate is not a number of at least 0, or
+                the learner is closed.
             TrainingError: Another trainer process is gone.
         """
         self._check_open()
@@ -376,7 +376,7 @@ class Learner:
         if self.policy.ranks.count == 1:
             self.policy.drop()
         else:
-            self._unusable = "a step broke off, and its trainer processes no longer agree"
+            self._unusable = "a step was interrupted, and its trainer processes no longer agree"
 
 
 def _check_samples(where: str, samples: Sequence[Any]) -> None:

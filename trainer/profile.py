@@ -111,7 +111,7 @@ class Recorder:
     asked for. The profiler starts with the first part: it does not see rollouts.
 
     Args:
-        policy: It is told of every part until the recorder is closed.
+        policy: It reports every part until the recorder is closed.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -128,7 +128,7 @@ class Recorder:
         if name in TRAINING:
             self._start()
         if self._profiler is None:
-            yield  # a step that has nothing to train on publishes all the same
+            yield  # a step that has nothing to train on still publishes
             return
         _wait(self._device)
         started = time.perf_counter()

@@ -44,7 +44,7 @@ class FinishedStep:
     Attributes:
         progress: Where the run stands; saved if the run ends before the next step trains.
         repeat: Its line of ``metrics.jsonl`` if the run was resumed and has to repeat the
-            evaluation after it, which broke off.
+            evaluation after it, which was interrupted.
     """
 
     progress: Progress
@@ -264,7 +264,7 @@ class RLTrainer:
         self._finished = FinishedStep(progress)
         try:
             metrics = metrics | self.collector.end_evaluation()
-        finally:  # a resumed run repeats an evaluation that broke off
+        finally:  # a resumed run repeats an interrupted evaluation
             self.folder.append_metrics(metrics, again=again)
         self._records.tell(self.step_count, metrics)
         last = self.step_count == self.args.max_steps

@@ -1,4 +1,4 @@
-"""An environment of ours as a true ``gymnasium.Env``: text in, text out."""
+"""A vf-rl environment as a true ``gymnasium.Env``: text in, text out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OPTIONS = ("task", "split")
 
 
 class GymnasiumEnv(gymnasium.Env[str, str]):
-    """An environment of ours in Gymnasium's form.
+    """A vf-rl environment in Gymnasium's form.
 
     ``gymnasium.make("vf.gym:vf/GuessNumber-v0")`` returns one. The episode is the same rollout that
     evaluation and training run, so limits, tools and rubric are the same.

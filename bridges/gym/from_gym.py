@@ -34,8 +34,8 @@ _UNREADABLE = "That is not one of the actions."
 class GymEnvironment(Environment):
     """Play a Gymnasium environment with discrete or text actions.
 
-    Each turn the model is told the observation and replies with an action. A reply that names
-    none is a lost turn: the model is told what it can do, and the environment does not move.
+    Each turn the model sees the observation and replies with an action. A reply that names none is
+    a lost turn: the model is shown the possible actions, and the environment does not move.
     FrozenLake, Taxi, Blackjack and CartPole come with rules, names of actions and a description of
     what is seen. For others these are arguments; by default a text observation is shown as it is,
     then the environment's ``ansi`` rendering, then its numbers.
@@ -59,8 +59,8 @@ class GymEnvironment(Environment):
             for one in wrappers.
         args: Arguments of ``gymnasium.make``, such as ``{"is_slippery": False}``.
         render: Returns the text of an observation, given it and the Gymnasium environment.
-        parse: Returns the action that a reply asks for. Where it raises ValueError (whose text
-            the model is told) or LookupError, or returns no legal action, the turn is lost.
+        parse: Returns the action that a reply asks for. Where it raises ValueError (whose text the
+            model sees) or LookupError, or returns no legal action, the turn is lost.
         actions: Names of a Discrete space's actions, in order.
         rules: What the game is about; begins the prompt.
         returns: The returns worth 0 and 1: ``(worst, best)``. Without it, those of a known game
@@ -180,7 +180,7 @@ class GymEnvironment(Environment):
         """Make a new environment, in its ``ansi`` mode if it has one.
 
         Raises:
-            ConfigError: Gymnasium does not make it; its reason is told.
+            ConfigError: Gymnasium cannot make it; the message has its reason.
         """
         gym = load("gymnasium", "gym")
         if not isinstance(self.gymnasium_id, str):

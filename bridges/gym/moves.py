@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import gymnasium
 
 # Returns the action that a reply asks for. Raises ValueError or LookupError where it asks for none:
-# the text of a ValueError is what the model is told.
+# the text of a ValueError is what the model sees.
 Parse: TypeAlias = Callable[[str], Any]
 
 _STATED = re.compile(r"\baction\s*[:=]", re.IGNORECASE)

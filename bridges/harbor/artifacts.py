@@ -56,7 +56,7 @@ class Keeper:
     async def collect(self, sandbox: Sandbox, part: Part) -> dict[str, Any]:
         """Run the hooks, and copy the artifacts out; return what is recorded of that.
 
-        What is missing is no error: the tests decide what that means.
+        A missing artifact is not an error: the tests decide what it means.
 
         Raises:
             SandboxError: The container is lost.

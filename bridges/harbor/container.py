@@ -1,7 +1,7 @@
 """What is done in a task's container from outside: by its supervisor, or as its user 0.
 
 Whatever a policy does to its container, and to the programs in it, may make these fail. That is
-:class:`Spoilt`: it earns nothing, and is no failure of the machinery.
+:class:`Spoilt`: it earns nothing, and is not an infrastructure failure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Spoilt(Exception):
 
 @contextlib.contextmanager
 def spoiling(what: str) -> Iterator[None]:
-    """Take an OSError for what the container's programs have brought about.
+    """Treat an OSError as caused by the container's programs.
 
     Raises:
         Spoilt: There was one.

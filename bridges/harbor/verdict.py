@@ -70,7 +70,7 @@ def _read_table(table: bytes, key: str) -> Verdict:
         return Verdict(problem=f"reward.json holds no table of rewards: {_shown(table)}")
     for name, value in found.items():
         if not isinstance(value, int | float) or not _finite(value):
-            return Verdict(problem=f"reward.json: {name[:100]!r} is no number")
+            return Verdict(problem=f"reward.json: {name[:100]!r} is not a number")
     if key not in found and len(found) > 1:
         names = ", ".join(sorted(found))[:200]
         return Verdict(

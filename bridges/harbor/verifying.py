@@ -96,8 +96,8 @@ async def _folders(
 ) -> tuple[set[str], list[Change]]:
     """Return which doubtful paths are folders still, and the changes with the marks that tell.
 
-    A file is written into each, and looked for among the changes by its name: where a link stands
-    in the folder's place, it is elsewhere. No program of the container's has a part in that.
+    A file is written into each, and looked for among the changes by its name: if a link takes the
+    folder's place, it is elsewhere. No program of the container's has a part in that.
     """
     doubtful = image.doubtful(changes)
     if not doubtful:
@@ -203,7 +203,7 @@ async def _fetch(clean: Sandbox, paths: Sequence[str], folder: Path, *, whole: b
             timeout=container.LIMIT,
         )
         if done.returncode == 3:
-            raise Spoilt(f"something else stands in the place of the folder {done.stdout.strip()}")
+            raise Spoilt(f"something else replaces the folder {done.stdout.strip()}")
         if not done.ok:
             raise Spoilt(f"the image's files cannot be put back: {said(done)}")
     if paths:

@@ -8,7 +8,7 @@ from typing import Any
 from vf.runtime.errors import ConfigError, ToolError, ToolFailure, did_you_mean
 from vf.traces.tools import render_result
 
-STEP = "step"  # the tool that an action is, where it is no text
+STEP = "step"  # the tool that an action is, if it is not a text
 _BROKEN = ("timeout", "transport_error")  # of a tool's errors: not the model's doing
 
 

@@ -33,7 +33,7 @@ from vf.traces.trace import Trace
 
 SUPPORTED = ("0.10", "0.11")
 RewardOf = Literal["sum", "last"]
-_TOOL_MARGIN = 5.0  # seconds, so that a session's own deadline is the one that is told
+_TOOL_MARGIN = 5.0  # seconds, so that a session's own deadline is the one reported
 _NOTHING_SEEN = "(nothing to see)"
 _USE_TOOL = f"Act by calling the tool {STEP!r}."
 _OVER = "the episode is over"
@@ -52,9 +52,9 @@ class OpenEnvEnvironment(Environment):
 
         outcome = min(1, max(0, (R - worst) / (best - worst)))
 
-    An episode that the server did not end is worth 0 if there was no reward in it, and always
-    where the worst return is below 0. One that the server ended without a reward has none: it is
-    a failure of the server's.
+    An episode that the server did not end is worth 0 if it received no reward, and always where the
+    worst return is below 0. One that the server ended without a reward has none: it is a failure of
+    the server's.
 
     A task is a seed, given to the server's ``reset``. No seed is in both splits. What a server
     does with its seed is its own affair. ``Trace.info["openenv"]`` holds ``return``, ``rewards``,
@@ -64,7 +64,7 @@ class OpenEnvEnvironment(Environment):
         url: The server's address, such as ``"http://localhost:8000"``.
         client: A client class of the environment's own package, instead of OpenEnv's generic one.
             Give ``action`` with it.
-        action: Makes that client's action, given the fields by name: mostly its action class.
+        action: Makes that client's action, given the fields by name: usually its action class.
         text_field: The field of an action that a reply's text fills, where it has several.
         as_tool: Make actions calls of the tool ``step`` though they have but one text.
         instructions: Begin the prompt; by default what the server says of itself.

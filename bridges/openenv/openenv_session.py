@@ -108,7 +108,7 @@ class Session:
                 async with asyncio.timeout(_CLOSING):
                     await client.close()
             except TimeoutError:
-                return  # the client goes on closing by itself
+                return  # the client finishes closing by itself
             except Exception as error:
                 raise EnvironmentFailure(
                     f"openenv: {self.where}: close: {type(error).__name__}: {error}"

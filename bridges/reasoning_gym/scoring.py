@@ -20,7 +20,7 @@ from vf.runtime.errors import RubricError
 _EVALUATES = re.compile(r"(?<![\w.])eval\(|\b(?:parse_expr|sympify)\(")
 _SYMPY = re.compile(r"\b(?:parse_expr|sympify)\(")
 _NAME = re.compile(r"[^\W\d]\w*")
-# What a bracket calls: all that stands before it and is no operator, so `)` in `(name)(x)`.
+# What a bracket calls: everything before it that is not an operator, so `)` in `(name)(x)`.
 _CALL = re.compile(r"([^\s(\[,=<>+\-*/%^&|~]+)\s*\(")
 _ATTRIBUTE = re.compile(r"\.\s*[^\W\d]|[\"'`\\@;:{}#]")
 UNREADABLE = "("  # what is scored instead of an answer that would run code

@@ -70,7 +70,7 @@ class Verdict:
     Attributes:
         must_pass: Share of the tests that the repair must make pass, and that do.
         keep_passing: Share of the tests that must keep passing, and do; 1 if there are none.
-        problem: Why it could not be judged by its tests, or is not to be trusted; mostly empty.
+        problem: Why it could not be judged by its tests, or is not to be trusted; usually empty.
         dropped: Files whose changes were left out, with the reasons.
         failed: Names of tests that should pass and do not.
         output: The end of what the tests printed.

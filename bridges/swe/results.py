@@ -53,7 +53,7 @@ class Results:
     Attributes:
         statuses: By name; a test can have several names, and a name several tests, of which the
             worst counts.
-        finished: Whether the run came to its end.
+        finished: Whether the run completed.
         controls: Tests that must fail, by name, which nothing but the report knows.
     """
 
@@ -97,7 +97,7 @@ class Receiver:
         self._done = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read a connection to its end, if it is the report's."""
+        """Read a whole connection, if it is the report's."""
         try:
             if not self._taken and _decoded(await reader.readline()).get("key") == self._key:
                 self._taken = True
@@ -159,7 +159,7 @@ def _decoded(line: bytes) -> Mapping[str, Any]:
 
 
 def names_of(nodeid: str) -> Iterator[str]:
-    """Yield the names under which data sets know a test of pytest's."""
+    """Yield the names under which datasets know a test of pytest's."""
     yield nodeid
     # SWE-bench's come from printed lines, of which they are the first word.
     if (first := nodeid.split(maxsplit=1)[0]) != nodeid:
@@ -199,7 +199,7 @@ def parse_output(text: str) -> Results:
     """Return what a program printed of its tests.
 
     Known are the lines of ``pytest -rA`` and ``-v``, unittest and Django, SymPy, ``go test -v``,
-    ``cargo test`` and TAP. A test that stands there twice has the worse status.
+    ``cargo test`` and TAP. A test that is listed twice has the worse status.
     """
     found = Results(finished=True)
     for line in _COLOUR.sub("", text).splitlines():

@@ -45,7 +45,7 @@ class Instance:
         base_commit: The commit that is to be repaired; may be empty.
         image: The image that holds the repository; empty where it is built from a folder.
         fix: The patch that solves it; empty where it is not known.
-        bug: A patch that first breaks the repository; mostly empty.
+        bug: A patch that first breaks the repository; usually empty.
         test_patch: Brings the tests; empty where they are there already.
         must_pass: Tests that the repair must make pass.
         keep_passing: Tests that pass before, and must pass after.

@@ -47,10 +47,10 @@ class _CannotTake(Exception):
 class TextArena(Environment):
     """Play a game of TextArena.
 
-    Each turn the model is told what is new to its seat, in TextArena's words, and its reply is
-    its move. What becomes of an invalid one is the game's to say: mostly one more try, then the
-    game is lost. TextArena's wrappers of actions are in force (most put a bare move into square
-    brackets); its wrappers of observations are not, for they repeat all that was said before.
+    Each turn the model sees what is new to its seat, in TextArena's words, and its reply is its
+    move. The game decides what happens to an invalid one: usually one more try, then the game is
+    lost. TextArena's wrappers of actions are in force (most put a bare move into square brackets);
+    its wrappers of observations are not, for they repeat all that was said before.
 
     The outcome is the model's reward ``r`` at the end of the game, as a share of the way from the
     one worth 0 to the one worth 1::
@@ -129,8 +129,8 @@ class TextArena(Environment):
         """The reward as a share of the way from the worst to the best, in [0, 1].
 
         Raises:
-            RubricError: TextArena gave a reward outside of [-1, 1], and what that is worth has
-                not been said.
+            RubricError: TextArena gave a reward outside of [-1, 1], and its value has not been
+                said.
         """
         reward = _reward(trace)
         if reward is None:

@@ -90,7 +90,7 @@ def _event(
     environment: Environment, call: ToolCall, turn: int, recorded: list[ToolEvent]
 ) -> ToolEvent:
     """Return what became of a call: the tools record in the order of the calls."""
-    carried_out = call.arguments.startswith("{")  # TRL itself refuses what is no object
+    carried_out = call.arguments.startswith("{")  # TRL itself refuses anything but an object
     if carried_out and recorded and recorded[0].name == call.name:
         event = recorded.pop(0)
         event.turn, event.call_id = turn, call.id

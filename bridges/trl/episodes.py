@@ -52,7 +52,7 @@ class Home:
         return derive_seed(self.seed, "trl", rank, str(key), number)
 
     def task(self, key: object) -> Task:
-        """Return a task by what stands in the dataset's column.
+        """Return a task from the value in the dataset's column.
 
         Raises:
             ConfigError: There is no such task.
@@ -85,7 +85,7 @@ class Episode:
         self._failure: InfrastructureError | ConfigError | None = None
 
     async def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """Carry out a tool call and return what the model is told.
+        """Carry out a tool call and return what the model sees.
 
         Raises:
             InfrastructureError: The tool failed. TRL tells the model of it, and the episode will

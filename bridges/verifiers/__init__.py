@@ -1,1 +1,1 @@
-"""An installed environment of the verifiers package, as one of ours."""
+"""An installed environment of the verifiers package, as a vf-rl environment."""

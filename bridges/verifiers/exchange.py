@@ -35,7 +35,7 @@ class Exchange:
     Args:
         environment: The verifiers environment.
         task: The task; :func:`row_of` is what verifiers gets.
-        tools: The names of the tools that the model was told of.
+        tools: The names of the tools that the model was shown.
     """
 
     def __init__(self, environment: Any, task: Task, tools: list[str]) -> None:
@@ -52,7 +52,7 @@ class Exchange:
 
     @property
     def state(self) -> Any:
-        """verifiers' state once its rollout has come to its end, else None."""
+        """verifiers' state once its rollout has ended, else None."""
         task = self._task
         ended = task.done() and not task.cancelled() and task.exception() is None
         return task.result() if ended else None
@@ -69,8 +69,8 @@ class Exchange:
         """Wait for what the environment says next; None when the rollout has ended.
 
         Raises:
-            EnvironmentFailure: It asks the model something that does not go on with the
-                conversation, or offers other tools than it did at first.
+            EnvironmentFailure: It asks the model something that does not continue the conversation,
+                or offers other tools than it did at first.
             Exception: Whatever the environment's code raised.
         """
         self._request = await self._requests.get()
@@ -81,7 +81,7 @@ class Exchange:
         grown = len(prompt) > len(known) or not known
         if not grown or not all(map(same, known, prompt)):
             raise EnvironmentFailure(
-                "verifiers: the environment asks the model something that does not go on with the "
+                "verifiers: the environment asks the model something that does not continue the "
                 "conversation (it rewrites earlier messages, or talks to a second model); that "
                 "cannot be trained on here"
             )
@@ -112,9 +112,9 @@ class Exchange:
         return await self.next()
 
     async def finish(self) -> Any:
-        """Return verifiers' state. A rollout that waits is told that its prompt is too long.
+        """Return verifiers' state. A waiting rollout gets the error that its prompt is too long.
 
-        That is how a rollout ends there when a limit of ours ended it here.
+        That is how a rollout ends there when a limit of vf-rl ended it here.
         """
         if self._request is not None and not self._request.answer.done():
             import verifiers.legacy as verifiers

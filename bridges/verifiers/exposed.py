@@ -171,7 +171,7 @@ class VfHarness(v1.Harness[v1.HarnessConfig]):  # type: ignore[misc]
         """Run one rollout; what became of it is in ``trace.info``.
 
         Raises:
-            verifiers.v1.RolloutError: A part failed, so that there is no reward.
+            verifiers.v1.RolloutError: A part failed, so there is no reward.
         """
         environment = made(data.environment, data.arguments)
         if data.system_prompt != environment.system_prompt:  # verifiers was given another

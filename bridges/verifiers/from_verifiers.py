@@ -29,7 +29,7 @@ def from_verifiers(
     eval_args: Mapping[str, Any] | None = None,
     **args: Any,
 ) -> Environment:
-    """Load an installed environment of the verifiers package as one of ours.
+    """Load an installed environment of the verifiers package as a vf-rl environment.
 
     A package with ``load_environment`` is one of the v0 API, one that exports a ``Taskset`` one
     of v1.

@@ -1,4 +1,4 @@
-"""A v0 environment of verifiers (what ``load_environment`` returns) as one of ours."""
+"""A v0 environment of verifiers (what ``load_environment`` returns) as vf-rl's."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class V0Environment(Environment):
 
 
 def _parsed(text: Any) -> Any:
-    """Return JSON text as a value, what is no text as it is, and None for bad JSON."""
+    """Return JSON text as a value, anything but text unchanged, and None for bad JSON."""
     if not isinstance(text, str):
         return text
     try:
@@ -187,7 +187,7 @@ def _parsed(text: Any) -> Any:
 
 
 # What tools raised, which a `ToolEnv` only tells the model: its `error_formatter` is watched.
-Errors = list[tuple[str, str]]  # the text that the model was told, and what was raised
+Errors = list[tuple[str, str]]  # the text that the model saw, and what was raised
 _errors: ContextVar[Errors] = ContextVar("errors")
 
 

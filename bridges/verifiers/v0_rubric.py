@@ -1,4 +1,4 @@
-"""A v0 rubric of verifiers as one of ours: its own code scores, and an error stays an error."""
+"""A v0 rubric of verifiers as vf-rl's: its own code scores, and an error stays an error."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class TasksetEnvironment(Environment):
             )
 
     def theirs(self, task: Task) -> Any:
-        """Return verifiers' task for one of ours.
+        """Return verifiers' task for a vf-rl task.
 
         Raises:
             EnvironmentFailure: The task is not one of :meth:`tasks`.

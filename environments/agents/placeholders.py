@@ -1,4 +1,4 @@
-"""What stands in braces in a program's command: ``{prompt}``, ``{url}`` and the like."""
+"""The placeholders in a program's command: ``{prompt}``, ``{url}`` and so on."""
 
 from __future__ import annotations
 

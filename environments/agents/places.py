@@ -76,7 +76,7 @@ class Place(Protocol):
         ...
 
     async def run(self, command: Sequence[str], environ: Mapping[str, str], output: Output) -> int:
-        """Run a program to its end, fill its output meanwhile, and return its exit code.
+        """Run a program to completion, fill its output meanwhile, and return its exit code.
 
         Cancelled, the program is ended with everything that it started.
         """

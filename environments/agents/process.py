@@ -55,7 +55,7 @@ class Output:
 async def run_process(
     command: Sequence[str], *, folder: Path, environ: Mapping[str, str], output: Output
 ) -> int:
-    """Run a program to its end; cancelled, it is ended with everything that came of it.
+    """Run a program to completion; cancelled, it is ended with everything that came of it.
 
     A guard runs it (:mod:`vf.runtime.lifeline`), which also ends it when this process dies.
 

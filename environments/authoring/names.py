@@ -43,7 +43,7 @@ def names_of(id: str) -> Names:
         near = _nearest(id)
         hint = f", such as {near!r}" if near else ", such as 'word-count'"
         raise ConfigError(
-            f"{id!r} is no name for an environment: it takes lower-case letters and digits in "
+            f"{id!r} is not a name for an environment: it takes lower-case letters and digits in "
             f"words joined by hyphens, a letter first{hint}"
         )
     if len(id) > _LONGEST:
@@ -62,7 +62,7 @@ def names_of(id: str) -> Names:
             f"'{id}-env', say"
         )
     words = [word.capitalize() for word in id.split("-")]
-    if words[-1] != "Env":  # and so it is no name that the file imports
+    if words[-1] != "Env":  # and so it is not a name that the file imports
         words.append("Env")
     return Names(id, package, "".join(words))
 

@@ -33,7 +33,7 @@ def guesses(trace: Trace) -> float:
 class GuessNumber(Environment):
     """Guess a whole number from 1 to ``high``; a reply may hold exactly one number.
 
-    With the default limit, bisection always succeeds and guessing at random mostly fails.
+    With the default limit, bisection always succeeds and guessing at random usually fails.
 
     Args:
         high: The largest number it can be.

@@ -48,9 +48,9 @@ def tasks_from(
     """Return the tasks of a split, made of rows of data.
 
     No problem is in both splits. From one source, a hash of the prompt decides for each row: a
-    problem that stands there twice is on one side, and rows added later move none. Where the
-    source is a mapping, its ``train`` loses whatever its ``eval`` holds as well. In both, case
-    and white space make no other problem.
+    problem that is there twice is on one side, and rows added later move none. Where the source is
+    a mapping, its ``train`` loses whatever its ``eval`` holds as well. In both, case and white
+    space make no other problem.
 
     Example::
 

@@ -15,7 +15,7 @@ from vf.runtime.errors import ConfigError
 from vf.traces.task import Task
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_LEAK = 0.25  # how much likelier the own answer stands in a prompt than another task's
+_LEAK = 0.25  # how much likelier a prompt holds its own answer than another task's
 _MOST_OTHERS = 30
 _EVAL, _TRAIN = 200, 2000  # how many tasks are looked at
 
@@ -144,7 +144,7 @@ def check_leaks(prompts: Mapping[str, str], tasks: Sequence[Task]) -> Finding:
         return Finding(
             "leaks",
             "fail",
-            f"the answer stands in the prompt of {len(leaking)} of {len(answers)} tasks, say "
+            f"the answer is in the prompt of {len(leaking)} of {len(answers)} tasks, say "
             f"{leaking[0]!r}: {answers[leaking[0]]!r}",
             "keep task.answer out of the prompt, the tools and the first messages; where finding "
             "it there is the task, allow the check: --allow leaks",
@@ -153,6 +153,6 @@ def check_leaks(prompts: Mapping[str, str], tasks: Sequence[Task]) -> Finding:
 
 
 def _stands_in(answer: str, text: str) -> bool:
-    """Return whether an answer stands in a text as words or numbers of its own."""
+    """Return whether an answer is in a text as separate words or numbers."""
     pattern = rf"(?<![\w.]){re.escape(answer.casefold())}(?!\w|\.\d)"
     return re.search(pattern, text.casefold()) is not None

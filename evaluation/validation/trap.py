@@ -1,8 +1,8 @@
 """Hackers delete and overwrite files, so they must be harmless where nothing holds them in.
 
-Their code first looks for a file that exists on the machine of the validation only. Where it
-finds it, no sandbox is between the two: then the code does no damage, and leaves a sign by which
-validation tells the author. And the validation itself stands in an empty folder meanwhile.
+Their code first looks for a file that exists on the machine of the validation only. Where it finds
+it, no sandbox is between the two: then the code does no damage, and leaves a sign by which
+validation tells the author. And the validation itself runs in an empty folder meanwhile.
 """
 
 from __future__ import annotations

@@ -74,9 +74,9 @@ async def validate(
 ) -> Report:
     """Run the scripted agents on tasks of the eval split, and judge what they earn.
 
-    Meanwhile the whole process stands in an empty folder, where code that runs outside of any
-    sandbox does less harm: what an environment opens later must not have a relative path. A judge
-    in the rubric is asked about every rollout.
+    Meanwhile the whole process is in an empty folder, where code that runs outside of any sandbox
+    does less harm: what an environment opens later must not have a relative path. A judge in the
+    rubric is asked about every rollout.
 
     Args:
         environment: What to validate.

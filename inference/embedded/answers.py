@@ -160,7 +160,7 @@ async def chat_chunks(
     """Yield the chunks of a streamed chat answer, choice after choice.
 
     Text is sent as it comes; from the first character on with which reasoning or a tool call may
-    begin (``<``, mostly) an answer is kept until it is whole.
+    begin (``<``, usually) an answer is kept until it is whole.
     """
 
     def chunk(index: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Where each context's keys and values lie in the cache, and which contexts begin alike.
 
-The cache is one long run of tokens, with room for so many contexts of the greatest length. A
+The cache is one long run of tokens, with room for that many contexts of the greatest length. A
 context holds one block of it: a sixteenth of the greatest length, times a power of two, at a
 multiple of its own size (a buddy system: Knowlton 1965, doi:10.1145/365628.365655). So a context
 is contiguous, blocks of one size are the rows of one tensor, and short contexts leave room for

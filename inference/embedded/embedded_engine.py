@@ -31,7 +31,7 @@ class EmbeddedEngine:
         model: The module to generate with, adapters included. Shared, never copied.
         max_seq_len: Most tokens in one context.
         max_requests: Most requests decoded at once; the rest wait their turn. The key-value cache
-            has room for so many contexts of ``max_seq_len`` tokens.
+            has room for that many contexts of ``max_seq_len`` tokens.
         max_batch_tokens: Most tokens in one forward pass, prompts included.
 
     Raises:

@@ -110,7 +110,7 @@ def _input(arguments: str) -> dict[str, Any]:
     """Return a call's arguments as the object that Anthropic's clients need."""
     try:
         found = json.loads(arguments or "{}")
-        # What is no JSON (NaN), or none that can be written again (1e999, half a surrogate pair).
+        # Not JSON (NaN), or JSON that cannot be written again (1e999, half a surrogate pair).
         json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         found = None

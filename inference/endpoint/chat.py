@@ -41,7 +41,7 @@ _WITHOUT_EFFECT = {
     "store",
     "user",
 }
-# Fields that ask for what is not to be had, unless they have one of these values.
+# Fields that ask for what is not available, unless they have one of these values.
 _ONLY: dict[str, tuple[Any, ...]] = {
     "audio": (None,),
     "function_call": (None,),

@@ -52,7 +52,7 @@ def entries(raw: Any, where: str) -> list[tuple[str, dict[str, Any]]]:
     """Return a list's objects, each with its place.
 
     Raises:
-        Refusal: It is no list of objects.
+        Refusal: It is not a list of objects.
     """
     if not isinstance(raw, list):
         raise Refusal(f"{where} must be a list, got {_kind(raw)}", param=where)

@@ -8,7 +8,7 @@ from typing import Any
 
 from vf.traces.messages import Message
 
-_RECENT = 4  # conversations, of which an agent mostly continues one
+_RECENT = 4  # conversations, of which an agent usually continues one
 
 
 class ReadBefore:

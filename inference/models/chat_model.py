@@ -31,7 +31,7 @@ class ChatModel:
     Args:
         model: The model's name at the provider.
         base_url: The API, up to and including ``/v1``; OpenAI's own by default.
-        api_key: By default the environment variable ``OPENAI_API_KEY``; local servers mostly need
+        api_key: By default the environment variable ``OPENAI_API_KEY``; local servers usually need
             none.
         timeout: Seconds that may pass without an answer to any request, for answers of up to 1,024
             tokens; for longer ones more, in proportion to ``max_tokens``. An answer that takes

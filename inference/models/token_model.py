@@ -91,7 +91,7 @@ class TokenModel:
 
         Raises:
             ConfigError: The template refuses the conversation.
-            Unrenderable: It refuses what the model has brought about.
+            Unrenderable: It refuses what the model has caused.
             ContextFull: It is many times longer than the context.
         """
         self._check_length(conversation)

@@ -50,7 +50,7 @@ def call_from_text(name: str, arguments: str) -> ToolCall:
     """Build a call from its name and its arguments as JSON text, which is kept as written.
 
     Raises:
-        Unreadable: There is no name, or the arguments are not JSON.
+        Unreadable: The name is missing, or the arguments are not JSON.
     """
     if not name:
         raise Unreadable("it has no name")

@@ -43,7 +43,7 @@ class Part:
     """One message of an answer.
 
     Attributes:
-        header: What stands before the body; the prompt holds the beginning of the first one.
+        header: What comes before the body; the prompt holds the beginning of the first one.
         body: The body; None if the answer ended within the header.
     """
 
@@ -103,7 +103,7 @@ class ChannelParser:
         )
 
     def _parts(self, text: str) -> Iterator[Part]:
-        """Yield the messages; text that stands in none becomes one without a header."""
+        """Yield the messages; text outside of all becomes one without a header."""
         for index, piece in enumerate(text.split(_START)):
             message, *loose = re.split(self.closer, piece)
             header, found, body = message.partition(_BODY)

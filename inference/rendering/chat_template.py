@@ -84,7 +84,7 @@ class ChatTemplate:
         self.dialect = Dialect()
         self.dialect = self._find_dialect()
         self._forging |= self._role_tokens()
-        #: Whether what stands behind an answer is the same without the tools.
+        #: Whether what follows an answer is the same without the tools.
         self.tools_only_lead = self._in_text or tools_only_lead(tokenizer.chat_template)
 
     def text(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> str:

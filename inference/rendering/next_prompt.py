@@ -33,7 +33,7 @@ def next_prompt(
 
     Raises:
         ConfigError: The template refuses the first prompt.
-        Unrenderable: The template refuses the conversation that the model has brought about.
+        Unrenderable: The template refuses the conversation that the model has produced.
     """
     messages = conversation.messages
     if not conversation.branches:

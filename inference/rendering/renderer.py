@@ -208,7 +208,7 @@ class Renderer:
         return self.parser.parse(text, id_prefix=f"call_{turn}", in_reasoning=opened, tools=tools)
 
     def opens_reasoning(self, prompt_ids: Sequence[int]) -> bool:
-        """Return whether a prompt ends by opening the reasoning (with ``<think>``, mostly)."""
+        """Return whether a prompt ends by opening the reasoning (with ``<think>``, usually)."""
         tail = self.decode(prompt_ids[-_TAIL:]).rstrip()
         return tail.endswith(self.parser.reasoning_opener)
 

@@ -200,7 +200,7 @@ class Seams:
         tools: Sequence[dict[str, Any]],
         problems: list[BridgeError],
     ) -> str | None:
-        """Render what stands behind the marker, or say in ``problems`` why it cannot be."""
+        """Render what follows the marker, or say in ``problems`` why it cannot be."""
         try:
             text = self._render(stand_in(reply, MARKER, calls), [first], tools)
             tail = text[end_of(text, MARKER) :]
@@ -226,7 +226,7 @@ class Seams:
 
 
 def _head(tail: str | None) -> str:
-    """Return what stands between the marker and the text of the next message."""
+    """Return the text between the marker and the next message."""
     return (tail or "").partition(_NEXT)[0]
 
 

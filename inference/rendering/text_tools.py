@@ -1,9 +1,9 @@
 """Tools in plain text, for a model whose chat template does not show them (``tool_style``).
 
-The system prompt lists the tools and the form of a call. A call stands in the answer's text, and
-the results come back in a user's message, so only roles that every chat template knows are used.
-The form is the one that Hermes 2 Pro introduced and Qwen's templates use, which small models have
-seen most:
+The system prompt lists the tools and the form of a call. A call is in the answer's text, and the
+results come back in a user's message, so only roles that every chat template knows are used. The
+form is the one that Hermes 2 Pro introduced and Qwen's templates use, which small models have seen
+most:
 
     <tool_call>
     {"name": "add", "arguments": {"a": 1, "b": 2}}

@@ -116,7 +116,7 @@ class DiskPublisher:
         admin: The server.
         serving: Told what is served.
         shelf: Where the model is; the server must be able to read it.
-        drain: Whether to let requests in progress end first; otherwise they stand still, and
+        drain: Whether to let requests in progress end first; otherwise they pause, and
             continue with the new weights.
     """
 
@@ -154,7 +154,7 @@ def swapped(admin: Admin, serving: Serving, version: int, *, drain: bool = False
         admin: The server.
         serving: What it serves.
         version: Of the new weights.
-        drain: Let requests under way end first; otherwise they stand still, and continue with the
+        drain: Let requests under way end first; otherwise they pause, and continue with the
             new weights.
 
     Raises:

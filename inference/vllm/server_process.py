@@ -21,7 +21,7 @@ LOST = 255  # as an exit code: it ended without one
 LOG_BYTES = 2_000_000  # of the log's end, in which a cause is looked for
 
 _CAUSE = re.compile(r"\b\w*(?:Error|Exception): \S|\berror: \S")
-# What every later request is told once the engine is dead, and what a dying server litters.
+# What every later request gets once the engine is dead, and what a dying server litters.
 _ECHO = re.compile(r"EngineDeadError")
 _LITTER = re.compile(r"leaked|nanobind|resource_tracker|skipped remainder|^\s*warnings\.warn")
 

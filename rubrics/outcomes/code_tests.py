@@ -11,7 +11,7 @@ from vf.runtime.errors import ConfigError
 from vf.sandbox.contract import OpenSandbox
 from vf.traces.trace import Trace
 
-MAX_SOURCE = 50_000  # characters; longer code is no answer
+MAX_SOURCE = 50_000  # characters; longer code does not count
 
 
 def code_tests(
@@ -21,10 +21,10 @@ def code_tests(
 
     Each test is ``[code, value]``, Python whose last line is an expression and what it should
     evaluate to (JSON, equal in type too), or ``[code, None, name]`` where it should raise the
-    exception of that name. They run in a fresh sandbox, each in a process of its own, which is
-    told the code and never the value: what comes out is compared here, in lines that carry a
-    nonce. Code that takes its sandbox down passes none; an engine that fails is an infrastructure
-    error and never a 0.
+    exception of that name. They run in a fresh sandbox, each in a process of its own, which gets
+    the code and never the value: what comes out is compared here, in lines that carry a nonce. Code
+    that takes its sandbox down passes none; an engine that fails is an infrastructure error and
+    never a 0.
 
     Range: [0, 1]; 0 or 1 unless ``partial``. 0 without a closed code block, and for code that is
     longer than 50,000 characters or does not run.
@@ -48,7 +48,7 @@ def code_tests(
 
     Raises:
         ConfigError: ``open_sandbox`` is not a function.
-        RubricError: (when scoring) ``task.answer`` is no list of tests.
+        RubricError: (when scoring) ``task.answer`` is not a list of tests.
         SandboxError: (when scoring) The sandbox is lost, or none can be opened.
     """
     if not callable(open_sandbox):

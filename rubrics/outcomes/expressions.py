@@ -80,7 +80,7 @@ def math_equal(
         stated = [_expression(text) for text in stated_answers(extract, trace)]
         refused = [form for form in (_CHAIN, _OPEN) if not form.search(golden)]
         if any(text is None or any(form.search(text) for form in refused) for text in stated):
-            stated = []  # some are not one expression; the golden one is looked at all the same
+            stated = []  # some are not one expression; the golden one is still read
         try:
             equal = await run_in_process(_all_equal, golden, stated, precision, timeout=timeout)
         except ScoringDied:  # the answer's doing, unless the golden one does that with any

@@ -1,4 +1,4 @@
-"""Where the answer stands in a message.
+"""Where the answer is in a message.
 
 An extractor returns *all* the answers that a text states, in order. An outcome pays only if every
 one of them is right, so it is the extractor's duty to overlook none.
@@ -16,8 +16,8 @@ from vf.traces.trace import Trace
 
 Extract = Callable[[str], Sequence[str]]
 
-MAX_ANSWERS = 16  # stated in one message; more are no answer
-MAX_LENGTH = 20_000  # characters of one answer; a longer one is no answer
+MAX_ANSWERS = 16  # stated in one message; with more, none counts
+MAX_LENGTH = 20_000  # characters of one answer; a longer one does not count
 _BOX = "\\boxed"
 
 
@@ -78,7 +78,7 @@ def boxed(text: str) -> list[str]:
 
 
 def json_text(text: str) -> list[str]:
-    """Return the JSON that the message is, or else what stands in its fenced code blocks."""
+    """Return the JSON that the message is, or else the text of its fenced code blocks."""
     stripped = text.strip()
     if "```" not in stripped:
         return whole_message(text)

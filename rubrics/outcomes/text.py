@@ -152,9 +152,9 @@ def multiple_choice(
 ) -> Callable[[Trace], float]:
     """1 if the answer is the letter in ``task.answer``, 0 otherwise.
 
-    An answer is a choice's label, in any case, alone or before an explanation: ``B``, ``(b)``,
-    ``B. Paris``. One that mentions the label of another choice in capitals as a word of its own
-    is no answer, so ask for the label alone.
+    An answer is a choice's label, in any case, alone or before an explanation: ``B``, ``(b)``, ``B.
+    Paris``. One that mentions the label of another choice in capitals as a word of its own does not
+    count, so ask for the label alone.
 
     Range: 0 or 1.
 

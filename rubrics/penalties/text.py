@@ -100,8 +100,7 @@ def bad_format(
 
     Source: the format reward of DeepSeek-R1 (arXiv:2501.12948), section 2.2.2, as a penalty.
 
-    Known ways to game it: the form without the substance; the outcome decides what that is
-    worth.
+    Known ways to game it: the form without the substance; the outcome decides its value.
 
     Args:
         pattern: A regular expression in the syntax of the `regex` package. It is given a second

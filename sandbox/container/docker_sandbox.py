@@ -152,7 +152,7 @@ class DockerSandbox(SessionSandbox):
     async def snapshot(self) -> str:
         """Keep the state of its files as an image; see :meth:`Sandbox.snapshot`.
 
-        Meanwhile everything in it stands still. The image is removed when this process ends.
+        Meanwhile everything in it pauses. The image is removed when this process ends.
         """
         if not self._profile.writable:
             raise NotImplementedError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 WIDE = range(2**28, 2**29)  # no account of a machine, and no subordinate id, is in it
-NARROW = range(10_000, 60_000)  # within the 65,536 ids that a user namespace maps as a rule
+NARROW = range(10_000, 60_000)  # within the 65,536 ids that a user namespace maps usually
 NPROC = 8192
 ISOLATING = (1, 41)  # the API's version in Docker 20.10
 EVENTS = 256  # that Docker's engine keeps, in memory: `eventsLimit` in moby's daemon/events

@@ -97,7 +97,7 @@ def build(
         tag: What to call it.
         base: The image to start from. None: ``python:3.12-slim`` and Git, where it is at hand or
             can be fetched, else a Debian with both made here.
-        packages: What to install from PyPI, as pip is told: ``numpy==2.1.0``. They weaken the
+        packages: What to install from PyPI, in pip's notation: ``numpy==2.1.0``. They weaken the
             sandbox by what they can do.
         suite: Which Debian, if one is made here.
         fresh: Build it even if it exists.
@@ -270,7 +270,9 @@ def _install(image: str, about: list[str], packages: Sequence[str], folder: Path
         command += ["--platform", f"{tags}_{machine}"]
     for package in packages:
         if package.startswith("-") or re.search(r"[\s;]", package.strip()):
-            raise ConfigError(f"{package!r} is no name of a package, like 'numpy' or 'numpy==2.1'")
+            raise ConfigError(
+                f"{package!r} is not the name of a package, like 'numpy' or 'numpy==2.1'"
+            )
     done = subprocess.run([*command, *packages], capture_output=True, text=True, errors="replace")
     if done.returncode != 0:
         raise ConfigError(

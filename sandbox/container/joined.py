@@ -11,9 +11,9 @@ from typing import Any
 NO_RESOLVER = "127.0.0.1"
 SOON = ["timeout:1", "attempts:1"]
 
-# What ordinary images need to start as root and to go on as another user: to make files that
-# user's, to become it, and to listen below port 1024. No raw sockets, devices or other roots.
-# The numbers are those of linux/capability.h.
+# What ordinary images need to start as root and to continue as another user: to make files that
+# user's, to become it, and to listen below port 1024. No raw sockets, devices or other roots. The
+# numbers are those of linux/capability.h.
 CAPABILITIES = {
     "CHOWN": 0,
     "DAC_OVERRIDE": 1,

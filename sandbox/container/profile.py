@@ -84,7 +84,7 @@ class Profile:
         limits: What it may use.
         network: "bridge" lets the model's code reach the network; "none" does not.
         runtime: Another runtime than the engine's own: "runsc", say.
-        packages: What to add to the image from PyPI, as pip is told, before anything runs; see
+        packages: What to add to the image from PyPI, in pip's notation, before anything runs; see
             :func:`~vf.sandbox.container.image.with_packages`.
         writable: Whether the root can be written to, up to ``limits.disk`` bytes. Otherwise only
             the working directory, ``/tmp`` and ``/dev/shm`` can.

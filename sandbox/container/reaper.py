@@ -84,7 +84,7 @@ def start_of(pid: int) -> str | None:
         if Path("/proc/self/stat").exists():
             return None
         return "" if is_alive(pid) else None
-    # The name stands in parentheses and may hold spaces; the 20th field after it is the start.
+    # The name is in parentheses and may hold spaces; the 20th field after it is the start.
     state, *fields = stat.rpartition(")")[2].split()
     return None if state in "ZX" else fields[18]
 

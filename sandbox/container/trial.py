@@ -31,7 +31,7 @@ WHY_NOT = {
     "AF_VSOCK is closed": "the engine's list of system calls allows it",
     "programs die before the supervisor when memory runs out": (
         "the kernel has no Landlock (it needs 5.19 or newer, with landlock among its security "
-        "modules); code that takes its own sandbox down is scored all the same"
+        "modules); code that takes its own sandbox down is still scored"
     ),
 }
 

@@ -39,7 +39,7 @@ class Host(Protocol):
         ...
 
     async def prefetch(self, spec: SandboxSpec | None, count: int = 1) -> None:
-        """Build or pull the image of a spec, which will be asked for so many times."""
+        """Build or pull the image of a spec, which will be asked for that many times."""
         ...
 
     def give_up(self, why: str) -> None:

@@ -31,7 +31,7 @@ def whole(spec: SandboxSpec | None, own: SandboxSpec) -> SandboxSpec:
         for name, default in defaults.items()
         if getattr(spec, name) != default
     }
-    if said.keys() & {"image", "build", "compose"}:  # in the place of all that the settings have
+    if said.keys() & {"image", "build", "compose"}:  # in place of all that the settings have
         said = {name: defaults[name] for name in MADE_FROM} | said
     return replace(own, **said | {"env": {**dict(own.env), **dict(spec.env)}})
 

@@ -124,7 +124,7 @@ class Box:
                 resume()
 
     def oomed(self, before: int | None) -> bool:
-        """Return whether the kernel has killed for want of memory since the count was taken."""
+        """Return whether the kernel has killed for lack of memory since the count was taken."""
         now = self.oom.read()
         return now is not None and before is not None and now > before
 

@@ -1,4 +1,4 @@
-"""Run a program, to its end or in the background."""
+"""Run a program, to completion or in the background."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class Execution:
         if self._trouble:
             result["note"] = self._trouble
         self._answer(result, self._out.take(), self._err.take())
-        # What it left in the background may go on writing, to nobody.
+        # What it left in the background may keep writing, to nobody.
         self._out.keep(0)
         self._err.keep(0)
 

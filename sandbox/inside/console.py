@@ -28,7 +28,7 @@ MISSING = 127  # what a shell says of a program that does not exist
 INTERRUPTED = 130  # what a shell says after Ctrl-C
 KEPT = 100_000  # bytes of stdout, and of stderr
 
-# The shell reads its script from GO: first this, then RUN for each call. No loop of ours is around
+# The shell reads its script from GO: first this, then RUN for each call. No loop of vf-rl is around
 # the code, which is sourced, not run in a function, so that `declare` makes what lasts. On SIGUSR1,
 # once nothing runs in the foreground, the rest of the code is skipped: a DEBUG trap that returns 2
 # under extdebug leaves the function or sourced file that it is in.
@@ -196,7 +196,8 @@ class Console:
         while b"\n" in self._partial:
             line, _, self._partial = self._partial.partition(b"\n")
             number, _, code = line.partition(b" ")
-            # A late answer to an earlier call, or nonsense that the code wrote there, is no answer.
+            # A late answer to an earlier call, or nonsense that the code wrote there, does not
+            # count.
             if self._call is not None and number == b"%d" % self._token and code.isdigit():
                 self._answered(int(code) & 255)
 
@@ -204,7 +205,7 @@ class Console:
         if not self._timed_out:
             self._finish(code)
         elif not self._settling and self._keeper is not None and not self._keeper.killed:
-            # Once more: something may have been started while the first interrupt was on its way.
+            # Again: something may have been started while the first interrupt was on its way.
             self._settling = True
             self._signal(0)
 

@@ -123,7 +123,9 @@ def ours(trace: types.TracebackType) -> bool:
 
 
 def note(exc: BaseException) -> None:
-    """Say, past whatever the code made of sys.stderr, that something of ours failed."""
+    """Say, past whatever the code made of sys.stderr, that something of the interpreter's
+    failed.
+    """
     os.write(2, f"{type(exc).__name__}: {exc}\n".encode("utf-8", "replace"))
 
 

@@ -51,7 +51,7 @@ SLAY_SECONDS = 5.0
 
 
 class Owner(Protocol):
-    """Who is told what becomes of a program."""
+    """Who hears what becomes of a program."""
 
     def exited(self, code: int, trouble: str) -> None:
         """The main process ended; 128 + n for signal n. ``trouble``: why it could not start."""
@@ -134,7 +134,7 @@ class Keeper:
         self._owner, self._trouble, self._begun = owner, "", False
 
     def kill(self) -> None:
-        """Kill everything; the owner is told when it has ended."""
+        """Kill everything; the owner hears when it has ended."""
         self.killed = True
         self._send(b"K")
 

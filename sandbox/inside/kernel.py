@@ -115,7 +115,7 @@ def hold(effective: int, permitted: int) -> None:
     """Have these capabilities, and no others.
 
     Raises:
-        OSError: Some are not there to be had.
+        OSError: Some are not available.
     """
     header = _CapabilityHeader(_CAPABILITY_VERSION, 0)
     data = (_Capabilities * 2)(_Capabilities(effective, permitted, 0))
@@ -278,7 +278,7 @@ def owned_by(uid: int) -> list[int]:
 
 
 class OomCounter:
-    """How many processes of our control group the kernel has killed for want of memory."""
+    """How many processes of our control group the kernel has killed for lack of memory."""
 
     def __init__(self) -> None:
         """Find the counter; there may be none."""

@@ -76,7 +76,7 @@ class Outlet:
     """Writes to a descriptor that may not take everything at once."""
 
     def __init__(self, loop: Loop, fd: int, written: Callable[[int], None] | None = None) -> None:
-        """Write to ``fd``; ``written`` is told how many bytes went out, or were given up."""
+        """Write to ``fd``; ``written`` gets how many bytes went out, or were given up."""
         self._loop = loop
         self._fd = fd
         self._written = written

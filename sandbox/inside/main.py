@@ -65,7 +65,7 @@ class Supervisor(Box):
             self.end(f"protocol error: {exc}")
 
     def _listen_for(self, silence: float) -> None:
-        """End when the client has been silent for so many seconds; look every so often."""
+        """End when the client has been silent for that many seconds; look every so often."""
         if time.monotonic() - self._heard > silence:
             self.end(f"the client gave no sign of life for {silence:g} s")
         else:

@@ -71,7 +71,7 @@ def number(*texts: str) -> bool:
 
 
 def lines(folder: str, name: str, fields: int) -> list[list[str]]:
-    """Return the lines of a list that have so many fields; whatever stands in its place."""
+    """Return the lines of a list that have so many fields; whatever takes its place."""
     text = b""
     with contextlib.suppress(OSError):
         # A FIFO in its place must not keep us waiting.

@@ -13,7 +13,7 @@ WHOLE = b"".join(b"%d\n" % number for number in range(1, 300_001))
 
 
 async def sleepers(sandbox: Sandbox) -> int:
-    """Return how many of ours are alive."""
+    """Return how many of its processes are alive."""
     exactly = SECONDS.replace(".", "[.]")  # which the name of this very search is not
     found = f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -cx '{exactly}'"
     return int((await sandbox.exec(found)).stdout)

@@ -76,7 +76,7 @@ async def outwards(sandbox: Sandbox) -> None:
         expect("the mode of a program", oct(0o755), oct(mode))
 
 
-@check("folders", "what is no file, and a link that leads out, do not come out")
+@check("folders", "what is not a file, and a link that leads out, do not come out")
 async def hostile(sandbox: Sandbox) -> None:
     await sandbox.exec(
         "mkdir -p odd/in; cd odd; mkfifo fifo; echo x > file; ln -s /etc/passwd absolute;"

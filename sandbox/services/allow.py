@@ -73,8 +73,8 @@ class AllowList:
 
     Args:
         entries: Each a ``host``, ``*.host`` (every name below it), an address or a range of them,
-            all with an optional ``:port``; an IPv6 address with a port stands in brackets. ``*``
-            is every public host.
+            all with an optional ``:port``; an IPv6 address with a port is in brackets. ``*`` is
+            every public host.
 
     Raises:
         ConfigError: An entry is none of these.

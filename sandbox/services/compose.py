@@ -50,7 +50,7 @@ WHY_NOT = {
     "sysctls": NO_RIGHTS,
     "dns": "remove it: only names of services are resolved",
     "dns_search": "remove it: only names of services are resolved",
-    "extra_hosts": "remove it, or give the service that is meant a network alias",
+    "extra_hosts": "remove it, or give that service a network alias",
     "restart": "remove it: a service that ends has ended, which its exit code explains",
     "profiles": "remove it: every service of the file is started",
     "extends": "write the service's keys out, or use a YAML anchor",

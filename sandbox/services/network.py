@@ -73,8 +73,8 @@ async def open_network(
     labels = this_process().labels(lifetime)
     name = f"vf-{this_process().run}-{secrets.token_hex(4)}"
     named = {volume: f"{name}-{index}" for index, volume in enumerate(volumes)}
-    # A request that was cancelled is carried out all the same, and when an event loop ends there
-    # may be no time left to remove anything.
+    # A request that was cancelled is still carried out, and when an event loop ends there may be no
+    # time left to remove anything.
     remember(name, engine, partial(_remove_now, engine, name, list(named.values())))
     complete = False
     try:

@@ -1,4 +1,4 @@
-"""TextArena's games as environments: what is said, who moves, what it is worth, bad input."""
+"""TextArena's games as environments: what is said, who moves, the reward, bad input."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def said(trace: vf.Trace) -> list[str]:
 
 
 def told_again(trace: vf.Trace) -> str:
-    """What the model was told before its last move, as TextArena's wrapper repeats it."""
+    """What the model saw before its last move, as TextArena's wrapper repeats it."""
     seat = trace.task.info["seat"]
     names = {True: "Player", False: f"Player {seat}"}
     name = names[trace.task.info["players"] == 1]

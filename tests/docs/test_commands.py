@@ -19,7 +19,7 @@ SUBCOMMANDS = {
     "sandbox": ("build", "doctor", "ps", "reap", "self-check"),
     "search": ("build", "info", "query", "serve"),
 }
-# Words that begin like a path of ours and are one.
+# Words that begin like a path of the repository and are one.
 PATH = re.compile(r"(configs|scripts|benchmarks|docs|inference|tests)/[\w./-]+$")
 
 

@@ -213,7 +213,7 @@ def test_ids_are_the_contents_and_the_same_content_is_one_task() -> None:
     assert len(set(first.values())) == len(first)
     changed = [{**row, "answer": "?"} for row in ROWS]
     assert not set(ids(changed, "train")) & set(first.values())
-    # Written down: an id that changes with the library would start evaluations anew.
+    # Written down: an id that changes with the library would start evaluations again.
     assert ids({"eval": ROWS[:2]}, "eval") == ["ff38817199dfdb91", "104d473b762704f9"]
 
 

@@ -1,4 +1,4 @@
-"""geo-qa: searching, answering, and what it is worth."""
+"""geo-qa: searching, answering, and the reward."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def play(secret: int, script: Any, **kwargs: Any) -> vf.Trace:
 
 
 def bisect(high: int) -> Any:
-    """Return a player that halves the range with what it was told."""
+    """Return a player that halves the range with what it has seen."""
 
     def answer(messages: list[vf.Message]) -> str:
         low, top = 1, high

@@ -35,7 +35,7 @@ def start(*argv: str, cwd: Path, **more: str) -> subprocess.Popen[str]:
 
 
 def run(*argv: str, cwd: Path, **more: str) -> tuple[int, str, str]:
-    """Run the command to its end."""
+    """Run the command to completion."""
     process = start(*argv, cwd=cwd, **more)
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err

@@ -37,8 +37,8 @@ class StandIn:
     Args:
         how: ``delay``: seconds to an answer; ``key``: the one it wants; ``models``: those that it
             knows (it refuses others); ``lists``: those that it lists, if not these; ``fails``:
-            words in a prompt that it answers with an error, as long as the file ``mended`` does
-            not exist; ``calls``: answers with a call of ``calculate``, without end.
+            words in a prompt that it answers with an error, as long as the file ``mended`` does not
+            exist; ``calls``: answers with a call of ``calculate``, without end.
     """
 
     def __init__(self, how: dict[str, Any]) -> None:

@@ -114,7 +114,7 @@ def test_a_stopped_server_refuses_connections_and_can_be_stopped_twice(
 
 
 class Spoken(EmbeddedEngine):
-    """An engine that was told what to say, token by token."""
+    """An engine with a script of what to say, token by token."""
 
     def __init__(self, ids: list[int]) -> None:
         super().__init__(load_model(), max_seq_len=512)

@@ -107,7 +107,7 @@ def test_offline_mode_asks_nobody(hub: HTTPServer, monkeypatch: pytest.MonkeyPat
         ("./nowhere", "there is no such folder"),
         ("models/smollm2", "there is no such folder"),  # ./models exists, so it is no owner
         ("a/b/c", "there is no such folder"),
-        ("two words", "it is no name on the hub"),
+        ("two words", "it is not a name on the hub"),
     ],
 )
 def test_a_folder_that_is_not_there_is_told_at_once(

@@ -192,7 +192,7 @@ def test_glm_stops_on_the_token_that_opens_the_next_message(name: str) -> None:
 def test_gpt_oss_closes_words_and_calls_with_other_tokens(name: str) -> None:
     shown = renderer(name)
     stops = [shown.template.token(stop) for stop in shown.stop_token_ids]
-    # <|end|> closes a message of reasoning too, after which the model goes on.
+    # <|end|> closes a message of reasoning too, after which the model continues.
     assert stops == ["<|call|>", "<|return|>"]
     assert shown.template.token(shown.closer_id) == "<|return|>"
     asked = "<|start|>user<|message|>And now?<|end|><|start|>assistant"

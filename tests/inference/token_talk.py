@@ -18,7 +18,7 @@ from vf.traces.messages import Message
 class Turn:
     """What the server samples, and what the environment says to it.
 
-    Without ``texts`` a last turn is meant; each text answers one tool call, or is a user's.
+    Without ``texts`` it is a last turn; each text answers one tool call, or is a user's.
     """
 
     ids: list[int]

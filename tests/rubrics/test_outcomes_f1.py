@@ -22,7 +22,7 @@ TEXTS = WORDS.map(" ".join) | st.text(max_size=30)
 
 
 def naive_normal(text: str) -> list[str]:
-    """Lower case, punctuation out, articles out, white space mended: character by character."""
+    """Lower case, punctuation out, articles out, white space normalised: character by character."""
     kept = [c for c in text.lower() if c not in set(string.punctuation)]
     return [word for word in "".join(kept).split() if word not in ("a", "an", "the")]
 

@@ -25,7 +25,7 @@ async def main(silence: float) -> None:
         return value
 
     async def block(seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - the event loop is to stand still
+        time.sleep(seconds)  # noqa: ASYNC251 - the event loop is to pause
 
     async def hold(name: str, seconds: float) -> None:
         """Wait for ever; take a while to clean up."""

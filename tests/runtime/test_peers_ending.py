@@ -224,7 +224,7 @@ def test_when_both_ends_stood_still_neither_is_lost() -> None:
     async def main() -> None:
         async with program(silence) as (peer, process):
             process.send_signal(signal.SIGSTOP)
-            time.sleep(2 * silence)  # noqa: ASYNC251 - this end is to stand still, too
+            time.sleep(2 * silence)  # noqa: ASYNC251 - this end is to pause, too
             process.send_signal(signal.SIGCONT)
             for _ in range(3):
                 assert await peer.call("echo", 0) == 0

@@ -357,7 +357,7 @@ BROKEN: list[tuple[Wrong, str, str]] = [
         "folders",
         "a folder is copied with modes and links, and not beyond max_bytes",
     ),
-    (FollowsLinksOut, "folders", "what is no file, and a link that leads out, do not come out"),
+    (FollowsLinksOut, "folders", "what is not a file, and a link that leads out, do not come out"),
     (FollowsLinksHere, "folders", "a link that is there already leads nothing elsewhere"),
     (ForgetsModes, "folders", "a folder comes out with modes and links"),
     (CountsNoNames, "folders", "one of more than max_bytes is ValueError, and nothing of it comes"),

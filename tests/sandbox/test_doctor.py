@@ -1,4 +1,4 @@
-"""What is missing is found before a run starts, and the message says how to mend it."""
+"""What is missing is found before a run starts, and the message says how to fix it."""
 
 from __future__ import annotations
 

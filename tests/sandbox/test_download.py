@@ -127,7 +127,7 @@ def test_links_that_are_there_already_are_not_followed(tmp_path: Path) -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         await box.exec("mkdir a b; echo theirs > a/file; mkdir b/dir; echo theirs > b/dir/f")
         await box.download("a", to)
-        with pytest.raises(NotADirectoryError):  # what a name hits is no failure of this machine
+        with pytest.raises(NotADirectoryError):  # a failure of a name is not this machine's
             await box.download("b", to)
         await box.exec("mkdir -p c/file")
         with pytest.raises(NotADirectoryError):

@@ -147,7 +147,7 @@ def test_lasting_failure_is_told_to_all_who_wait(monkeypatch: pytest.MonkeyPatch
             ends = await asyncio.gather(*(episode() for _ in range(3)), return_exceptions=True)
             assert all("times in a row: engine away" in str(end) for end in ends)
             assert all(isinstance(end, SandboxError) for end in ends)
-            # It goes on trying: when the engine is back, so is the pool.
+            # It keeps trying: when the engine is back, so is the pool.
             await until(lambda: not factory.errors)
             async with pool.acquire(timeout=20):
                 pass

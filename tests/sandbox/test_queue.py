@@ -1,4 +1,4 @@
-"""Waiting for a sandbox: a queue that moves is waited for, and one that stands still is not."""
+"""Waiting for a sandbox: a queue that moves is waited for, and one that pauses is not."""
 
 from __future__ import annotations
 

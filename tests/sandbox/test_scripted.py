@@ -1,4 +1,4 @@
-"""The scripted sandbox answers what it was told to, and says so where it was told nothing."""
+"""The scripted sandbox answers from its script, and says so where the script has nothing."""
 
 from __future__ import annotations
 

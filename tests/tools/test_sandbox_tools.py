@@ -1,4 +1,4 @@
-"""Tools that run in a sandbox: what the model is told, and what ends a rollout instead."""
+"""Tools that run in a sandbox: what the model sees, and what ends a rollout instead."""
 
 from __future__ import annotations
 

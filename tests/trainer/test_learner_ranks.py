@@ -68,4 +68,4 @@ def test_a_step_that_breaks_off_ends_all_processes(tmp_path: Path) -> None:
     done = launched(script, tmp_path)
     assert done.returncode != 0
     assert "first: the loss 'breaks' raised ValueError: no such thing" in done.stdout
-    assert "a step broke off, and its trainer processes no longer agree" in done.stderr
+    assert "a step was interrupted, and its trainer processes no longer agree" in done.stderr

@@ -325,7 +325,7 @@ def test_evaluation_and_the_next_steps_rollouts_share_the_engine(make_trainer: A
     assert first.count("evaluation") < 16, "the first step did not wait for the evaluation's end"
     assert display.ended.count("evaluation") == 3 * 16
     assert display.ended.count("training") == 2 * 16
-    # All the same, what is evaluated are the weights as they were: none changed meanwhile.
+    # Still, what is evaluated are the weights as they were: none changed meanwhile.
     for step in range(3):
         found = {
             version

@@ -112,7 +112,7 @@ def text_of(result: dict[str, Any]) -> str:
     """Return a tool's result as text: what is not text is described in brackets.
 
     Args:
-        result: The result, as it stands in the protocol.
+        result: The result, as in the protocol.
     """
     parts = [_told(block) for block in result.get("content", ())]
     if not parts and "structuredContent" in result:

@@ -92,7 +92,7 @@ class Session:
         raise await self._lost(f"has more than {MAX_PAGES} pages of tools")
 
     async def call(self, name: str, arguments: dict[str, Any], timeout: float) -> dict[str, Any]:
-        """Call a tool and return its result, as it stands in the protocol.
+        """Call a tool and return its result, as in the protocol.
 
         Args:
             name: The tool's name on the server.

@@ -19,7 +19,7 @@ class HttpIndex:
     """A retriever that speaks Search-R1's protocol: ``vf-rl search serve``, or another's.
 
     Queries that are asked at about the same time go in one request. A retriever that does not
-    answer is an infrastructure error, after retries with backoff; with the defaults it is told
+    answer is an infrastructure error, after retries with backoff; with the defaults it is reported
     before a tool call's own 30 seconds are over.
 
     A retriever that is not ours cannot look a document up: :meth:`open` finds none there, and the

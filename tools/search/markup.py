@@ -33,7 +33,7 @@ _PLAIN_ID = re.compile(r"[^\s\"<>\[\]{}]+(?: [^\s\"<>\[\]{}]+)*")
 def escape(text: str) -> str:
     """Return a document's text with all that could pass for markup disarmed, of the same length."""
     text = text.encode("utf-8", "replace").decode()
-    if _SUSPECT.search(text) is None and "to=" not in text:  # as a rule
+    if _SUSPECT.search(text) is None and "to=" not in text:  # usually
         return text
     text = text.translate(_TABLE).replace("```", "'''").replace("functools[", "functools(")
     text = _RECIPIENT.sub("to:", _CONTROL_WORD.sub(r"(\1)", text))

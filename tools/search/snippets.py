@@ -83,7 +83,7 @@ def _matches(text: str, query: str) -> list[tuple[int, str]]:
 
 
 def _stem(word: str) -> str:
-    """Return the beginning that a word's other forms as a rule share; a number has none."""
+    """Return the beginning that a word's other forms usually share; a number has none."""
     return word if len(word) < 5 or not word.isalpha() else word[: max(4, len(word) - 2)]
 
 

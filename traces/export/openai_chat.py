@@ -55,8 +55,8 @@ def _line(trace: Trace, place: int, said: Lineage, bare: bool) -> dict[str, Any]
 def read_chat(raw: Any, number: int) -> Trace | None:
     """Return the trace that a line of the format holds, marked with ``info["foreign"]``.
 
-    A line that says nothing of a reward has no score. One that says null, or what is no number in
-    [0, 1], has a score without a reward.
+    A line that says nothing of a reward has no score. One that says null, or a value that is not a
+    number in [0, 1], has a score without a reward.
 
     Args:
         raw: The line, decoded.

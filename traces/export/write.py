@@ -108,7 +108,7 @@ def check_export(output: Path, *, bare: bool = False) -> None:
 
 @contextmanager
 def _whole(output: Path) -> Iterator[Path]:
-    """Give a file to write, which becomes the output if all goes well, and else is removed."""
+    """Give a file to write, which becomes the output if all goes well, and otherwise is removed."""
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".writing-{output.name}-{os.getpid()}")
     try:

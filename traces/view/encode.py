@@ -16,7 +16,7 @@ from vf.traces.trace import Branch, Trace
 
 PREVIEW = 200  # characters
 LOGPROB_STEP = 0.001  # nats; what the page can tell apart
-UNUSUAL = 0xFFFF  # stands for a logprob that does not fit, and is told in words
+UNUSUAL = 0xFFFF  # stands for a logprob that does not fit, and is given in words
 
 _EXACT = 2**53  # JavaScript counts exactly up to here
 

@@ -57,12 +57,12 @@ class Unreadable:
 
 
 def find_sources(paths: Sequence[Path]) -> list[Source]:
-    """Return the traces files that are meant by files, run folders and results folders.
+    """Return the traces files that files, run folders and results folders stand for.
 
     A run folder stands for its ``traces/*.jsonl``; any other folder for its own ``*.jsonl``, or,
     where it has none, for the traces files and run folders somewhere below it. What was put away
-    because it was done over (``superseded-N``, ``failed``) is left out unless it is named. A file
-    is named once, in whatever way it was reached.
+    because it was retried (``superseded-N``, ``failed``) is left out unless it is named. A file is
+    named once, in whatever way it was reached.
 
     Raises:
         ConfigError: A path does not exist, or a folder has no traces file.

@@ -28,7 +28,7 @@ class BackgroundLoop:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T], watch: Callable[[], None]) -> T:
-        """Run a coroutine to its end and return its result.
+        """Run a coroutine to completion and return its result.
 
         Args:
             work: What to run.

@@ -231,7 +231,7 @@ class StepRollouts:
         self._finished.append(group)
 
     def _replace(self, group: Group, ended: Ended) -> None:
-        """Leave a task out, and begin a group of another in the place of its group.
+        """Leave a task out, and begin a group of another in place of its group.
 
         Raises:
             TrainingError: ``overlong_prompts`` says that it ends the run.

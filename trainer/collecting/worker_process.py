@@ -1,4 +1,4 @@
-"""One rollout worker as the trainer's process sees it, from its start to its end."""
+"""One rollout worker as the trainer's process sees it, from start to end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 LOOK_SECONDS = 0.25  # between two looks whether a process has ended
 END_SECONDS = 2.0  # for a process to have an exit status, once its connection is gone
 STOP_SECONDS = 2 * CLOSE_TIMEOUT  # for a worker to close its environments, before it is killed
-LOST_SECONDS = 5.0  # the same for one that stands still, or whose machine is lost
+LOST_SECONDS = 5.0  # the same for one that pauses, or whose machine is lost
 STALLS = 2  # times stall_timeout without a sign of life, after which a worker is lost
 LOG_BYTES = 2000  # of the output of a worker that cannot begin, in the message
 
@@ -172,7 +172,7 @@ async def _status(handle: Handle) -> int | None:
 def _ending(status: int) -> str:
     if status >= 0:
         return f"ended with exit status {status}"
-    memory = ", maybe for want of memory" if -status == signal.SIGKILL else ""
+    memory = ", maybe for lack of memory" if -status == signal.SIGKILL else ""
     return f"was ended by {signal.Signals(-status).name}{memory}"
 
 

@@ -40,7 +40,7 @@ class Part:
     per_token: float = 0.0
 
     def of(self, tokens: int) -> int:
-        """Return the bytes for so many tokens."""
+        """Return the bytes for that many tokens."""
         return int(self.fixed + tokens * self.per_token)
 
 

@@ -100,7 +100,7 @@ def build_samples(
     Args:
         groups: The step's rollouts.
         args: ``[trainer.args]``: advantage, credit, overlong shaping and ``mask_truncated``.
-        advantages: In the place of ``args.advantage``.
+        advantages: In place of ``args.advantage``.
     """
     batches: list[list[Sample]] = []
     for group in groups:

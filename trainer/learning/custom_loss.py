@@ -64,7 +64,7 @@ def load_loss(path: str) -> Callable[[Any], Any]:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path.resolve()}")
-    name = f"vf_custom_loss_{path.stem}"  # lest it hides a module of the file's own name
+    name = f"vf_custom_loss_{path.stem}"  # so that it hides no module of the file's own name
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be loaded as a module")
@@ -75,7 +75,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def check_loss(loss: Loss, args: TrainerArgs, *, shared: bool) -> None:
-    """Check a loss that is given in the place of the settings' own.
+    """Check a loss that is given in place of the settings' own.
 
     Args:
         loss: Its name, or a function.

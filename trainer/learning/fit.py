@@ -148,8 +148,8 @@ def check_fit(memory: Memory, config: Config) -> None:
 def disk_needed(config: Config, shape: Shape) -> int:
     """Return the bytes of the checkpoints that a run keeps at most, and of one being written.
 
-    Each has what is trained and Adam's moments in float32, and the model or adapter once more as it
-    is served.
+    Each has what is trained and Adam's moments in float32, and the model or adapter again as it is
+    served.
     """
     args = config.args
     kept = 2 + math.ceil(args.max_steps / args.save_steps)  # the best, and one being written

@@ -82,8 +82,8 @@ def lora_targets(model: Any, args: TrainerArgs) -> LoraTargets:
     """Return what is adapted in the text part of a model, and never a router.
 
     A linear layer is the head if it gives the logits, attention if its path has a part that
-    contains ``attn`` or ``attention`` or it is in a module of a class that does, and else counts
-    with the MLP (state-space mixers too), as experts do. What ``lora_target_modules`` and
+    contains ``attn`` or ``attention`` or it is in a module of a class that does; otherwise it
+    counts with the MLP (state-space mixers too), as experts do. What ``lora_target_modules`` and
     ``lora_target_parameters`` name is returned as it is.
 
     Args:
@@ -212,8 +212,8 @@ def _ends(wanted: list[str], known: Collection[str], parts: int) -> list[str]:
     """Return the ends of names, if they are the ends of no other name that is known, or the names.
 
     Args:
-        wanted: Names that are meant.
-        known: All names, those that are meant among them.
+        wanted: Names of targets.
+        known: All names, including those of targets.
         parts: Of an end.
     """
 

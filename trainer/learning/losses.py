@@ -1,10 +1,10 @@
 """Policy-gradient losses per token.
 
-All arrays have the shape ``[B, L]``: B sequences, L columns, padded on the right. In the formulas
-q is the sampler's probability of a token, p the learner's, r = p / q = exp(log p − log q), and A
-the advantage; a mean over a sequence is over its trained tokens. With a correction
+All arrays have the shape ``[B, L]``: B sequences, L columns, padded on the right. In the formulas q
+is the sampler's probability of a token, p the learner's, r = p / q = exp(log p − log q), and A the
+advantage; a mean over a sequence is over its trained tokens. With a correction
 (:mod:`vf.trainer.learning.correction`) r = p / o, with the o that the batch began with. Tokens that
-are not trained have loss 0 and gradient 0 whatever stands in the arrays there, infinities included.
+are not trained have loss 0 and gradient 0 whatever the arrays hold there, infinities included.
 docs/losses.md has the formulas with their sources, and how the token losses are summed.
 """
 
@@ -141,7 +141,7 @@ class Cispo:
 
 @dataclass(frozen=True, slots=True)
 class Dro:
-    """−(A·log p − ½β(log p − log q)²) (DRO, arXiv:2405.19107, with A in the place of r − V).
+    """−(A·log p − ½β(log p − log q)²) (DRO, arXiv:2405.19107, with A in place of r − V).
 
     Attributes:
         beta: β.

@@ -5,7 +5,7 @@
 scale and w are those of the normalisation (:func:`~vf.trainer.learning.batch.weighted`), v is 1 or
 the weight of :class:`~vf.trainer.learning.correction.Correction`, H is the entropy of the learner's
 distribution, and aux the loss of routers (:mod:`vf.trainer.learning.router_loss`). With
-``kl_penalty_type = "advantage"`` the KL stands in the advantages instead.
+``kl_penalty_type = "advantage"`` the KL is in the advantages instead.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ class Objective:
                     f"{which.dtype}; it must be a bool per token, here of shape "
                     f"{tuple(values.shape)}"
                 )
-        # A user's loss may forget the mask; a token that is not trained has none all the same.
+        # A user's loss may forget the mask; a token that is not trained still has none.
         return TokenLosses(masked(values, arrays.loss_mask), held.clipped, held.dropped)
 
     def _sums(

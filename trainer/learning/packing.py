@@ -54,7 +54,7 @@ def pack(
 ) -> list[MicroBatch]:
     """Pack samples into micro-batches, each with its prefix tree.
 
-    Samples are cut into runs of neighbours so that the fewest tokens in all are computed: mostly
+    Samples are cut into runs of neighbours so that the fewest tokens in all are computed: usually
     between groups, and within one where it is larger than the budget.
 
     Args:

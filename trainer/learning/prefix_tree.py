@@ -146,7 +146,7 @@ def build_tree(
     predictors, every = [], []
     for start, common, length, mask in zip(starts, shared, lengths, masks, strict=False):
         own = np.arange(start, start + length - common)
-        places = np.concatenate([places[:common], own])  # the rest stands in the one before
+        places = np.concatenate([places[:common], own])  # the rest is in the one before
         every.append(places)
         predictors.append(places[:-1][np.asarray(mask[1:], dtype=bool)])
     unique, rows = np.unique(np.concatenate(predictors), return_inverse=True)

@@ -129,7 +129,7 @@ def aux_loss(seen: list[tuple[torch.Tensor, torch.Tensor]], mask: torch.Tensor) 
 
     Args:
         seen: Of each layer, the router's logits ``[T, E]`` and its choice, int64 ``[T, k]``.
-        mask: ``[T]``, 1 for the tokens that count and else 0.
+        mask: ``[T]``, 1 for the tokens that count, otherwise 0.
     """
     logits, chosen = seen[0]
     dtype = torch.promote_types(logits.dtype, torch.float32)

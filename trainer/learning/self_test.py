@@ -163,7 +163,7 @@ def _probe(model: Any, longest: int) -> tuple[list[MicroBatch], MicroBatch]:
         for each, mask in zip(sequences, masks, strict=True)
     ]
     tree = build_tree(sequences, masks, [0, len(stem + fork), len(stem), 0])
-    # The attention is told of the longest to come, and refuses what would not hold for it.
+    # The attention is given the longest to come, and refuses what would not hold for it.
     batch = replace(collate(samples), tree=replace(tree, longest=max(longest, tree.longest)))
     device = _weight(model).device
     return [collate([sample]).to(device) for sample in samples], batch.to(device)

@@ -125,6 +125,6 @@ def copies(settings: VllmSettings) -> int:
 
 
 def _number(flags: Mapping[str, Any], name: str, default: int) -> int:
-    """Return a flag that counts; vLLM alone judges one that is no number."""
+    """Return a flag that counts; only vLLM judges one that is not a number."""
     value = flags.get(name)
     return value if type(value) is int and value > 0 else default

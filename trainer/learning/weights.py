@@ -120,7 +120,7 @@ class Weights:
             try:
                 for name, parameter in left:
                     yield from named({name: served(parameter)}).items()
-            finally:  # were the reader to stop early, the other ranks go on
+            finally:  # if the reader stops early, the other ranks continue
                 for _, parameter in left:
                     served(parameter)
 

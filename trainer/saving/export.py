@@ -69,7 +69,7 @@ def export(
         target: Folder to write; by default in ``exports/`` of the run's folder.
         adapter: Write the adapter alone, in PEFT's format, rather than merging it.
         dtype: ``float32`` or ``bfloat16``; by default what the run sampled from: bfloat16 with
-            ``bf16``, and else float32. Where all weights were trained with ``bf16``, ``float32``
+            ``bf16``, otherwise float32. Where all weights were trained with ``bf16``, ``float32``
             gives them as the optimizer held them.
         say: Called with what is being done.
 

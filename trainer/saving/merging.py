@@ -60,7 +60,7 @@ def read_adapter(folder: Path) -> dict[str, torch.Tensor]:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"cannot read the adapter {path}: {_first_line(error)}") from error
-    # The adapters of two tensors in one module are nested: "base_layer" stands in some own names.
+    # The adapters of two tensors in one module are nested: "base_layer" is in some own names.
     tensors = {name: tensor for name, tensor in tensors.items() if ".lora_" in name}
     halves = Counter(_HALF.sub(r"\1", name) for name in tensors)
     if not halves or set(halves.values()) != {2}:

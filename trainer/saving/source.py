@@ -1,4 +1,4 @@
-"""The source of an export: which checkpoint is meant, and what is known of its run."""
+"""The source of an export: which checkpoint it is, and what is known of its run."""
 
 from __future__ import annotations
 

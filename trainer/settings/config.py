@@ -88,7 +88,7 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     repetition_penalty: RepetitionPenalty = 1.0
     generation_timeout: Seconds = 120.0
     """Seconds in which the engine samples no token, for any request, after which answers under way
-    are given up. They do not count while it stands still for training or new weights, or while a
+    are given up. They do not count while it pauses for training or new weights, or while a
     request waits for a connection. Of a server that does not count its tokens: seconds without an
     answer, for `max_tokens` up to 1,024, and more in proportion."""
     bf16: bool | Literal["auto"] = "auto"
@@ -254,7 +254,7 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
             raise ValueError(
                 f"kl_penalty_coef = {self.kl_penalty_coef:g} without a reference: with use_lora = "
                 "false nothing keeps the weights that training began with. Set reference_model "
-                "(mostly to the same as model; it is then held in memory a second time)"
+                "(usually to the same as model; it is then held in memory a second time)"
             )
 
 

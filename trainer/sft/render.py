@@ -1,10 +1,10 @@
 """A trace's messages as the tokens that this model would have read and written.
 
 The context is put together exactly as for rollouts (:mod:`vf.inference.rendering.next_prompt`): the
-first prompt is rendered, and each later turn adds only what stands between two answers. An answer
-is what the chat template shows of it behind the prompt, up to the token that ends it. Whatever was
+first prompt is rendered, and each later turn adds only what comes between two answers. An answer is
+what the chat template shows of it behind the prompt, up to the token that ends it. Whatever was
 encoded is parsed again, and has to be the same message: a template that hides reasoning, or shows a
-call otherwise than it is read, is found out, and its traces are not trained on.
+call differently from how it is read, is found out, and its traces are not trained on.
 """
 
 from __future__ import annotations

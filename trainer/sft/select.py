@@ -140,7 +140,7 @@ def select(
 
 
 def training_sources(paths: Sequence[str]) -> tuple[list[Source], int]:
-    """Return the files that are meant, and how many files of evaluations are left out.
+    """Return the selected files, and how many files of evaluations are left out.
 
     A run's folder holds its held-out evaluations, too. Who learns from them cannot be measured on
     those tasks any more, so they are read only where they are named themselves.

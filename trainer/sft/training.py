@@ -39,7 +39,7 @@ from vf.trainer.sft.dataset import load_dataset
 from vf.trainer.sft.settings import SftArgs, SftConfig
 from vf.trainer.watching.trackers import Tracker, open_trackers
 
-COMPLETE = "complete"  # a file in a checkpoint that was written to its end
+COMPLETE = "complete"  # a file in a checkpoint that was written completely
 # What TRL logs, and what it is called here.
 _NAMES = {
     "loss": "loss",
@@ -90,7 +90,7 @@ class SftTrainer(TrlTrainer):  # type: ignore[misc]
 
 
 class _Recorder(TrainerCallback):  # type: ignore[misc]
-    """Writes the metrics, marks whole checkpoints, and stops a run whose loss is no number."""
+    """Writes the metrics, marks whole checkpoints, and stops a run whose loss is not a number."""
 
     def __init__(self, folder: RunFolder, tracker: Tracker, watch: Watch) -> None:
         self._folder, self._tracker, self._watch = folder, tracker, watch
@@ -242,7 +242,7 @@ def total_steps(args: SftArgs, sequences: int) -> int:
 
 
 def latest_checkpoint(folder: RunFolder) -> Path | None:
-    """Return the newest checkpoint that was written to its end, or None."""
+    """Return the newest checkpoint that was written completely, or None."""
     whole = [mark.parent for mark in folder.checkpoints.glob(f"checkpoint-*/{COMPLETE}")]
     return max(whole, key=_step_of, default=None)
 

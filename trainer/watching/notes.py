@@ -22,7 +22,7 @@ def step_notes(step: int, groups: Sequence[Group], metrics: Metrics) -> list[str
 
 
 def baseline_notes(step: int, metrics: Metrics, *, evaluates: bool) -> list[str]:
-    """Return a warning if the model, before it is trained, never or mostly succeeds.
+    """Return a warning if the model, before it is trained, never or usually succeeds.
 
     Args:
         step: Training steps done.

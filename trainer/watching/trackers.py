@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 TrackerName = Literal["tensorboard", "wandb", "trackio"]
 
 PROJECT = "vf-rl"  # at W&B and trackio; WANDB_PROJECT names another at W&B
-FINISH_SECONDS = 60.0  # that W&B may go on uploading when a run has ended; the rest stays on disk
+FINISH_SECONDS = 60.0  # that W&B may keep uploading when a run has ended; the rest stays on disk
 
 _ADVICE = {
     "wandb": "Log in with `wandb login`, or keep it on this machine with WANDB_MODE=offline",
@@ -45,7 +45,7 @@ class Tracker(Protocol):
     """Where metrics go."""
 
     def log(self, metrics: Metrics) -> None:
-        """Take a line as it stands in ``metrics.jsonl``; ``step`` is one of its keys."""
+        """Take a line as it is in ``metrics.jsonl``; ``step`` is one of its keys."""
         ...
 
     def close(self, *, failed: bool = False) -> None:

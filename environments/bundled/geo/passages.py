@@ -10,8 +10,8 @@ from vf.environments.bundled.geo.spellings import in_text
 from vf.runtime.seeding import derive_seed
 from vf.tools.search.contract import Document
 
-# A country's name stands in most sentences of its own passage: a search for it shall find that
-# one, and not the cities that lie there.
+# A country's name is in most sentences of its own passage: a search for it shall find that one, and
+# not the cities that lie there.
 _COUNTRY_BEGINS = [
     "{Name} belongs to the continent of {continent}. The capital of {name} is {capital}.",
     "{capital} is the capital of {name}, and {name} is counted as part of {continent}.",

@@ -24,7 +24,7 @@ class Phrase(Generic[Place]):
     """A noun phrase for one country or city.
 
     Attributes:
-        text: As it stands in a question.
+        text: As it appears in a question.
         query: Its meaning: an operator, then names or further queries.
         target: What it points at.
         hops: Reasoning steps to find the target; 0 if its own passage is enough.

@@ -56,7 +56,7 @@ def args(name: str, folder: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def make_env() -> Iterator[Callable[..., GymnasiumEnv]]:
-    """Puts an environment of ours into Gymnasium's form, and closes it when the test ends."""
+    """Puts a vf-rl environment into Gymnasium's form, and closes it when the test ends."""
     with ExitStack() as stack:
 
         def make(environment: str | vf.Environment, **args: Any) -> GymnasiumEnv:

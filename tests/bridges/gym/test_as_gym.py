@@ -1,4 +1,4 @@
-"""What an environment of ours does in Gymnasium's form, and what it refuses to do."""
+"""What a vf-rl environment does in Gymnasium's form, and what it refuses to do."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def ours(env: gymnasium.Env[str, str]) -> GymnasiumEnv:
 
 
 def play(env: gymnasium.Env[str, str], seed: int | None = None) -> list[Any]:
-    """Play an episode as the environment's oracle does; return all that Gymnasium was told."""
+    """Play an episode as the environment's oracle does; return all that Gymnasium got."""
     observation, info = env.reset(seed=seed)
     seen: list[Any] = [(observation, info)]
     definition = ours(env).environment

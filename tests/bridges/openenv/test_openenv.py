@@ -1,4 +1,4 @@
-"""Environments of real OpenEnv servers: how a model acts there, what it is worth, bad input."""
+"""Environments of real OpenEnv servers: how a model acts there, its reward, bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading environments of verifiers: what is told of those that cannot be used."""
+"""Loading environments of verifiers: the errors for those that cannot be used."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_second_conversation_with_the_model_is_told() -> None:
     task = next(iter(environment.tasks("train")))
     trace = asyncio.run(vf.rollout(environment, task, vf.ScriptedModel(["1", "2"])))
     assert trace.error is not None
-    assert "something that does not go on with the conversation" in trace.error.message
+    assert "something that does not continue the conversation" in trace.error.message
 
 
 def test_our_signal_handlers_stay() -> None:

@@ -1,4 +1,4 @@
-"""What verifiers' loader makes of our modules, and what a user is told who got it wrong."""
+"""What verifiers' loader makes of our modules, and the errors that a user sees."""
 
 from __future__ import annotations
 

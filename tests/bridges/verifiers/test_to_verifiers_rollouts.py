@@ -1,4 +1,4 @@
-"""One rollout of ours inside verifiers: its limits, its settings, and what fails."""
+"""One vf-rl rollout inside verifiers: its limits, its settings, and what fails."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_a_crash_after_an_answer_is_the_agents_own(ending: str, exit_code: int) 
     trace = run(text)
     assert (trace.error, trace.stop_reason) == (None, vf.StopReason.TERMINATED)
     assert trace.info["program"]["exit_code"] == exit_code
-    assert trace.reward == 1.0  # the rubric decides what it is worth
+    assert trace.reward == 1.0  # the rubric decides its value
     failed = run(text, crash="failed")
     assert failed.error is not None
     assert f"exit code {exit_code}" in failed.error.message

@@ -170,7 +170,7 @@ class NotJson(Sums):
 
 
 class Talkative(Sums):
-    """Whoever is wrong is told the answer, and asked again."""
+    """A wrong answer gets the right one, and another try."""
 
     def reset(self, task: vf.Task) -> str:
         self.sum = task.answer
@@ -263,7 +263,7 @@ class RunsTheAnswer(Sums):
         if block is None:
             return 0.0
         test = f"{block[1]}\nassert square() == {trace.task.answer}"
-        trap = Path.cwd().parent  # a validation stands in a folder beside its marker
+        trap = Path.cwd().parent  # a validation runs in a folder beside its marker
         if self.here:
             await self.container.write_file(str(trap / "host"), "")
         run = await self.container.exec(["python3", "-I", "-c", test])

@@ -60,7 +60,7 @@ def test_json_is_for_machines(leaky: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_arguments_reach_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
-    # Far too few guesses: bisection, which is the oracle, mostly fails.
+    # Far too few guesses: bisection, which is the oracle, usually fails.
     args = json.dumps({"max_guesses": 1})
     assert main(["--validate", "guess-number", "--args", args]) == 1
     assert "the oracle must get 1 on every task" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Whatever an agent sends, it gets an answer or is told what is wrong, and the rollout lives."""
+"""Whatever an agent sends, it gets an answer or a clear error, and the rollout lives."""
 
 from __future__ import annotations
 

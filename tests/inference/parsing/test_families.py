@@ -11,8 +11,8 @@ from tests.inference.parsing.forms import RENDERED, TEMPLATES, template
 from vf.inference.parsing import PARSERS, parser_for
 from vf.inference.rendering.renderer import Renderer
 
-# They render no tool calls. Where the models are known to make some all the same, the family's
-# parser reads them; for the others it does not matter which one is used.
+# They render no tool calls. If the models are known to make some anyway, the family's parser reads
+# them; for the others it does not matter which one is used.
 WITHOUT_CALLS = {
     "command-r": ["cohere"],
     "cohere": ["cohere2"],

@@ -132,7 +132,7 @@ class Served:
                 self.sampling -= 1
 
     def pause(self, mode: str) -> None:
-        """Let requests under way stand still, or end."""
+        """Let requests under way pause, or end."""
         with self.step:
             self.draining = mode == "wait"
             if mode == "keep":

@@ -88,7 +88,7 @@ def running(tmp_path: Path, journal: Journal, **how: Any) -> Iterator[ServerProc
 
 
 def code_of(command: list[str], log: Path) -> tuple[int, str]:
-    """Run a command to its end; return its exit code and the tail of its log."""
+    """Run a command to completion; return its exit code and the tail of its log."""
     server = ServerProcess(command, os.environ, log)
     wait_until(lambda: server.returncode is not None)
     assert server.returncode is not None

@@ -12,7 +12,7 @@ from vf.inference.vllm.pace import LEAST, SETTLE, Load, Pace
 
 @dataclass
 class Cache:
-    """A server with room for so many requests, which preempts those beyond."""
+    """A server with room for that many requests, which preempts those beyond."""
 
     room: int
     preemptions: float = 0.0

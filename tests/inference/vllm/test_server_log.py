@@ -1,4 +1,4 @@
-"""The end of a server's log, as its user is told it: the cause, and no litter."""
+"""The end of a server's log, as its user sees it: the cause, and no litter."""
 
 from __future__ import annotations
 

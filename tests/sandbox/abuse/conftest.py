@@ -121,7 +121,7 @@ class Arena:
             assert [item.name for item in await find(self.engine) if item.mine] == []
 
     def close(self) -> None:
-        """End the container, and make sure that nothing of ours is left."""
+        """End the container, and make sure that nothing of the test is left."""
         self._runner.run(self._end())
         self._runner.close()
         if self.engine is not None:

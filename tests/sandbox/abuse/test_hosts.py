@@ -44,7 +44,7 @@ def test_the_reaper_removes_what_a_killed_client_left_behind(engine: Engine) -> 
         container = engine.call_now("inspect_container", name)["Id"]
         try:
             wait_until(lambda: {"sleep 1250", "sleep 1251"} <= {*processes_of(container).values()})
-            # As if the container could not have noticed: it stands still while its client dies.
+            # As if the container could not have noticed: it pauses while its client dies.
             engine.call_now("pause", name)
         finally:
             client.kill()

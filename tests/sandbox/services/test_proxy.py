@@ -260,7 +260,7 @@ def test_a_container_without_a_network_gets_out_only_by_the_proxy(
             await DockerSandbox.create(engine, profile) as box,
         ):
             inside = await box.forward(proxy.address)
-            # Inside, 127.0.0.1 is another machine, which is not reached by the proxy as a rule.
+            # Inside, 127.0.0.1 is another machine, which is not reached by the proxy usually.
             env = proxy.environ(inside) | {"no_proxy": ""}
             done = await box.exec(["python3", "-c", FETCH, f"http://127.0.0.1:{port}/"], env=env)
             assert done.stdout.split("\n")[:2] == ["200", "200"], done

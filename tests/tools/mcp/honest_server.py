@@ -86,7 +86,7 @@ def die() -> str:
 
 
 def child() -> int:
-    """Start a process that outlives the server, unless somebody sees to it."""
+    """Start a process that outlives the server, unless something ends it."""
     return subprocess.Popen(["sleep", "600"]).pid
 
 

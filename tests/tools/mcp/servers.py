@@ -26,7 +26,7 @@ COUNT = {"name": "count", "inputSchema": {"type": "object"}}
 
 
 def odd(**told: Any) -> list[str]:
-    """Return the command of a server that does what it is told."""
+    """Return the command of a server that works correctly."""
     return [sys.executable, str(HERE / "odd_server.py"), json.dumps({"tools": [COUNT]} | told)]
 
 

@@ -1,4 +1,4 @@
-"""The tools: what the model reads, what is written down, and what it is told when it is wrong."""
+"""The tools: what the model reads, what is recorded, and the errors that the model sees."""
 
 from __future__ import annotations
 

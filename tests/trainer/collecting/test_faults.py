@@ -152,7 +152,7 @@ def test_a_signal_during_the_end_leaves_no_engine_behind(
 
     async def interrupted() -> None:
         await stop()
-        signal.raise_signal(signal.SIGINT)  # is heard in the main thread, in the midst of a closer
+        signal.raise_signal(signal.SIGINT)  # is heard in the main thread, in the middle of a closer
 
     monkeypatch.setattr(trainer.collector.orchestrator, "stop", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -130,7 +130,7 @@ def test_a_worker_that_cannot_be_replaced_for_a_while_ends_no_run(
     (trace,) = play(pool, "once")
     assert boundary(trace) == "environment"
     assert [note.partition(":")[0] for note in notes] == [
-        "rollout worker 0 was ended by SIGKILL, maybe for want of memory; it is replaced, and 1 "
+        "rollout worker 0 was ended by SIGKILL, maybe for lack of memory; it is replaced, and 1 "
         "rollouts are run again",
         "rollout worker 0 could not be placed; tried again",
         "rollout worker 0 could not begin",

@@ -1,4 +1,4 @@
-"""Rollouts that an outage of the server took along are done over, and nobody is blamed."""
+"""Rollouts that an outage of the server took along are retried, and nobody is blamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of a step: refilled, over-sampled, done over, and saved in the middle."""
+"""Groups of a step: refilled, over-sampled, retried, and saved in the middle."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_a_lease_that_is_given_together_with_the_cancellation_is_dropped(
             router.given = waiting.cancel
             await asyncio.wait([waiting])
             assert waiting.cancelled()
-            await leases.still(MEMBER)  # whatever was told before has arrived
+            await leases.still(MEMBER)  # whatever was sent before has arrived
             assert serving.under_way == 0
 
     asyncio.run(scene())

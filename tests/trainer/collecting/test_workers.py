@@ -202,7 +202,7 @@ def test_what_a_killed_worker_had_under_way_is_run_again_and_counted_once(
     assert isinstance(trainer.engine, EmbeddedServer)
     assert trainer.engine.serving.under_way == 0
     said = (trainer.folder.logs / "trainer.log").read_text()
-    ending = r"was ended by SIGKILL, maybe for want of memory; it is replaced, and \d+ rollouts are"
+    ending = r"was ended by SIGKILL, maybe for lack of memory; it is replaced, and \d+ rollouts are"
     assert len(re.findall(ending, said)) == 1
 
 

@@ -43,7 +43,7 @@ def agents(*, leaves: bool = False) -> Trace:
     """Return the same episode, played by an agent.
 
     Args:
-        leaves: Whether it asks once more from its first and from its second answer, with two more
+        leaves: Whether it asks again from its first and from its second answer, with two more
             answers: three conversations, two of which begin with a copy.
     """
 

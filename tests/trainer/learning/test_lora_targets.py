@@ -102,7 +102,7 @@ def test_text_is_adapted_with_its_experts_and_nothing_else(name: str, tmp_path: 
     model.save_pretrained(tmp_path / "adapter")
     assert all(".lora_" in key for key in load_file(tmp_path / "adapter/adapter_model.safetensors"))
     merged, _ = merge(tmp_path / "adapter", str(tmp_path / "base"), torch.float64)
-    # Norms and rotary positions compute in float32 all the same: 1e-6 to 3e-6.
+    # Norms and rotary positions still compute in float32: 1e-6 to 3e-6.
     assert (logprobs(exact(merged.eval())) - after).abs().max() < 2e-5
 
 

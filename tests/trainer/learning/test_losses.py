@@ -188,7 +188,7 @@ masks = st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, ma
 def test_what_is_masked_is_never_touched(
     name: str, mask: list[list[bool]], junk: tuple[float, float, float], seed: int
 ) -> None:
-    """Whatever stands in masked places, losses and gradients are those without them."""
+    """Whatever is in masked places, losses and gradients are those without them."""
     loss = CASES[name][0]
     drawn = draw(seed, len(mask), 7)
     keep = torch.tensor(mask)

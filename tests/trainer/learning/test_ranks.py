@@ -112,7 +112,7 @@ def test_two_processes_take_the_same_steps_as_one(
     assert len(parts) == 2
     assert max(parts) < 0.6 * sum(parts), "each process wrote its share, and nothing twice"
 
-    # One process goes on where they were.
+    # One process continues where they were.
     policy = Policy("tiny", settings(how == "lora", seed=7).args)
     load_checkpoint(tmp_path / "step-7", policy)
     again = asdict(policy.update(samples(5, 7)))

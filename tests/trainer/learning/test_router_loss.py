@@ -92,7 +92,7 @@ def test_every_real_token_counts_once(name: str, way: str) -> None:
         forward(micro, 1.0)
         found = router_loss(micro, 1 / sum(map(len, batch)))
     assert found is not None
-    # Some norms and rotary positions compute in float32 all the same.
+    # Some norms and rotary positions still compute in float32.
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
     got = routers_gradient(model, found)
     for key, slope in slopes.items():

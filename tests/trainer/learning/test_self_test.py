@@ -1,4 +1,4 @@
-"""Each model gets the fastest way that is exact on it, and is told where that is not the first."""
+"""Each model gets the fastest way that is exact on it, and a note where that is not the first."""
 
 from __future__ import annotations
 

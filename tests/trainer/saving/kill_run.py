@@ -1,4 +1,4 @@
-"""A child that trains, or goes on training, until it ends or is killed."""
+"""A child that trains, or resumes training, until it ends or is killed."""
 
 from __future__ import annotations
 

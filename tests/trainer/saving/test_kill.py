@@ -22,7 +22,7 @@ KILLS = 6
 
 @pytest.fixture(scope="module")
 def server() -> Any:
-    """Makes children that need not import everything anew."""
+    """Makes children that need not import everything again."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["vf.trainer.rl_trainer", "tests.trainer.saving.kill_run"])
     return context

@@ -1,4 +1,4 @@
-"""A run that was stopped goes on exactly as if it had not been."""
+"""A run that was stopped resumes exactly as if it had not been."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_resumed_run_equals_the_unbroken_one(make_trainer: Any, tmp_path: Path) 
 
 def test_an_unfinished_checkpoint_is_not_used(tmp_path: Path) -> None:
     (tmp_path / ".writing-7").mkdir()
-    (tmp_path / "step-9").mkdir()  # no progress.json: not one of ours
+    (tmp_path / "step-9").mkdir()  # no progress.json: not a checkpoint of the run
     assert latest_checkpoint(tmp_path) is None
 
 

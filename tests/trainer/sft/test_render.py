@@ -165,7 +165,7 @@ def test_tokens_of_the_same_tokenizer_are_recognised(solved: list[Trace]) -> Non
 
 
 def test_the_tiny_model_is_made_of_the_same_masks() -> None:
-    """Against an independent reading: what stands between the header and the end of each answer."""
+    """Against an independent reading: the text between the header and the end of each answer."""
     renderer = Renderer(tokenizer())
     for trace in asyncio.run(demonstrate(12, {"good": 0.5, "guesses": 0.5}, seed=0)):
         [branch] = render(renderer, trace)

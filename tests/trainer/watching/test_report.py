@@ -1,4 +1,4 @@
-"""The report: what stands in it, that it stays cheap, and how it looks in a real browser."""
+"""The report: what is in it, that it stays cheap, and how it looks in a real browser."""
 
 from __future__ import annotations
 

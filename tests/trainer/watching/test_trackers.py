@@ -68,7 +68,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def run(script: str, argument: object, environ: Mapping[str, str]) -> str:
-    """Run a script to its end; returns what it wrote."""
+    """Run a script to completion; returns what it wrote."""
     done = subprocess.run(
         [sys.executable, "-c", script],
         input=json.dumps(argument),

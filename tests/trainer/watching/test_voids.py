@@ -2,7 +2,7 @@
 
 ``recorded`` holds what runs of the tiny model in ``calculator`` did, a line a step, a group as
 ``[task, outcomes of the scored, failed]``. In ``voids-sick.jsonl`` 60 % of the rollouts that would
-have failed broke off, in ``voids-healthy.jsonl`` 15 % of all, by chance.
+have failed was interrupted, in ``voids-healthy.jsonl`` 15 % of all, by chance.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ const loaded = new Promise((resolve) => {
 
 async function inflate(id) {
   let node = document.getElementById(id);
-  // While the page still loads, an element is whole once the parser has gone on to the next.
+  // While the page still loads, an element is whole once the parser has reached the next.
   if (!node || (document.readyState === "loading" && !node.nextElementSibling)) {
     await loaded;
     node = document.getElementById(id);

@@ -1,0 +1,153 @@
+"""Find phrases that a technical writer would not use: `python scripts/check_prose.py`.
+
+Reads what people read: Markdown outside of code, the comments, docstrings and messages of Python,
+and the comments and texts of JavaScript. Reports each phrase of `prose_words.toml` with its place
+and a better word, and exits with 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import tokenize
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+WORDS = Path(__file__).with_name("prose_words.toml")
+KINDS = (".md", ".py", ".js")
+# Pages that give other libraries' words, files and prompts of tasks, the tests of this script.
+SKIPPED = (
+    *("docs/terms.md", "docs/coming-from.md"),
+    *("bridges/harbor/bundled/", "environments/bundled/problems/", "scripts/agent_programs/"),
+    "tests/test_prose.py",
+)
+_GAP = r"""[\s#*"'/]+"""  # between two words: a line may end there, or a string
+_NOT_PROSE = re.compile(
+    r"^(?P<fence>```|~~~).*?^(?P=fence)|^(?: {4}|\t)[^\n]*$|`[^`\n]+`|\]\([^)\n]*\)",
+    re.DOTALL | re.MULTILINE,
+)
+_JAVASCRIPT = re.compile(
+    r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|`[^`]*`", re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A phrase in a file.
+
+    Attributes:
+        path: The file, from the repository's root.
+        line: Where the phrase begins, from 1.
+        phrase: What it says there.
+        better: What to write instead.
+    """
+
+    path: str
+    line: int
+    phrase: str
+    better: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.phrase!r}: write {self.better}"
+
+
+class Vocabulary:
+    """Phrases to avoid.
+
+    Args:
+        phrases: Regular expressions in lower case, with a space for any gap between words, to
+            better words.
+    """
+
+    def __init__(self, phrases: dict[str, str]) -> None:
+        self._better = list(phrases.values())
+        every = (f"(?P<p{n}>{phrase.replace(' ', _GAP)})" for n, phrase in enumerate(phrases))
+        # Without IGNORECASE, on text in lower case: five times as fast.
+        self._pattern = re.compile(rf"\b(?:{'|'.join(every)})(?!\w)")
+
+    def check(self, path: str, text: str) -> Iterator[Finding]:
+        """Yield the findings of a file; the end of its name says which part of it is prose."""
+        if not self._pattern.search(text.lower()):
+            return  # most files: nothing else is computed for them
+        prose = _prose(path, text).lower()
+        for match in self._pattern.finditer(prose):
+            better = self._better[int(str(match.lastgroup)[1:])]
+            line = prose.count("\n", 0, match.start()) + 1
+            yield Finding(path, line, " ".join(re.split(_GAP, match[0])), better)
+
+
+def _prose(path: str, text: str) -> str:
+    """Return the text with spaces for all that is not prose, so that places stay the same."""
+    if path.endswith(".md"):
+        return _NOT_PROSE.sub(lambda code: re.sub(r"[^\n]", " ", code[0]), text)
+    tests = path.startswith("tests/")
+    spans = _python(text, messages=not tests) if path.endswith(".py") else _javascript(text)
+    kept, end = [], 0
+    for start, stop in spans:
+        kept += [re.sub(r"[^\n]", " ", text[end:start]), text[start:stop]]
+        end = stop
+    return "".join(kept)
+
+
+def _javascript(text: str) -> Iterator[tuple[int, int]]:
+    for match in _JAVASCRIPT.finditer(text):
+        yield match.span()
+
+
+def _python(text: str, *, messages: bool) -> Iterator[tuple[int, int]]:
+    """Yield where comments, docstrings and, unless they are a test's data, other strings are."""
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    middle = getattr(tokenize, "FSTRING_MIDDLE", None)
+    begins = True  # a statement: a string there is a docstring
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        string = token.type in (tokenize.STRING, middle) and (messages or begins)
+        if (string and " " in token.string) or token.type == tokenize.COMMENT:  # else a key
+            (row, column), (last, end) = token.start, token.end
+            yield starts[row - 1] + column, starts[last - 1] + end
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            begins = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+
+
+def files(root: Path) -> Iterator[str]:
+    """Yield the files of a repository that hold prose."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    for path in listed:
+        if path.endswith(KINDS) and not path.startswith(SKIPPED) and (root / path).is_file():
+            yield path
+
+
+def check(root: Path, paths: Iterable[str]) -> list[Finding]:
+    """Return what is found in files of a repository."""
+    vocabulary = Vocabulary(tomllib.loads(WORDS.read_text(encoding="utf-8"))["phrases"])
+    return [
+        finding
+        for path in paths
+        for finding in vocabulary.check(path, (root / path).read_text(encoding="utf-8"))
+    ]
+
+
+def main() -> int:
+    """Check the repository, or the files that are named."""
+    found = check(ROOT, sys.argv[1:] or files(ROOT))
+    for finding in found:
+        print(finding)
+    if found:
+        print(f"{len(found)} phrases to rewrite; the vocabulary is {WORDS.relative_to(ROOT)}")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
