@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -103,7 +102,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 @pytest.mark.browser
 def test_in_a_browser(address: str) -> None:
-    """Search finds, light and dark differ, no page is wider than the window, nothing is fetched."""
+    """Light and dark differ, pages fit the window, code is readable, nothing is fetched."""
 
     async def scheme(tab: Tab, name: str) -> str:
         feature = {"name": "prefers-color-scheme", "value": name}
@@ -126,16 +125,49 @@ def test_in_a_browser(address: str) -> None:
                         f" && location.pathname === '/{name}.html'"
                     )
                     assert await tab.evaluate("document.documentElement.scrollWidth") <= width
-            await tab.size(1280, 800)
-            await tab.until("document.querySelector('[data-md-component=search-query]')")
-            query = json.dumps("max_steps_off_policy")
-            await tab.evaluate(
-                "(() => { const box = document.querySelector('[data-md-component=search-query]');"
-                f" box.focus(); box.value = {query};"
-                " box.dispatchEvent(new KeyboardEvent('keyup', {bubbles: true})); })()"
-            )
-            await tab.until("document.querySelectorAll('.md-search-result__link').length > 1")
+                    size = (
+                        "parseFloat(getComputedStyle(document.querySelector('pre code')).fontSize)"
+                    )
+                    assert await tab.evaluate(
+                        f"!document.querySelector('pre code') || {size} >= 14"
+                    )
             assert tab.errors == []
             assert [url for url in tab.requests if not url.startswith((address, "data:"))] == []
 
     asyncio.run(run())
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("protocol", ["http", "file"])
+def test_search(protocol: str, site: Path, address: str) -> None:
+    """What is typed is found, from a server and from a disk, and nothing is fetched elsewhere."""
+    base = address if protocol == "http" else site.as_uri()
+    box = "document.querySelector('[data-md-component=search-query]')"
+    query = "max_steps_off_policy"
+
+    async def run() -> None:
+        async with chromium(str(find_chromium())) as tab:
+            await tab.size(1280, 800)
+            await tab.open(f"{base}/index.html")
+            await tab.until(f"document.readyState === 'complete' && {box}")
+            await tab.evaluate(f"{box}.focus()")
+            for character in query:
+                await tab.key(character)
+            await tab.until("document.querySelectorAll('.md-search-result__link').length > 1")
+            assert await tab.evaluate(f"{box}.value") == query
+            found = "[...document.querySelectorAll('.md-search-result__link')].map(a => a.href)"
+            assert any("/loop.html" in link for link in await tab.evaluate(found))
+            await tab.evaluate("document.querySelector('.md-search-result__link').click()")
+            await tab.until(f"document.body?.innerText.includes({query!r})")
+            assert tab.errors == []
+            assert [url for url in tab.requests if not url.startswith((base, "data:"))] == []
+
+    asyncio.run(run())
+
+
+def test_shell_blocks_are_coloured(site: Path) -> None:
+    page = (site / "sft.html").read_text(encoding="utf-8")
+    assert '<span class="nf">vf-rl</span>' in page  # an indented block
+    assert '<span class="na">--resume</span>' in page
+    page = (site / "guide-training.html").read_text(encoding="utf-8")
+    assert '<span class="na">--dry-run</span>' in page  # a fenced one
