@@ -75,6 +75,9 @@ GROUPS = {
         *("kl_penalty_coef", "kl_penalty_type", "kl_discount_factor"),
         *("reference_model", "reference_update_steps", "reference_update_rate"),
     ],
+    "A teacher": [
+        *("teacher_model", "teacher_base_url", "teacher_coef", "teacher_reward_coef"),
+    ],
     "Rollouts and training at once": [
         *("max_concurrent", "max_steps_off_policy", "stream_minibatches", "oversample"),
         *("max_error_rate", "stall_timeout"),

@@ -67,6 +67,7 @@ class Learner:
         config: The settings.
         policy: The model that learns.
         engine: What samples.
+        teacher: What a ``teacher_model`` says of samples.
         version: Of the weights that the sampler has; each :meth:`publish` counts it up.
 
     Raises:
@@ -121,6 +122,7 @@ class Learner:
     def _begin(self, setup: Setup) -> None:
         from vf.trainer.engines import build_engine
         from vf.trainer.learning.policy import Policy
+        from vf.trainer.learning.teacher import Teacher
 
         self.config = setup.config
         self.version = -1
@@ -135,6 +137,9 @@ class Learner:
         self.engine.start(setup.say)
         self._loop = BackgroundLoop()
         self._closing.add(self._loop.stop)
+        self.teacher = Teacher(self.policy, self._loop, self.engine.check, self.training)
+        self._closing.add(self.teacher.close)
+        self.teacher.check(setup.renderer.tokenizer)
         self._client = self.engine.sampler(setup.config.args.generation_timeout)
         self._closing.add(lambda: self._loop.call(self._client.close(), lambda: None))
 

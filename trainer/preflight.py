@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vf.environments.agent import AgentEnvironment
@@ -27,6 +27,7 @@ from vf.runtime.errors import ConfigError
 from vf.traces.task import Task
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.fit import UNKNOWN, Device, check_fit, plan_memory, settle
+from vf.trainer.learning.frozen import check_tokenizer
 from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.learning.memory import Shape
 from vf.trainer.learning.quantized import check_quantized
@@ -72,6 +73,7 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     if not workers or config.cluster.backend == "local":  # else its workers, where they are
         asyncio.run(call(environment.check))
     renderer = make_renderer(config)
+    check_tokenizer(args, renderer.tokenizer)
     verdicts = probe(renderer)
     tasks = take_tasks(environment, "train")
     tools = asyncio.run(offered_tools(environment, tasks[0]))
@@ -131,6 +133,8 @@ def check_model(config: Config) -> Any:
     if args.reference_model is not None:
         named = f"trainer.args.reference_model = {args.reference_model!r}"
         find_model(args.reference_model, named)
+    if args.teacher_model is not None and args.teacher_base_url is None:
+        find_model(args.teacher_model, f"trainer.args.teacher_model = {args.teacher_model!r}")
     context = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     if context is not None and args.max_seq_len > context:
         raise ConfigError(
@@ -168,6 +172,10 @@ def fitted(config: Config, model_config: Any) -> Fitted:
     """
     empty = empty_model(model_config)
     shape, budget = Shape.of(model_config, empty), ""
+    if config.args.teacher_model is not None and config.args.teacher_base_url is None:
+        teacher = read_model_config(config.args.teacher_model)
+        parameters = Shape.of(teacher, empty_model(teacher)).parameters
+        shape = replace(shape, teacher=parameters)
     adapted = check_adapter(config, empty) if config.args.use_lora else ""
     if config.args.router_aux_loss_coef:
         find_routers(empty)

@@ -243,7 +243,7 @@ class RLTrainer:
     def _build(self, group: Group) -> list[Sample]:
         """Return the samples of a group, if it has anything to teach."""
         built = build_samples([group], self.args)
-        return built[0] if built else []
+        return self.learner.teacher.ask(built[0]) if built else []
 
     def _conclude(self, metrics: Metrics, *, again: bool = False) -> None:
         """Conclude a step: evaluate if that is due, write its metrics, and save if that is due.

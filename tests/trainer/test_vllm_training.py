@@ -18,7 +18,10 @@ import vf
 from vf.environments.environment import Split
 from vf.inference.model import Sampling
 from vf.inference.wire import JsonClient
+from vf.runtime.errors import ConfigError
 from vf.trainer.collecting.runners import InProcess
+from vf.trainer.learning.batch import Sample
+from vf.trainer.learning.teacher import TeacherServer
 from vf.trainer.rl_trainer import RLTrainer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -43,6 +46,37 @@ vf.register("test-long-answers", LongAnswers)
 
 def inference(python: str, **settings: Any) -> dict[str, Any]:
     return {"engine": "vllm", "python": python, "startup_timeout": 600, **settings}
+
+
+def check_as_teacher(trainer: RLTrainer) -> None:
+    """Check that a server gives, as a teacher, the log-probabilities of the weights that it has."""
+    samples = vf.samples(trainer.folder.step_traces(4), lambda rewards: [1.0] * len(rewards))
+    engine, tokenizer = trainer.engine, trainer.plan.renderer.tokenizer
+
+    async def ask() -> list[Sample]:
+        lease = await engine.leases.take("")
+        args = trainer.args.model_copy(
+            update={
+                "teacher_model": lease.served.model,
+                "teacher_base_url": engine.base_url,
+                "max_seq_len": trainer.args.max_seq_len - 1,
+            }
+        )
+        teacher = TeacherServer(args)
+        too_short = TeacherServer(args.model_copy(update={"max_seq_len": 384}))
+        try:
+            await teacher.check(tokenizer)
+            with pytest.raises(ConfigError, match="start it with --max-model-len 385 or more"):
+                await too_short.check(tokenizer)
+            return await teacher.ask(samples)
+        finally:
+            await engine.leases.give_back(lease)
+            await teacher.close()
+            await too_short.close()
+
+    taught = asyncio.run(ask())
+    for sample, own in zip(taught, trainer.policy.sample_logprobs(samples), strict=True):
+        assert sample.teacher_logprobs == pytest.approx(own.tolist(), abs=1e-4)
 
 
 def server_processes() -> list[psutil.Process]:
@@ -126,6 +160,7 @@ def test_all_weights_are_learned_through_vllm_and_published_in_flight(
     lines = [trainer.step() for _ in range(4)]
     assert max(line["logprob_gap"] for line in lines) < 1e-4
     assert lines[-1]["reward/mean"] > lines[0]["reward/mean"]
+    check_as_teacher(trainer)
 
     # Sooner or later new weights arrive in the middle of an answer.
     environment = vf.make("test-long-answers")

@@ -36,6 +36,7 @@ class Sample:
         weight: Factor of each trained token's loss; see :func:`weighted`.
         old_logprobs: If not empty, the trainer's log-probability of each token before the batch's
             first optimizer step; 0 for those that are not trained.
+        teacher_logprobs: If not empty, the teacher's log-probability of each token; 0 likewise.
     """
 
     branch: Branch
@@ -44,6 +45,7 @@ class Sample:
     rollout: str | None = None
     weight: float = 1.0
     old_logprobs: tuple[float, ...] = ()
+    teacher_logprobs: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.branch)
@@ -66,6 +68,8 @@ class MicroBatch:
         tree: The same tokens, packed; None if the model runs on the rows.
         old_logprobs: float32 ``[B, L]``, the trainer's before the batch's first optimizer step; 0
             where there is no loss. None if that is this one, or if nothing asks for them.
+        teacher_logprobs: float32 ``[B, L]``, the teacher's; 0 where there is no loss. None without
+            a teacher.
     """
 
     input_ids: torch.Tensor
@@ -76,6 +80,7 @@ class MicroBatch:
     weights: torch.Tensor
     tree: PrefixTree | None = None
     old_logprobs: torch.Tensor | None = None
+    teacher_logprobs: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on a device."""
@@ -95,7 +100,8 @@ def build_samples(
     """Return the samples of each group that has something to teach.
 
     A group whose rewards are all equal is left out, however its turns or lengths differ. With a
-    function of one's own it is its advantages that count: a group is left out if all are 0.
+    function of one's own it is its advantages that count: a group is left out if all are 0. A
+    teacher has something to say about every group.
 
     Args:
         groups: The step's rollouts.
@@ -104,9 +110,11 @@ def build_samples(
     """
     batches: list[list[Sample]] = []
     for group in groups:
-        if not group.traces or (advantages is None and group.uniform):
+        if not group.traces or (advantages is None and not group_teaches(group, args)):
             continue
         by_turn = _turn_advantages(group, args, advantages or args.advantage)
+        if args.teacher_model is not None:
+            by_turn = [tuple(args.teacher_reward_coef * a for a in turns) for turns in by_turn]
         if advantages is not None and not any(map(any, by_turn)):
             continue
         batch = [
@@ -119,6 +127,11 @@ def build_samples(
         if batch:
             batches.append(batch)
     return batches
+
+
+def group_teaches(group: Group, args: TrainerArgs) -> bool:
+    """Return whether a group has anything to teach: its rewards differ, or there is a teacher."""
+    return not group.uniform or (args.teacher_model is not None and bool(group.traces))
 
 
 def _turn_advantages(
@@ -262,6 +275,9 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
         advantages=torch.zeros(shape),
         weights=torch.tensor([[sample.weight] for sample in samples]),
         old_logprobs=torch.zeros(shape) if any(each.old_logprobs for each in samples) else None,
+        teacher_logprobs=(
+            torch.zeros(shape) if any(each.teacher_logprobs for each in samples) else None
+        ),
     )
     for row, sample in enumerate(samples):
         branch, length = sample.branch, len(sample)
@@ -276,6 +292,8 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
             batch.advantages[row, :length] = sample.advantage
         if batch.old_logprobs is not None:
             batch.old_logprobs[row, :length] = _floats(sample.old_logprobs)
+        if batch.teacher_logprobs is not None:
+            batch.teacher_logprobs[row, :length] = _floats(sample.teacher_logprobs)
     # The first token of a sequence has nothing before it to be predicted from.
     batch.loss_mask[:, 0] = False
     return batch

@@ -31,7 +31,10 @@ from vf.trainer.settings.config import Config
 
 NAMED = 3  # items that an error names: the largest of those that a setting shrinks
 MINOR = 0.04  # of what is needed: a smaller item is not named
-LASTING = ("weights", "optimizer", "reference", "reference adapter", "CUDA and fragments")
+LASTING = (
+    *("weights", "optimizer", "reference", "reference adapter", "teacher"),
+    "CUDA and fragments",
+)
 
 
 @dataclass(frozen=True, slots=True)

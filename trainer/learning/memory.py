@@ -29,7 +29,7 @@ NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)  # a weight, and its share of the scales and
 EIGHT_BITS = 1 + 4 / 256  # a moment, and its share of the scales
 CUDA_CONTEXT = 600 * 2**20  # of a process: the context, cuBLAS' workspaces
 NOT_SHARED = Sharing()
-SHARED_FROM = {"optimizer": 1, "gradients": 2, "weights": 3, "reference": 3}  # this stage of ZeRO
+SHARED_FROM = {"optimizer": 1, "gradients": 2, "weights": 3, "reference": 3, "teacher": 3}
 FRAGMENTS = 0.05  # of what PyTorch's allocator holds, in gaps between tensors
 # Layers without keys and values: they keep a state, or mix no tokens.
 WITHOUT_CACHE = {"linear_attention", "mamba", "conv", "mlp", "moe"}
@@ -52,6 +52,7 @@ class Shape:
         outside: Parameters of embeddings and the head; once if they are tied.
         largest: Parameters of the largest tensor in a layer.
         build: Makes it in a dtype on the device ``meta``.
+        teacher: Parameters of the teacher that is loaded beside it.
     """
 
     parameters: int
@@ -66,6 +67,7 @@ class Shape:
     outside: int
     largest: int
     build: Callable[[torch.dtype], Any] = field(repr=False, compare=False)
+    teacher: int = 0
 
     @property
     def layer(self) -> int:
@@ -157,6 +159,7 @@ def predict(
       where they are shared; none with ``adamw_offload``.
     - ``reference``: w·parameters, or 4·parameters with a ``reference_update_rate`` below 1, if
       ``reference_model`` is set; over n as the weights are.
+    - ``teacher``: w·its parameters, if it is loaded beside the model; over n likewise.
     - ``reference adapter``: an adapter that follows, w·t, or 4·t for an average.
     - ``gathered``: where weights are shared, see :func:`gathered`.
     - ``key-value cache``: of the embedded engine, w·2·K·layers for each of its tokens.
@@ -182,6 +185,7 @@ def predict(
         "gradients": offload or sharing.weights_on_host,
         "optimizer": offload or sharing.moments_on_host,
         "reference": False,
+        "teacher": False,
     }
     averaged = FLOAT32 if args.reference_update_rate < 1.0 else computed_width(args)
     copied = args.reference_update_steps is not None and args.reference_model is None
@@ -192,6 +196,7 @@ def predict(
         "gradients": FLOAT32 * trained,
         "optimizer": int(2 * moment * trained),
         "reference": averaged * shape.parameters if args.reference_model else 0,
+        "teacher": computed_width(args) * shape.teacher,
     }
     found = {
         name: 0 if on_host[name] else size // sharing.over(SHARED_FROM[name])

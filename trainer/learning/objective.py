@@ -5,7 +5,8 @@
 scale and w are those of the normalisation (:func:`~vf.trainer.learning.batch.weighted`), v is 1 or
 the weight of :class:`~vf.trainer.learning.correction.Correction`, H is the entropy of the learner's
 distribution, and aux the loss of routers (:mod:`vf.trainer.learning.router_loss`). With
-``kl_penalty_type = "advantage"`` the KL is in the advantages instead.
+``kl_penalty_type = "advantage"`` the KL is in the advantages instead. A teacher's part of them,
+``teacher_coef`` · (log p_teacher − log q), always is (:mod:`vf.trainer.learning.teacher`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from vf.trainer.settings.config import TrainerArgs
 # What is summed over trained tokens, in this order; the histogram of log ratios follows.
 _SUMS = (
     *("loss", "k1", "k2", "k3", "entropy", "clipped", "dropped", "reference_k1", "reference_k3"),
-    *("weight", "bounded", "old_k1", "old_k3", "router"),
+    *("weight", "bounded", "old_k1", "old_k3", "router", "teacher_k1"),
 )
 
 
@@ -66,6 +67,7 @@ class UpdateStats:
             batch's first optimizer step; 0 without a correction.
         kl_old_v3: Mean k3 estimate of KL(sampler ‖ the same), in nats.
         router_aux_loss: Mean auxiliary loss of the routers, before its coefficient; 0 without one.
+        kl_teacher_v1: mean(log q − log p_teacher), in nats; 0 without a teacher.
         tokens: Trained tokens.
         processed_tokens: All tokens of the samples, without padding.
         computed_tokens: Tokens that went through the model: padding counts, a prefix that samples
@@ -95,6 +97,7 @@ class UpdateStats:
     kl_old_v1: float
     kl_old_v3: float
     router_aux_loss: float
+    kl_teacher_v1: float
     tokens: int
     processed_tokens: int
     computed_tokens: int
@@ -159,6 +162,10 @@ class Objective:
             gaps = batch.sampler_logprobs - spread(reference, mask)
             coef, discount = args.kl_penalty_coef, args.kl_discount_factor
             advantages = advantages + shaped_advantages(gaps, mask, mean_gap, coef, discount)
+        distance = None
+        if batch.teacher_logprobs is not None:
+            distance = masked(k1(batch.sampler_logprobs, batch.teacher_logprobs), mask)
+            advantages = advantages - args.teacher_coef * distance
         arrays = LossArrays(spread(logprobs, mask), batch.sampler_logprobs, advantages, mask)
         if self._correction is not None:
             # Before the first optimizer step, the learner still is what the batch began with.
@@ -178,6 +185,8 @@ class Objective:
             loss = loss + args.router_aux_loss_coef * router
         with torch.no_grad():
             sums = self._sums(arrays, token_losses, loss, entropy, reference, correction, router)
+            if distance is not None:
+                sums[_SUMS.index("teacher_k1")] = distance.double().sum().cpu()
         return loss, sums
 
     def stats(self, sums: torch.Tensor, factor: float, norm: float, totals: Totals) -> UpdateStats:
@@ -217,6 +226,7 @@ class Objective:
             kl_old_v1=mean["old_k1"],
             kl_old_v3=mean["old_k3"],
             router_aux_loss=factor * named["router"],
+            kl_teacher_v1=mean["teacher_k1"],
             tokens=tokens,
             processed_tokens=totals.processed,
             computed_tokens=totals.computed,
@@ -293,7 +303,7 @@ class Objective:
             old = q + gap.clamp(-WIDEST, WIDEST)
             sums += [correction.weights[mask].sum(), correction.bounded.sum()]
             sums += [-gap.sum(), k3(q, old).sum()]
-        sums.append(zero if router is None else router)
+        sums += [zero if router is None else router, zero]
         head = torch.stack([value.double() for value in sums]).cpu()
         return torch.cat([head, histogram(p - q)])
 

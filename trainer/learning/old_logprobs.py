@@ -1,4 +1,4 @@
-"""The trainer's own log-probabilities from before a batch's first optimizer step.
+"""Log-probabilities that samples bring along: the trainer's from before a batch, and a teacher's.
 
 They are computed on micro-batches, which reorder samples and are shared out over ranks, and find
 their way back by the tokens that they are of: equal tokens have equal log-probabilities.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 
@@ -17,6 +18,7 @@ from vf.trainer.learning.out_of_memory import Work
 # Token ids, and which of them are trained but for the first, which nothing predicts.
 Tokens = tuple[tuple[int, ...], tuple[bool, ...]]
 Known = dict[Tokens, tuple[float, ...]]
+Which = Literal["old_logprobs", "teacher_logprobs"]
 
 
 def by_tokens(work: Iterable[Work]) -> Known:
@@ -34,7 +36,11 @@ def by_tokens(work: Iterable[Work]) -> Known:
     return known
 
 
-def attach(samples: Sequence[Sample], known: Mapping[Tokens, tuple[float, ...]]) -> list[Sample]:
+def attach(
+    samples: Sequence[Sample],
+    known: Mapping[Tokens, tuple[float, ...]],
+    which: Which = "old_logprobs",
+) -> list[Sample]:
     """Return samples with their log-probabilities; those of none stay as they are.
 
     A sample that will be cut to its first tokens has those of these.
@@ -43,6 +49,7 @@ def attach(samples: Sequence[Sample], known: Mapping[Tokens, tuple[float, ...]])
     done = []
     for sample in samples:
         ids, mask = sample.branch.token_ids[:limit], sample.branch.loss_mask[1:limit]
-        found = known.get((tuple(ids), tuple(map(bool, mask))), sample.old_logprobs)
-        done.append(replace(sample, old_logprobs=found))
+        found = known.get((tuple(ids), tuple(map(bool, mask))), getattr(sample, which))
+        named: dict[str, Any] = {which: found}
+        done.append(replace(sample, **named))
     return done

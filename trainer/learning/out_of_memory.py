@@ -196,7 +196,7 @@ def unpack(batch: MicroBatch) -> list[Sample]:
             [0] * length,
         )
         advantages = tuple(batch.advantages[row, :length].tolist())
-        old = batch.old_logprobs
+        old, teacher = batch.old_logprobs, batch.teacher_logprobs
         samples.append(
             Sample(
                 branch,
@@ -204,6 +204,7 @@ def unpack(batch: MicroBatch) -> list[Sample]:
                 advantages,
                 weight=float(batch.weights[row]),
                 old_logprobs=() if old is None else tuple(old[row, :length].tolist()),
+                teacher_logprobs=() if teacher is None else tuple(teacher[row, :length].tolist()),
             )
         )
     return samples

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from vf.inference.model_files import load_module
 from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.traces.trace import Branch
@@ -21,16 +20,16 @@ from vf.trainer.learning.correction import Correction
 from vf.trainer.learning.custom_loss import Loss
 from vf.trainer.learning.dropout import disable_dropout, has_dropout, modes_of_training
 from vf.trainer.learning.forward import Forward
+from vf.trainer.learning.frozen import Frozen
 from vf.trainer.learning.learning_rate import Course
 from vf.trainer.learning.memory import CEILING
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
-from vf.trainer.learning.old_logprobs import Known, attach, by_tokens
+from vf.trainer.learning.old_logprobs import Known, Which, attach, by_tokens
 from vf.trainer.learning.out_of_memory import Budget, Work, attempt
 from vf.trainer.learning.passes import Passes
-from vf.trainer.learning.precision import allow_tf32, compute_dtype, exact_ends
+from vf.trainer.learning.precision import allow_tf32, compute_dtype
 from vf.trainer.learning.quantized import check_quantized
 from vf.trainer.learning.ranks import Ranks, together
-from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference
 from vf.trainer.learning.router_loss import RouterLoss, token_weight
 from vf.trainer.learning.self_test import choose_forward
 from vf.trainer.learning.shards import OPTIMIZER, PARAMETERS, Stored
@@ -94,29 +93,13 @@ class Policy:
         # Dropout must differ between samples, and so must the activations that it is applied to.
         share = args.share_prefixes and not has_dropout(self._trained)
         self.passes = Passes(self.forward, self.ranks, self.budget, args.temperature, share=share)
-        self._reference_forward = self.forward
-        self.reference = self._build_reference() if args.kl_penalty_coef else None
+        frozen = Frozen(args, self.model, self.sharding, device, self._given)
+        self.reference, beside = frozen.reference()
+        self._reference_forward = self.forward if beside is None else self._choose_forward(beside)
+        teacher = frozen.teacher()
+        self._teacher_forward = None if teacher is None else self._choose_forward(teacher)
         # Last, for the ways to log-probabilities were compared in full precision.
         allow_tf32(device, args, model, self._reference_forward.model)
-
-    def _build_reference(self) -> Reference:
-        args, rate = self.args, self.args.reference_update_rate
-        if args.reference_model is None:
-            return AdapterReference(self.model, self.sharding, rate)
-        dtype = torch.float32 if rate < 1.0 else compute_dtype(args)
-        options = {"device_map": "meta"} if self._given else {}
-        model = load_module(args.reference_model, dtype, "trainer.args.reference_model", **options)
-        fix_rotary(model, args.max_seq_len)
-        disable_dropout(model)
-        if dtype != torch.float32:
-            exact_ends(model)
-        self.sharding.spread(model, self.accelerator.device, trained=False)
-        follows = args.reference_update_steps is not None
-        reference = FrozenReference(
-            model, self.model, self.sharding, rate=rate if follows else None
-        )
-        self._reference_forward = self._choose_forward(model)
-        return reference
 
     def _choose_forward(self, model: Any) -> Forward:
         args = self.args
@@ -176,18 +159,42 @@ class Policy:
             TrainingError: A sample is too long and refused, memory ran out twice, or another
                 trainer process is gone.
         """
-        if Correction.of(self.args) is None or not samples:
-            return list(samples)
+        return (
+            list(samples)
+            if Correction.of(self.args) is None
+            else self._with("old_logprobs", samples)
+        )
+
+    def with_teacher_logprobs(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Return samples that know the teacher's log-probabilities of their trained tokens.
+
+        Without a teacher beside the policy they stay as they are.
+
+        Raises:
+            TrainingError: As :meth:`with_old_logprobs`.
+        """
+        return (
+            list(samples)
+            if self._teacher_forward is None
+            else self._with("teacher_logprobs", samples)
+        )
+
+    def _with(self, which: Which, samples: Sequence[Sample]) -> list[Sample]:
+        if not samples:
+            return []
         fitting, _ = fit(list({id(each): each for each in samples}.values()), self.args)
         batches, rounds = self.passes.share_out(fitting, [0] * self.ranks.count)
-        self.ranks.tell([Together("old_logprobs", (part, rounds)) for part in batches])
-        found = self.old_logprobs(batches[0], rounds)
+        self.ranks.tell([Together("known", (which, part, rounds)) for part in batches])
+        found = self.known(which, batches[0], rounds)
         self.ranks.joined()
-        return attach(samples, found)
+        return attach(samples, found, which)
 
-    def old_logprobs(self, batches: list[MicroBatch], rounds: int) -> Known:
-        """Do this rank's part of :meth:`with_old_logprobs`; rank 0 gets what all have found."""
-        work = self.passes.ask(map(Work, batches), rounds, self.forward, "forward")
+    def known(self, which: Which, batches: list[MicroBatch], rounds: int) -> Known:
+        """Do this rank's part of what samples ask for; rank 0 gets what all have found."""
+        forward, phase = self.forward, "forward"
+        if which == "teacher_logprobs" and self._teacher_forward is not None:
+            forward, phase = self._teacher_forward, "teacher"
+        work = self.passes.ask(map(Work, batches), rounds, forward, phase)
         return dict(ChainMap(*self.ranks.gathered(by_tokens(work))))
 
     def measure(self) -> UpdateStats:

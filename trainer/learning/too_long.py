@@ -50,8 +50,12 @@ def fit(samples: Sequence[Sample], args: TrainerArgs) -> tuple[list[Sample], int
         elif args.long_sequences == "truncate":
             branch = sample.branch
             cut = {entry.name: getattr(branch, entry.name)[:limit] for entry in fields(branch)}
-            old = sample.old_logprobs[:limit]
-            short = replace(sample, branch=Branch(**cut), old_logprobs=old)
+            short = replace(
+                sample,
+                branch=Branch(**cut),
+                old_logprobs=sample.old_logprobs[:limit],
+                teacher_logprobs=sample.teacher_logprobs[:limit],
+            )
             if sequence_tokens(short):
                 kept.append(short)
     return kept, len(long)

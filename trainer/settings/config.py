@@ -148,6 +148,7 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
         self._check_loss(changed)
         self._check_credit(changed)
         self._check_reference(changed)
+        self._check_teacher(changed)
         return self
 
     def _check_adapter(self, changed: set[str]) -> None:
@@ -255,6 +256,33 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
                 f"kl_penalty_coef = {self.kl_penalty_coef:g} without a reference: with use_lora = "
                 "false nothing keeps the weights that training began with. Set reference_model "
                 "(usually to the same as model; it is then held in memory a second time)"
+            )
+
+    def _check_teacher(self, changed: set[str]) -> None:
+        if self.teacher_model is None:
+            about = {"teacher_base_url", "teacher_coef", "teacher_reward_coef"}
+            if unused := sorted(changed & about):
+                raise ValueError(
+                    f"{', '.join(unused)} is set without teacher_model, the model that teaches; "
+                    "set it, or remove the rest"
+                )
+            return
+        if self.teacher_base_url is not None and self.temperature != 1.0:
+            raise ValueError(
+                f"temperature = {self.temperature:g}, but a teacher at teacher_base_url answers at "
+                "temperature 1, and the two are compared: set temperature = 1, or remove "
+                "teacher_base_url, so that the trainer loads the teacher"
+            )
+        filters = sorted(changed & {"top_p", "top_k", "min_p", "repetition_penalty"})
+        if filters:
+            raise ValueError(
+                f"{', '.join(filters)} changes what is sampled, but teacher_model is compared with "
+                "the whole distribution: remove one"
+            )
+        if not self.teacher_reward_coef and self.max_refill:
+            raise ValueError(
+                "max_refill replaces groups whose rewards are all equal, but with "
+                "teacher_reward_coef = 0 rewards teach nothing and every group does: remove one"
             )
 
 

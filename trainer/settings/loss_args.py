@@ -116,6 +116,17 @@ class LossArgs(BaseModel):
     """`reference_update_steps`: how far it moves: 1 makes it the model, less an exponential moving
     average of the model's weights."""
 
+    teacher_model: str | None = None
+    """On-policy distillation: folder or hub name of a teacher with the model's tokenizer, loaded
+    beside it; with teacher_base_url, the name under which that server has it."""
+    teacher_base_url: str | None = None
+    """URL, up to `/v1`, of a vLLM server that has the teacher. Its log-probabilities are those of
+    temperature 1."""
+    teacher_coef: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Weight of log p_teacher - log q in a token's advantage."""
+    teacher_reward_coef: NotNegative = 0.0
+    """Weight of the reward's advantage beside the teacher's; 0 learns from the teacher alone."""
+
     learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = 1e-4
     """Peak learning rate; `auto` follows a rule in docs/losses.md."""
     eps: Annotated[float, Field(gt=0)] = 1e-8

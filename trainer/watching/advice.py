@@ -136,6 +136,11 @@ def _train(case: _Case) -> Iterator[str]:
             f"trainer.args.kl_penalty_coef = {args.kl_penalty_coef:g} costs a forward pass of the "
             "reference; 0 needs none"
         )
+    if args.teacher_model is not None and args.teacher_base_url is None:
+        yield (
+            "The teacher's forward pass is part of a step's training: behind teacher_base_url it "
+            "has a machine of its own"
+        )
     if not args.use_lora:
         yield "trainer.args.use_lora = true trains far fewer weights"
     if args.bf16 is not True:
@@ -228,7 +233,7 @@ def _few_at_once(case: _Case, reason: str) -> Iterator[str]:
 def _wasted(case: _Case) -> Iterator[str]:
     """Say what is generated for nothing."""
     uniform = case.metric("groups/uniform_fraction")
-    if uniform > 0.5:
+    if uniform > 0.5 and case.args.teacher_model is None:
         yield (
             f"{uniform:.0%} of the groups taught nothing, all their rewards being equal: tasks "
             "that are neither too easy nor too hard, or a larger "

@@ -32,7 +32,9 @@ def step_line(metrics: Metrics, max_steps: int) -> Text:
     ]
     if "loss" in metrics:
         parts.append(f"loss {metrics['loss']:+.4f}")
-    if metrics.get("groups/uniform_fraction"):
+    if "kl_teacher_v1" in metrics:
+        parts.append(f"KL to teacher {metrics['kl_teacher_v1']:.3f}")
+    elif metrics.get("groups/uniform_fraction"):
         parts.append(f"{metrics['groups/uniform_fraction']:.0%} of groups without signal")
     if (branches := metrics.get("branches_per_rollout", 1.0)) != 1.0:
         parts.append(f"{branches:.3g} branches a rollout")

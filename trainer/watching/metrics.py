@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 from vf.evaluation.tally import Tally
 from vf.traces.branching import Branching
 from vf.traces.trace import Score, Trace
-from vf.trainer.learning.batch import overlong
+from vf.trainer.learning.batch import group_teaches, overlong
 from vf.trainer.learning.credit import was_cut
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.run.group import Group
@@ -37,13 +37,14 @@ def step_metrics(
     seconds = times["total"]
     metrics: Metrics = {
         **rollout_metrics(groups),
-        **signal_metrics(groups, step - 1, seconds),
+        **signal_metrics(groups, step - 1, seconds, args),
         **shaping_metrics(groups, args),
         **update_metrics(
             updates,
             reference=bool(args.kl_penalty_coef),
             corrected=args.importance_sampling_mode not in (None, "off"),
             routed=args.router_aux_loss_coef > 0,
+            taught=args.teacher_model is not None,
         ),
         **{f"time/{name}": value for name, value in times.items()},
     }
@@ -108,18 +109,21 @@ def branch_metrics(traces: Sequence[Trace]) -> Metrics:
     }
 
 
-def signal_metrics(groups: Sequence[Group], version: int, seconds: float) -> Metrics:
+def signal_metrics(
+    groups: Sequence[Group], version: int, seconds: float, args: TrainerArgs
+) -> Metrics:
     """Return how much of a step teaches, and how old it is.
 
     ``staleness`` is how many optimizer versions behind a trained token was sampled; effective
-    groups are those whose rewards have spread.
+    groups are those whose rewards have spread, or all if there is a teacher.
 
     Args:
         groups: The step's.
         version: Of the weights that are trained.
         seconds: Wall time of the step.
+        args: ``[trainer.args]``.
     """
-    effective = sum(not group.uniform for group in groups)
+    effective = sum(group_teaches(group, args) for group in groups)
     out: Metrics = {
         "groups/count": len(groups),
         "groups/effective": effective,
@@ -129,7 +133,7 @@ def signal_metrics(groups: Sequence[Group], version: int, seconds: float) -> Met
     ages = Counter(
         version - sampled
         for group in groups
-        if not group.uniform
+        if group_teaches(group, args)
         for trace in group.traces
         for branch in trace.branches
         for sampled in branch.weight_version
@@ -218,6 +222,7 @@ def update_metrics(
     reference: bool = False,
     corrected: bool = False,
     routed: bool = False,
+    taught: bool = False,
 ) -> Metrics:
     """Return the training side, token-weighted over a step's optimizer steps.
 
@@ -229,6 +234,7 @@ def update_metrics(
         reference: Whether there is a reference model to tell the distance from.
         corrected: Whether weights correct for the sampler.
         routed: Whether the routers have an auxiliary loss.
+        taught: Whether there is a teacher.
     """
     every, updates = updates, [update for update in updates if not update.skipped]
     tokens = sum(update.tokens for update in updates)
@@ -269,4 +275,6 @@ def update_metrics(
         out["kl_sample_old_v3"] = mean([update.kl_old_v3 for update in updates])
     if routed:
         out["router_aux_loss"] = mean([update.router_aux_loss for update in updates])
+    if taught:
+        out["kl_teacher_v1"] = mean([update.kl_teacher_v1 for update in updates])
     return out

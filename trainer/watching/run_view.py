@@ -34,6 +34,7 @@ _NUMBERS = [
     ("grad_norm", "grad norm", "{:.3f}"),
     ("tokens_per_s/generate", "tok/s generated", "{:,.0f}"),
     ("tokens_per_s/train", "tok/s trained", "{:,.0f}"),
+    ("kl_teacher_v1", "KL to teacher", "{:.3f}"),
     ("groups/uniform_fraction", "groups without signal", "{:.0%}"),
     ("tokens/completion_mean", "tokens a rollout", "{:.1f}"),
     ("turns/mean", "turns", "{:.1f}"),
