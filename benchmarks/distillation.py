@@ -1,0 +1,98 @@
+"""How many rollouts a teacher saves: `python benchmarks/distillation.py`.
+
+For each seed the quickstart is trained by its rewards, and its merged model becomes the teacher of
+a fresh student, which learns on the same tasks from the teacher alone. Both are evaluated on the
+same 200 held-out tasks on the way. Counted are the rollouts after which each first comes within
+0.01 of the teacher's held-out reward; evaluations are not counted.
+
+The last line is JSON: `ratio` is the rollouts of reinforcement learning over those of distillation,
+the smallest of the seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vf.trainer.run.run_folder import RunFolder
+
+QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.toml"
+TARGET = 5.0
+NEAR = 0.01  # of reward: two of the 200 tasks
+EVERY = 5  # steps between two evaluations of reinforcement learning
+STUDENT = {
+    "batch_size": 32,
+    "rollouts_per_example": 2,
+    "learning_rate": 3e-3,
+    "lr_scheduler_type": "constant",
+    "max_steps": 12,
+    "eval_steps": 1,
+    "save_steps": 12,
+}
+
+
+def train(folder: Path, name: str, settings: Mapping[str, Any]) -> RunFolder:
+    """Run `vf-rl` on the quickstart's TOML with other settings, and return the run's folder."""
+    words = {"output_dir": str(folder), "run_name": name, **settings}
+    command = [sys.executable, "-m", "vf.trainer.commands.main", str(QUICKSTART)]
+    for key, value in words.items():
+        command += ["--set", f"{key}={json.dumps(value)}"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return RunFolder(folder / name)
+
+
+def export(run: RunFolder) -> Path:
+    """Write the last checkpoint of a run as a whole model."""
+    out = run.path / "merged"
+    command = [sys.executable, "-m", "vf.trainer.commands.main", "export", str(run.path), "-o"]
+    subprocess.run([*command, str(out)], check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
+def curve(run: RunFolder, batch_size: int) -> dict[int, float]:
+    """Return the held-out reward by the rollouts that were trained on before."""
+    return {
+        int(line["step"]) * batch_size: line["eval/reward/mean"]
+        for line in run.read_metrics()
+        if "eval/reward/mean" in line
+    }
+
+
+def first(rewards: Mapping[int, float], bar: float) -> int | None:
+    """Return the rollouts after which the reward first was at the bar."""
+    return next((count for count, reward in rewards.items() if reward >= bar), None)
+
+
+def main() -> None:
+    """Train teachers and students, and compare."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    args = parser.parse_args()
+    ratios = []
+    with tempfile.TemporaryDirectory(prefix="distillation-") as name:
+        for seed in range(args.seeds):
+            folder = Path(name)
+            alone = train(folder, f"teacher-{seed}", {"seed": seed, "eval_steps": EVERY})
+            taught = {"seed": seed, "teacher_model": str(export(alone)), **STUDENT}
+            student = train(folder, f"student-{seed}", taught)
+            by_reward, by_teacher = curve(alone, 64), curve(student, 32)
+            bar = [*by_reward.values()][-1] - NEAR
+            slow, fast = first(by_reward, bar), first(by_teacher, bar)
+            print(f"seed {seed}: the teacher's held-out reward is {bar + NEAR:.3f}")
+            for who, rewards in (("rewards", by_reward), ("teacher", by_teacher)):
+                shown = ", ".join(f"{count}: {reward:.3f}" for count, reward in rewards.items())
+                print(f"  by {who:<8} {shown}")
+            print(f"  within {NEAR} after {slow} rollouts by rewards, {fast} by the teacher")
+            ratios.append(slow / fast if slow and fast else 0.0)
+    line = {"benchmark": "distillation", "ratio": min(ratios), "target": TARGET, "seeds": ratios}
+    print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()
