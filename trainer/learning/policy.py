@@ -166,13 +166,7 @@ class Policy:
         )
 
     def with_teacher_logprobs(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return samples that know the teacher's log-probabilities of their trained tokens.
-
-        Without a teacher beside the policy they stay as they are.
-
-        Raises:
-            TrainingError: As :meth:`with_old_logprobs`.
-        """
+        """Return samples that know the teacher's, if there is one beside the policy; likewise."""
         return (
             list(samples)
             if self._teacher_forward is None

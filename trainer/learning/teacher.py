@@ -13,23 +13,32 @@ that scores prompts (:class:`TeacherServer`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError, ModelError, TrainingError
-from vf.trainer.collecting.background import BackgroundLoop
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
+
+T = TypeVar("T")
 
 AT_ONCE = 32  # requests of one server
 # Text in which tokenizers differ: letters, digits, spaces, other scripts, an emoji.
 PROBE = (
     "The quick brown fox, 12345 + 6789 = ?\n\tnaïve Größe, Привет, 你好, 🙂 def f(x): return x**2"
 )
+
+
+class Loop(Protocol):
+    """An event loop in another thread."""
+
+    def call(self, work: Coroutine[Any, Any, T], watch: Callable[[], None]) -> T:
+        """Run a coroutine to its end and return its result, calling ``watch`` while it waits."""
+        ...
 
 
 class Teacher:
@@ -45,7 +54,7 @@ class Teacher:
     def __init__(
         self,
         policy: Policy,
-        loop: BackgroundLoop,
+        loop: Loop,
         watch: Callable[[], None],
         training: Callable[[], AbstractContextManager[None]],
     ) -> None:
