@@ -29,11 +29,15 @@ EVERY = 5  # steps between two evaluations of reinforcement learning
 STUDENT = {
     "batch_size": 32,
     "rollouts_per_example": 2,
-    "learning_rate": 3e-3,
-    "lr_scheduler_type": "constant",
     "max_steps": 12,
-    "eval_steps": 1,
+    "eval_steps": 3,
     "save_steps": 12,
+    # Each token's signal is exact, so each rollout bears several optimizer steps.
+    "loss_fn": "ppo",
+    "num_iterations": 4,
+    "learning_rate": 2e-3,
+    "lora_rank": 64,
+    "lora_alpha": 64,
 }
 
 

@@ -37,7 +37,7 @@ class Loop(Protocol):
     """An event loop in another thread."""
 
     def call(self, work: Coroutine[Any, Any, T], watch: Callable[[], None]) -> T:
-        """Run a coroutine to its end and return its result, calling ``watch`` while it waits."""
+        """Run a coroutine to completion and return its result, calling ``watch`` while it waits."""
         ...
 
 
