@@ -1,8 +1,9 @@
 """Attention over a cache in which every context is contiguous, for any model of transformers'.
 
 A forward pass is one row of tokens, of many requests. Requests with one token in it, as when they
-decode, are attended to together, by views on the cache: no key is copied. Each of the others is a
-call of its own.
+decode, are attended to together, by views on the cache: no key is copied. On a CPU, what many of
+them begin with is read once for all, where it was computed once (Hydragen, arXiv:2402.05099, with
+one softmax for both parts). Each of the others is a call of its own.
 
 Query heads that share a key head are passed as its queries, or the key head is repeated without a
 copy. So no call asks torch for grouped heads and a mask at once, for which CUDA has only the slow
@@ -11,109 +12,22 @@ kernel: with as many heads of keys as of queries, a mask is what its memory-effi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from vf.inference import attention_interface
 from vf.inference.attention_interface import UnsupportedAttention, refuse_others
+from vf.inference.embedded.cache import KeyValueCache
 from vf.inference.embedded.scores import MOST_SCORES, Scores
+from vf.inference.embedded.spans import Group, Query, Span
 
 NAME = "vf_cached"
 # A call of the kernel costs as much as to read so many keys.
-CALL = {"cpu": 256, "cuda": 16384}
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What one request has in a forward pass.
-
-    Attributes:
-        block: Where its context's block begins in the cache, in tokens.
-        size: Of its block, in tokens.
-        past: Tokens that the cache holds of it.
-        count: New tokens.
-    """
-
-    block: int
-    size: int
-    past: int
-    count: int
-
-
-@dataclass(slots=True)
-class Span:
-    """Neighbouring blocks of one size, whose requests are attended to in one call.
-
-    Attributes:
-        first: The first block's place among those of its size.
-        size: Tokens in a block.
-        lengths: How many keys each block's request has; 1 for a block between that has no request
-            here.
-        width: The most of them.
-    """
-
-    first: int
-    size: int
-    lengths: list[int]
-    width: int
-
-
-class KeyValueCache:
-    """Keys and values of all layers.
-
-    A layer's tensors are made when it first has something to write, for only then is its shape
-    known.
-
-    Args:
-        tokens: How many it has room for.
-    """
-
-    def __init__(self, tokens: int) -> None:
-        self._tokens = tokens
-        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def write(
-        self, layer: int, places: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write new tokens, ``[T, K, D]`` to ``places``; return all of the layer's."""
-        if layer not in self._layers:
-            self._layers[layer] = (_zeros(self._tokens, key), _zeros(self._tokens, value))
-        keys, values = self._layers[layer]
-        keys.index_copy_(0, places, key)
-        values.index_copy_(0, places, value)
-        return keys, values
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        """Copy tokens to another place; the two may overlap."""
-        overlap = abs(source - target) < count
-        for tensors in self._layers.values():
-            for tensor in tensors:
-                read = tensor[source : source + count]
-                tensor[target : target + count] = read.clone() if overlap else read
-
-
-def _zeros(tokens: int, like: torch.Tensor) -> torch.Tensor:
-    """Return ``[tokens, K, D]`` of zeros: what was never written is read, masked, by a span.
-
-    Raises:
-        MemoryError: There is no room for them.
-    """
-    shape = (tokens, *like.shape[1:])
-    try:
-        if like.device.type != "cpu":
-            return like.new_zeros(shape)
-        # numpy's zeros take no memory before they are written.
-        raw = np.zeros(math.prod(shape) * like.element_size(), np.uint8)
-    except (RuntimeError, ValueError) as error:  # torch's way to say so, and numpy's of huge ones
-        raise MemoryError(str(error)) from error
-    return torch.from_numpy(raw).view(like.dtype).view(shape)
+CALL = {"cpu": 512, "cuda": 16384}
 
 
 class Pass:
@@ -121,12 +35,9 @@ class Pass:
 
     Args:
         cache: The keys and values.
-        queries: Of each request, in the order of their tokens: those with one token first, by size
-            and place of their blocks.
+        queries: Of each request, in the order of their tokens: those with one token first, and of
+            them those that share tokens first; then by place within a slot, and by slot.
         device: Of the model.
-
-    Attributes:
-        places: Where each new token is in the cache, int64 ``[T]``.
     """
 
     def __init__(
@@ -134,16 +45,14 @@ class Pass:
     ) -> None:
         self.cache = cache
         self._device = device
-        self._singles = sum(query.count == 1 for query in queries)
-        self._others = queries[self._singles :]
-        self._spans, rows = spans(queries[: self._singles], CALL.get(device.type, CALL["cuda"]))
-        # Where each request is among the blocks of all spans, if there are others between.
-        self._padded = sum(len(span.lengths) for span in self._spans)
-        self._rows = None
-        if self._padded > self._singles:
-            self._rows = torch.tensor(rows, device=device)
-        places = [q.block + place for q in queries for place in range(q.past, q.past + q.count)]
-        self.places = torch.tensor(places, device=device)
+        count = sum(query.count == 1 for query in queries)
+        self._singles, self._others = queries[:count], queries[count:]
+        places = [q.start + place for q in queries for place in range(q.past, q.past + q.count)]
+        self._places = torch.tensor(places, device=device)
+        self._rows: dict[int, torch.Tensor] = {}  # by the number of key heads
+        self._longest = max((query.past + 1 for query in self._singles), default=0)
+        self._groups: dict[bool, list[Group]] = {}  # by whether what is shared is read once
+        self._group_masks: dict[Group, torch.Tensor] = {}
         self._masks: dict[tuple[int, int | None], torch.Tensor | None] = {}
 
     def attend(
@@ -170,21 +79,49 @@ class Pass:
         Returns:
             ``[T, H, E]``.
         """
-        keys, values = self.cache.write(layer, self.places, key, value)
+        heads = key.shape[1]
+        if heads not in self._rows:
+            self._rows[heads] = self.cache.rows(self._places, heads)
+        keys, values = self.cache.write(layer, self._rows[heads], key, value)
         found = []
-        if self._singles:
-            found.append(
-                self._attend_singles(query[: self._singles], keys, values, scale, window, more)
-            )
-        first = self._singles
+        first = 0
+        for group in self._grouped(query, window, more):
+            q = query[first : first + group.count]
+            found.append(self._attend_group(group, q, keys, values, scale, window, more))
+            first += group.count
         for index, each in enumerate(self._others):
-            rows = query[first : first + each.count]
-            found.append(self._attend_one(index, each, rows, keys, values, scale, window, more))
+            q = query[first : first + each.count]
+            found.append(self._attend_one(index, each, q, keys, values, scale, window, more))
             first += each.count
         return found[0] if len(found) == 1 else torch.cat(found)
 
-    def _attend_singles(
+    def _grouped(self, query: torch.Tensor, window: int | None, more: Scores | None) -> list[Group]:
+        """Return the groups of requests with one token.
+
+        What is shared is read once where the sums are plain: every token sees all of it, and scores
+        have the precision of the queries, and room in memory.
+        """
+        once = (
+            self._device.type == "cpu"
+            and query.dtype in (torch.float32, torch.float64)
+            and more is None
+            and (window is None or window >= self._longest)
+            and len(self._singles) * query.shape[1] * self._longest <= MOST_SCORES
+        )
+        if once not in self._groups:
+            count = sum(query.shared > 0 for query in self._singles) if once else 0
+            call = CALL.get(self._device.type, CALL["cuda"])
+            shared = self._singles[0].shared if count else 0
+            self._groups[once] = [
+                Group.of(queries, self.cache.size, call, self._device, shared=first)
+                for queries, first in ((self._singles[:count], shared), (self._singles[count:], 0))
+                if queries
+            ]
+        return self._groups[once]
+
+    def _attend_group(
         self,
+        group: Group,
         query: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
@@ -192,31 +129,85 @@ class Pass:
         window: int | None,
         more: Scores | None,
     ) -> torch.Tensor:
-        heads = keys.shape[1]
-        if self._rows is not None:
-            padded = query.new_zeros(self._padded, *query.shape[1:])
-            query = padded.index_copy_(0, self._rows, query)
-        found, first = [], 0
-        for index, span in enumerate(self._spans):
+        if group.rows is not None:
+            padded = query.new_zeros(group.padded, *query.shape[1:])
+            query = padded.index_copy_(0, group.rows, query)
+        if group.shared:
+            out = self._attend_shared(group, query, keys, values, scale)
+        else:
+            found = []
+            for span, own, k, v in self._cut(group, keys, values):
+                q = query[own].reshape(*k.shape[:2], -1, k.shape[-1])
+                mask = self._span_mask(span, query, window)
+                if more is None:
+                    part = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+                else:
+                    part = more.attend(q, k, v, mask, scale)
+                found.append(part.flatten(1, 2))
+            out = found[0] if len(found) == 1 else torch.cat(found)
+        return out if group.rows is None else out.index_select(0, group.rows)
+
+    def _cut(
+        self, group: Group, keys: torch.Tensor, values: torch.Tensor
+    ) -> Iterator[tuple[Span, slice, torch.Tensor, torch.Tensor]]:
+        """Yield each span, its rows among the group's, its keys and values, ``[B, K, W, D]``."""
+        first = 0
+        for span in group.spans:
             count = len(span.lengths)
-            q = query[first : first + count].reshape(count, heads, -1, query.shape[-1])
-            k, v = _rows(keys, span), _rows(values, span)
-            mask = self._span_mask(index, span, query, window)
-            if more is None:
-                out = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-            else:
-                out = more.attend(q, k, v, mask, scale)
-            found.append(out.reshape(count, query.shape[1], -1))
+            slot, place = divmod(span.start, self.cache.size)
+            k, v = (x[slot : slot + count, :, place : place + span.width] for x in (keys, values))
+            yield span, slice(first, first + count), k, v
             first += count
+
+    def _attend_shared(
+        self,
+        group: Group,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """Attend to what a group shares, read once, and to what each has of its own.
+
+        Both parts of the scores are in one softmax, so nothing differs from attending to each
+        request's own copy but the order of sums. A product of the first part has the queries of
+        all requests as its rows; one of the second has those of one request.
+        """
+        requests, heads, shared = len(query), keys.shape[1], group.shared
+        slot, place = divmod(group.spans[0].start - shared, self.cache.size)
+        key, value = (x[slot, :, place : place + shared] for x in (keys, values))
+        q = (query * scale).view(requests, heads, -1, query.shape[-1])
+        parts = [*self._cut(group, keys, values)]
+        if len(parts) == 1:
+            own = q @ parts[0][2].mT
+        else:
+            own = q.new_zeros(*q.shape[:3], max(span.width for span in group.spans))
+            for span, rows, k, _ in parts:
+                own[rows, ..., : span.width] = q[rows] @ k.mT
+        own += self._group_mask(group, own)
+        first = (q.transpose(0, 1).flatten(1, 2) @ key.mT).view(heads, requests, -1, shared)
+        weights = torch.cat([first.transpose(0, 1), own], -1).softmax(-1)
+        found = [weights[rows, ..., shared : shared + span.width] @ v for span, rows, _, v in parts]
         out = found[0] if len(found) == 1 else torch.cat(found)
-        return out if self._rows is None else out.index_select(0, self._rows)
+        rest = weights[..., :shared].transpose(0, 1).flatten(1, 2) @ value
+        return out.add_(rest.view(heads, requests, *out.shape[2:]).transpose(0, 1)).flatten(1, 2)
+
+    def _group_mask(self, group: Group, like: torch.Tensor) -> torch.Tensor:
+        """Return what is added to a group's scores of what is not shared, ``[B, 1, 1, W]``."""
+        if group not in self._group_masks:
+            ends = torch.tensor([length for span in group.spans for length in span.lengths])
+            hidden = torch.arange(like.shape[-1]) >= ends[:, None]
+            self._group_masks[group] = _additive(hidden, like)[:, None, None]
+        return self._group_masks[group]
 
     def _span_mask(
-        self, index: int, span: Span, query: torch.Tensor, window: int | None
+        self, span: Span, query: torch.Tensor, window: int | None
     ) -> torch.Tensor | None:
+        """Return what is added to a span's scores, ``[B, 1, 1, width]``."""
         if window is not None and window >= span.width:
             window = None
-        if (index, window) not in self._masks:
+        key = (id(span), window)
+        if key not in self._masks:
             mask = None
             if window is not None or min(span.lengths) < span.width:
                 ends = torch.tensor(span.lengths, device=self._device)[:, None]
@@ -225,8 +216,8 @@ class Pass:
                 if window is not None:
                     hidden |= places < ends - window
                 mask = _additive(hidden, query)[:, None, None]
-            self._masks[index, window] = mask
-        return self._masks[index, window]
+            self._masks[key] = mask
+        return self._masks[key]
 
     def _attend_one(
         self,
@@ -242,12 +233,11 @@ class Pass:
         length = each.past + each.count
         tokens, heads, width = query.shape
         key_heads = keys.shape[1]
+        slot, first = divmod(each.start, self.cache.size)
         # Key heads are the batch, [K, G, T, D], and each is repeated for its G query heads.
         q = query.reshape(tokens, key_heads, -1, width).permute(1, 2, 0, 3)
         k, v = (
-            x[each.block : each.block + length]
-            .transpose(0, 1)[:, None]
-            .expand(-1, heads // key_heads, -1, -1)
+            x[slot, :, None, first : first + length].expand(-1, heads // key_heads, -1, -1)
             for x in (keys, values)
         )
         mask = self._mask(index, each, query, window)
@@ -274,7 +264,7 @@ class Pass:
             window = None
         if each.past == 0 and window is None:
             return None
-        key = (len(self._spans) + index, window)
+        key = (index, window)
         if key not in self._masks:
             own = torch.arange(each.past, length, device=self._device)[:, None]
             places = torch.arange(length, device=self._device)
@@ -285,51 +275,8 @@ class Pass:
         return self._masks[key]
 
 
-def _rows(tensor: torch.Tensor, span: Span) -> torch.Tensor:
-    """Return a view ``[blocks, K, width, D]`` on a span's tokens."""
-    _, heads, width = tensor.shape
-    token = heads * width
-    return tensor.as_strided(
-        (len(span.lengths), heads, span.width, width),
-        (span.size * token, width, token, 1),
-        span.first * span.size * token,
-    )
-
-
 def _additive(hidden: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return like.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
-
-
-def spans(queries: Sequence[Query], call: int) -> tuple[list[Span], list[int]]:
-    """Divide requests with one token each into spans.
-
-    A block is added to a span where that is less work than a call more, counted in keys: those
-    between are read, too, and all as far as the longest.
-
-    Args:
-        queries: By size and place of their blocks.
-        call: The keys that a call is worth.
-
-    Returns:
-        The spans, and each request's place among the blocks of all of them.
-    """
-    found: list[Span] = []
-    rows, total = [], 0
-    for query in queries:
-        length, place = query.past + 1, query.block // query.size
-        if found and found[-1].size == query.size:
-            last = found[-1]
-            count, width = place - last.first + 1, max(last.width, length)
-            if count * width <= len(last.lengths) * last.width + length + call:
-                total += count - len(last.lengths)
-                last.lengths += [1] * (count - len(last.lengths) - 1) + [length]
-                last.width = width
-                rows.append(total - 1)
-                continue
-        found.append(Span(place, query.size, [length], length))
-        total += 1
-        rows.append(total - 1)
-    return found, rows
 
 
 def attention_forward(

@@ -1,10 +1,10 @@
 """Where each context's keys and values lie in the cache, and which contexts begin alike.
 
-The cache is one long run of tokens, with room for that many contexts of the greatest length. A
-context holds one block of it: a sixteenth of the greatest length, times a power of two, at a
-multiple of its own size (a buddy system: Knowlton 1965, doi:10.1145/365628.365655). So a context
-is contiguous, blocks of one size are the rows of one tensor, and short contexts leave room for
-those that no request uses at the moment.
+The cache is a run of slots, each with room for a context of the greatest length. A context holds
+one block of a slot: a sixteenth of it, times a power of two, at a multiple of its own size (a buddy
+system: Knowlton 1965, doi:10.1145/365628.365655). So a context is contiguous, those at the same
+place in neighbouring slots are the rows of one tensor, and short contexts leave room for those that
+no request uses at the moment.
 
 Nothing here knows of tensors: whoever opens or grows a context copies what it holds.
 """
@@ -12,7 +12,8 @@ Nothing here knows of tensors: whoever opens or grows a context copies what it h
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 PARTS = 16  # of the greatest length, in the smallest block
 LEAST = 16  # tokens in the smallest block
@@ -29,6 +30,8 @@ class Context:
         busy: Whether a request is under way on it.
         used: When it was last used; larger is later.
         stale: Whether some of it was computed with earlier weights.
+        family: The same object for contexts that were copied from one another.
+        alike: How many tokens it has from the first of its family; infinite for that one.
     """
 
     ids: list[int]
@@ -37,6 +40,8 @@ class Context:
     busy: bool = True
     used: int = 0
     stale: bool = False
+    family: object = field(default_factory=object)
+    alike: float = math.inf
 
 
 class Contexts:
@@ -48,6 +53,7 @@ class Contexts:
 
     Attributes:
         unit: Tokens in the smallest block.
+        slot: Tokens in a slot.
         tokens: Tokens in the cache, less than ``count * (longest + 16)``.
     """
 
@@ -56,7 +62,9 @@ class Contexts:
         while parts > 1 and longest < parts * LEAST:
             parts //= 2
         self.unit = math.ceil(longest / parts)
-        self.tokens = count * parts * self.unit
+        self.slot = parts * self.unit
+        self.tokens = count * self.slot
+        self._parts = parts
         self._blocks = count * parts
         self._held: list[Context] = []
         self._clock = 0
@@ -79,6 +87,8 @@ class Contexts:
             source.busy = True
             return source
         context = Context(ids[:length], 0, self._size(length + 1))
+        if source is not None and length:
+            context.family, context.alike = source.family, min(length, source.alike)
         context.start = self._place(context, source)
         self._take(context)
         self._held.append(context)
@@ -128,7 +138,10 @@ class Contexts:
         own, rest = divmod(context.start, size)
         if not rest and used[own] == 0:
             return context.start  # it need not move
-        best = min(range(len(used)), key=used.__getitem__)
+        # Of those alike, one in the emptiest slot: it may grow there without being moved.
+        per_slot = self._parts // size
+        slots = [max(used[i : i + per_slot]) for i in range(0, len(used), per_slot)]
+        best = min(range(len(used)), key=lambda index: (used[index], slots[index // per_slot]))
         return best * size if used[best] < math.inf else self._place(context)
 
     def _take(self, context: Context) -> None:
@@ -139,6 +152,25 @@ class Contexts:
             for other in self._held
             if other is context or other.start >= end or other.start + other.size <= context.start
         ]
+
+
+def most_shared(contexts: Sequence[Context]) -> tuple[int, set[Context]]:
+    """Return with how many tokens contexts begin that were computed once and copied, and which.
+
+    Those for which the number of tokens times that of contexts is greatest; none if no two have
+    anything from one another.
+    """
+    families: dict[object, list[Context]] = {}
+    for context in contexts:
+        families.setdefault(context.family, []).append(context)
+    best = 0
+    members: list[Context] = []
+    for family in families.values():
+        family.sort(key=lambda context: context.alike, reverse=True)
+        for count, context in enumerate(family[1:], 2):
+            if context.alike * count > best * len(members):
+                best, members = int(context.alike), family[:count]
+    return best, {*members}
 
 
 def common(one: list[int], other: list[int], least: int = 0) -> int:

@@ -11,14 +11,17 @@ from typing import Any, Literal
 import torch
 
 from vf.inference.embedded.adapters import LoraLayers
-from vf.inference.embedded.attention import KeyValueCache, Pass, Query, attending
-from vf.inference.embedded.contexts import Context, Contexts, common
+from vf.inference.embedded.attention import Pass, attending
+from vf.inference.embedded.cache import KeyValueCache
+from vf.inference.embedded.contexts import Context, Contexts, common, most_shared
 from vf.inference.embedded.sampler import Stream, sample
+from vf.inference.embedded.spans import Query
 from vf.inference.model import Sampling
 
 Reason = Literal["stop", "length"]
 
 WORTH = 8  # tokens that are worth a copy, or a pass of waiting for whoever computes them
+SAVED = 2048  # keys that need not be read again; for fewer, one call for all tokens is faster
 CHECKED = 8  # tokens that a model is checked with
 # Relative differences of logits that rounding explains.
 TOLERANCE = {torch.float32: 0.01, torch.float64: 1e-6}
@@ -89,7 +92,7 @@ class Scheduler:
         self._lora = LoraLayers(model)
         self._max_seq_len = max_seq_len
         self._contexts = Contexts(max_requests, max_seq_len)
-        self._cache = KeyValueCache(self._contexts.tokens)
+        self._cache = KeyValueCache(max_requests, self._contexts.slot)
         self._most = min(max_requests, max_batch_tokens)  # so each has a token in every pass
         self._max_batch_tokens = max_batch_tokens
         self._waiting: deque[Request] = deque()
@@ -211,7 +214,7 @@ class Scheduler:
         self._running.append(request)
 
     def _choose(self) -> list[tuple[Request, int]]:
-        """Return who is in the next pass, with how many tokens: those with one first."""
+        """Return who is in the next pass, with how many tokens."""
         budget = self._max_batch_tokens - len(self._running)
         parts = []
         for request in self._running:
@@ -219,9 +222,7 @@ class Scheduler:
             budget -= count - 1
             self._make_room(request.context, len(request.context.ids) + count)
             parts.append((request, count))
-        return sorted(
-            parts, key=lambda part: (part[1] > 1, part[0].context.size, part[0].context.start)
-        )
+        return parts
 
     def _make_room(self, context: Context, length: int) -> None:
         before = context.start
@@ -234,14 +235,27 @@ class Scheduler:
         self._cache.copy(source * unit, target * unit, count)
 
     def _forward(self, parts: list[tuple[Request, int]]) -> torch.Tensor:
-        """Return the logits of the requests whose known tokens are all computed."""
+        """Return the logits of the requests whose known tokens are all computed.
+
+        ``parts`` is put into the order of the pass.
+        """
+        unit, slot = self._contexts.unit, self._contexts.slot
+        shared, members = most_shared([request.context for request, count in parts if count == 1])
+        if shared * (len(members) - 1) < SAVED:
+            members = set()
+
+        def order(part: tuple[Request, int]) -> tuple[bool, bool, int, int]:
+            context, start = part[0].context, part[0].context.start * unit
+            return part[1] > 1, context not in members, start % slot, start
+
+        parts.sort(key=order)
         ids: list[int] = []
         positions: list[int] = []
         queries, last = [], []
-        unit = self._contexts.unit
         for request, count in parts:
             context, past = request.context, len(request.context.ids)
-            queries.append(Query(context.start * unit, context.size * unit, past, count))
+            begin = shared if context in members else 0
+            queries.append(Query(context.start * unit, past, count, begin))
             ids += request.todo[:count]
             positions += range(past, past + count)
             if count == len(request.todo):

@@ -21,8 +21,10 @@ from transformers.models.mistral import MistralConfig
 
 from tests.inference.tiny_serving import generate_all, load_model, plain_logprobs, running_engine
 from vf.inference.embedded import attention
-from vf.inference.embedded.attention import KeyValueCache, Pass, Query, spans
+from vf.inference.embedded.attention import Pass
+from vf.inference.embedded.cache import KeyValueCache
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
+from vf.inference.embedded.spans import Group, Query
 from vf.inference.model import Sampling
 from vf.runtime.errors import EngineError
 
@@ -106,16 +108,20 @@ def test_what_a_request_samples_is_nobody_elses_business() -> None:
 
 
 @pytest.mark.parametrize("window", [None, 6])
-@pytest.mark.parametrize("seed", range(6))
-def test_every_query_sees_its_own_past_and_nothing_else(seed: int, window: int | None) -> None:
+@pytest.mark.parametrize("shared", [0, 3, 20])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_query_sees_its_own_past_and_nothing_else(
+    seed: int, shared: int, window: int | None
+) -> None:
     """Against a loop over requests and heads, in a cache whose other tokens are all wrong."""
-    rng, heads, key_heads, width = random.Random(seed), 6, 3, 4
+    rng, heads, key_heads, width, slot = random.Random(seed), 6, 3, 4, 64
     generator = torch.Generator().manual_seed(seed)
     queries = []
-    for row in rng.sample(range(32), 12):  # rows of 64 tokens; some are halved
+    for row in rng.sample(range(32), 12):  # some in the second halves of their slots
         past, count = rng.choice([0, 3, 20]), rng.choice([1, 1, 1, 4, 7])
-        queries.append(Query(64 * row, rng.choice([32, 64]), past, count))
-    queries.sort(key=lambda q: (q.count > 1, q.size, q.block))
+        begin = shared if count == 1 and shared <= past and rng.random() < 0.8 else 0
+        queries.append(Query(slot * row + rng.choice([0, 32]), past, count, begin))
+    queries.sort(key=lambda q: (q.count > 1, q.shared == 0, q.start % slot, q.start))
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator)
@@ -123,32 +129,65 @@ def test_every_query_sees_its_own_past_and_nothing_else(seed: int, window: int |
     total = sum(q.count for q in queries)
     query, key = draw(total, heads, width), draw(total, key_heads, width)
     value = draw(total, key_heads, width)
-    cache = KeyValueCache(32 * 64)
-    everywhere = torch.arange(32 * 64)
-    keys, values = cache.write(0, everywhere, *draw(2, 32 * 64, key_heads, width).unbind())
+    cache = KeyValueCache(32, slot)
+    everywhere = cache.rows(torch.arange(32 * slot), key_heads)
+    keys, values = cache.write(0, everywhere, *draw(2, 32 * slot, key_heads, width).unbind())
+    sharing = [q.start for q in queries if q.shared]
+    for start in sharing[1:]:
+        cache.copy(sharing[0], start, shared)
     found = Pass(cache, queries, torch.device("cpu")).attend(0, query, key, value, 0.5, window)
     first = 0
     for each in queries:
+        row, begin = divmod(each.start, slot)
         for step in range(each.count):
             last = each.past + step + 1
-            seen = slice(each.block + max(0, last - (window or last)), each.block + last)
+            seen = slice(begin + max(0, last - (window or last)), begin + last)
             for head in range(heads):
-                k, v = (x[seen, head // 2] for x in (keys, values))
+                k, v = (x[row, head // 2, seen] for x in (keys, values))
                 expected = (0.5 * k @ query[first + step, head]).softmax(0) @ v
                 assert torch.allclose(found[first + step, head], expected, atol=1e-5)
         first += each.count
 
 
-def test_distant_or_unlike_blocks_are_not_read_together() -> None:
-    near = [Query(100 * row, 100, 50, 1) for row in (0, 1, 3)]
-    together, rows = spans(near, call=60)
-    assert [span.lengths for span in together] == [[51, 51, 1, 51]]
-    assert rows == [0, 1, 3]
-    far, rows = spans([*near, Query(5000, 100, 50, 1), Query(6000, 200, 50, 1)], call=60)
-    assert [len(span.lengths) for span in far] == [4, 1, 1]
-    assert rows == [0, 1, 3, 4, 5]
-    unlike, _ = spans([Query(0, 900, 2, 1), Query(900, 900, 2, 1), Query(1800, 900, 800, 1)], 60)
-    assert [span.width for span in unlike] == [3, 801]
+def test_what_requests_share_is_read_from_the_first_of_them() -> None:
+    """The copies of the others are made wrong: only one of them may matter."""
+    cache, heads, width = KeyValueCache(4, 16), 2, 8
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 4, 2 * heads, width).unbind()
+    cache.write(0, cache.rows(torch.arange(64), heads), *torch.randn(2, 64, heads, width).unbind())
+    queries = [Query(16 * row, 6, 1, 5) for row in range(4)]
+
+    def attend() -> torch.Tensor:
+        found = Pass(cache, queries, torch.device("cpu"))
+        return found.attend(0, query, key[:, :heads], value[:, :heads], 1.0, None)
+
+    for row in range(1, 4):
+        cache.copy(0, 16 * row, 5)
+    right = attend()
+    for row in range(1, 4):
+        cache.copy(7, 16 * row, 5)
+    assert torch.equal(attend(), right)
+
+
+def test_distant_or_unlike_contexts_are_not_read_together() -> None:
+    def group(*places: tuple[int, int], shared: int = 0) -> Group:
+        queries = [Query(start, past, 1, shared) for start, past in places]
+        return Group.of(queries, 100, 60, torch.device("cpu"), shared=shared)
+
+    near = ((0, 50), (100, 50), (300, 50))
+    together = group(*near)
+    assert [span.lengths for span in together.spans] == [[51, 51, 1, 51]]
+    assert together.rows is not None
+    assert together.rows.tolist() == [0, 1, 3]
+    far = group(*near, (5000, 50), (6050, 50), (6000, 50))
+    assert [len(span.lengths) for span in far.spans] == [4, 1, 1, 1]
+    assert far.rows is not None
+    assert far.rows.tolist() == [0, 1, 3, 4, 5, 6]
+    unlike = group((0, 2), (100, 2), (200, 80))
+    assert [span.width for span in unlike.spans] == [3, 81]
+    assert unlike.rows is None
+    rest = group(*near, shared=50)
+    assert [(span.start, span.lengths) for span in rest.spans] == [(50, [1, 1, 1, 1])]
 
 
 @contextmanager
@@ -163,6 +202,19 @@ def watched_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, A
     with monkeypatch.context() as patch:
         patch.setattr(attention, "scaled_dot_product_attention", note)
         yield asked
+
+
+def test_a_prompt_that_many_share_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [([*range(60), token], Sampling(8, seed=token)) for token in range(2, 40)]
+    with (
+        watched_kernel(monkeypatch) as asked,
+        running_engine(build(CONFIGS[1]), max_seq_len=96, max_requests=38) as engine,
+    ):
+        answers = generate_all(engine, requests, [-1])
+        for (prompt, _), answer in zip(requests, answers, strict=True):
+            plain = plain_logprobs(engine, prompt, answer.token_ids)
+            assert answer.logprobs == pytest.approx(plain, abs=1e-4)
+    assert max(call["q"].shape[0] for call in asked) <= 2  # passes of all are not among them
 
 
 def test_no_call_needs_the_slow_kernel_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

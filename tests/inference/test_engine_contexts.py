@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from vf.inference.embedded.contexts import Context, Contexts, common
+from vf.inference.embedded.contexts import Context, Contexts, common, most_shared
 
 
 @pytest.mark.parametrize(("count", "longest"), [(1, 5), (3, 96), (4, 100), (32, 512), (7, 4100)])
@@ -84,6 +84,36 @@ def test_the_context_that_was_not_used_for_longest_makes_room() -> None:
         contexts.close(context)
     contexts.open([3], None, 0)
     assert [contexts.match([number])[1] for number in (1, 2)] == [1, 0]
+
+
+def test_a_context_grows_where_it_is_while_its_slot_is_empty() -> None:
+    contexts = Contexts(2, 512)
+    held = [contexts.open([number], None, 0) for number in (1, 2)]
+    before = [context.start for context in held]
+    for context in held:
+        contexts.grow(context, 512)
+    assert [context.start for context in held] == before
+
+
+def test_copies_of_copies_share_what_was_copied_first() -> None:
+    contexts = Contexts(8, 64)
+
+    def begin(ids: list[int], source: Context | None, length: int) -> Context:
+        context = contexts.open(ids, source, length)
+        contexts.grow(context, len(ids))
+        context.ids += ids[length:]
+        return context
+
+    first = begin([*range(30)], None, 0)
+    second = begin([*range(12), *[7] * 9], first, 12)
+    third = begin([*range(12), *[7] * 6, *[8] * 9], second, 18)
+    fourth = begin([*range(20), 9], first, 20)
+    stranger = begin([*range(30)], None, 0)  # computed again, so nothing that can be read for both
+    assert most_shared([stranger, third, second, first]) == (12, {first, second, third})
+    assert most_shared([third, second, fourth]) == (12, {second, third, fourth})
+    assert most_shared([third, first, fourth]) == (20, {first, fourth})
+    assert most_shared([first, stranger]) == (0, set())
+    assert most_shared([]) == (0, set())
 
 
 def test_what_was_computed_before_is_forgotten_even_of_busy_contexts() -> None:
