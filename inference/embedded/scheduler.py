@@ -21,6 +21,9 @@ from vf.inference.model import Sampling
 Reason = Literal["stop", "length"]
 
 WORTH = 8  # tokens that are worth a copy, or a pass of waiting for whoever computes them
+# FLOPs of a pass in which all decode. Operations of smaller ones are so short that threads would
+# wait for one another, above all where rollouts or other programs use the cores, too.
+SMALL = 1e9
 SAVED = 2048  # keys that need not be read again; for fewer, one call for all tokens is faster
 CHECKED = 8  # tokens that a model is checked with
 # Relative differences of logits that rounding explains.
@@ -95,6 +98,9 @@ class Scheduler:
         self._cache = KeyValueCache(max_requests, self._contexts.slot)
         self._most = min(max_requests, max_batch_tokens)  # so each has a token in every pass
         self._max_batch_tokens = max_batch_tokens
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        work = 2 * parameters * max_requests
+        self._small = self.device.type == "cpu" and work < SMALL
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self.version = 0
@@ -117,8 +123,21 @@ class Scheduler:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Prepare the model for :meth:`step`; nobody else may run it until the block ends."""
-        with torch.no_grad(), attending(self._model), self._lora.fused():
+        with torch.no_grad(), attending(self._model), self._lora.fused(), self._threads():
             yield
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        """Compute with one thread until the block ends, if passes are small."""
+        count = torch.get_num_threads()
+        if not self._small or count == 1:
+            yield
+            return
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(count)
 
     def release(self) -> None:
         """Drop what was computed from the weights, which are about to change; contexts stay."""

@@ -22,6 +22,7 @@ from tests.inference.tiny_serving import (
 )
 from tests.waiting import until
 from vf.inference.completions import Completion
+from vf.inference.embedded import scheduler
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.model import Sampling
 from vf.runtime.errors import EngineError
@@ -314,3 +315,22 @@ def test_a_model_that_cannot_be_served_is_named() -> None:
     engine = EmbeddedEngine(torch.nn.Linear(2, 2), max_seq_len=8)
     with pytest.raises(EngineError, match="cannot be served by the embedded engine"):
         engine.start()
+
+
+@pytest.mark.parametrize(("small", "expected"), [(scheduler.SMALL, 1), (0.0, 2)])
+def test_small_passes_take_one_thread_and_leave_the_trainer_its_own(
+    monkeypatch: pytest.MonkeyPatch, small: float, expected: int
+) -> None:
+    monkeypatch.setattr(scheduler, "SMALL", small)
+    before, seen = torch.get_num_threads(), set()
+    torch.set_num_threads(2)
+    try:
+        with running_engine(load_model()) as engine:
+            embeddings = engine.model.get_input_embeddings()
+            embeddings.register_forward_hook(lambda *_: seen.add(torch.get_num_threads()))
+            generate_all(engine, [(PROMPT, Sampling(4, seed=1))], NEVER)
+            assert seen == {expected}
+            plain_logprobs(engine, PROMPT, [1])
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
