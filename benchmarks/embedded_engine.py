@@ -271,7 +271,7 @@ def parse_args() -> argparse.Namespace:
     add("--rounds", type=positive, default=7, help="of each, in turn (default: %(default)s)")
     add("--requests", type=positive, default=64, help="of the quickstart, at once (%(default)s)")
     add("--max-requests", type=positive, help="that the engine decodes at once (the quickstart's)")
-    add("--threads", type=positive, help="of torch (by default torch's own choice)")
+    add("--threads", type=positive, help="of torch (its own choice); our small passes take one")
     add("--smollm2", type=Path, default=SMOLLM2, help="the prepared model (default: %(default)s)")
     add("--no-vllm", action="store_true", help="leave vLLM out, though it is installed")
     return parser.parse_args()
