@@ -49,5 +49,5 @@ class SimulatedTools(vf.Environment):
             b: Right operand.
         """
         if self.tool_seconds:
-            await asyncio.sleep(self.rng.expovariate(1 / self.tool_seconds))
+            await asyncio.sleep(self.tool_seconds * self.rng.uniform(0.5, 1.5))
         return a + b
