@@ -19,6 +19,7 @@ from vf.evaluation.tally import Summary
 from vf.inference.model_files import TINY
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
+from vf.runtime.terminal import make_console
 from vf.runtime.toml import read_toml
 
 DONE, FAILED = 0, 1
@@ -45,16 +46,16 @@ def evaluate_command(args: argparse.Namespace) -> int:
         ConfigError: An argument or setting is wrong.
         VfError: The evaluation failed as a whole.
     """
-    from rich.console import Console
-
     from vf.evaluation.refusal import refusal
     from vf.evaluation.results import ResultsFolder
-    from vf.evaluation.run import extent, measured, prepare
+    from vf.evaluation.run import extent, measured, prepare, shortages
 
     config, base = config_of(args)
-    with working(Console(stderr=True), f"preparing {args.what} ..."):
+    with working(make_console(stderr=True), f"preparing {args.what} ..."):
         places = prepare(config)
         what = measured(config, places)
+    for said in shortages(config, places):
+        print(f"vf-rl eval: {said}", file=sys.stderr)
 
     def now(before: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is measured now, of as many rollouts as there were before."""
@@ -159,12 +160,10 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
 def _run(
     config: EvalConfig, places: Sequence[Any], folder: Any, what: dict[str, Any]
 ) -> tuple[list[Summary], float]:
-    from rich.console import Console
-
     from vf.evaluation.progress import Progress
     from vf.evaluation.run import run_evaluation
 
-    progress = Progress(Console(stderr=True))
+    progress = Progress(make_console(stderr=True))
 
     async def main() -> list[Summary]:
         task = asyncio.current_task()
@@ -191,4 +190,4 @@ def _print(
     from vf.evaluation.result_table import console, print_results
 
     print_results(summaries, out := console())
-    out.print(f"\ntraces and results: {path}", soft_wrap=True, highlight=False, markup=False)
+    out.print(f"\ntraces and results: {path}", soft_wrap=True, markup=False)

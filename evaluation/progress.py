@@ -15,6 +15,7 @@ from rich.text import Text
 
 from vf.evaluation.tally import Tally
 from vf.runtime.heartbeat import SECONDS, Heartbeat
+from vf.runtime.terminal import BAD
 from vf.traces.trace import Trace
 
 
@@ -149,12 +150,11 @@ class Progress:
         table = Table.grid(padding=(0, 1))
         where = f"{self._shown.environment} · {self._shown.model}" if self._shown else ""
         table.add_row(ProgressBar(total, done, width=30), self._place())
-        table.add_row(Text(where, style="bold", overflow="ellipsis"), self._numbers())
-        for line in self._images():
-            table.add_row("", Text(line, overflow="ellipsis"))
-        error = Text(self._last_error.splitlines()[0] if self._last_error else "", style="red")
+        numbers = Text.assemble((where, "bold"), "  " * bool(where), self._numbers())
+        images = [Text(line, overflow="ellipsis", no_wrap=True) for line in self._images()]
+        error = Text(self._last_error.splitlines()[0] if self._last_error else "", style=BAD)
         error.truncate(max(10, self.console.width - 2), overflow="ellipsis")
-        return Group(table, error) if self._last_error else Group(table)
+        return Group(table, numbers, *images, *([error] if self._last_error else []))
 
 
 def clock(seconds: float) -> str:

@@ -8,30 +8,41 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from vf.evaluation.compare import Comparison
 from vf.evaluation.estimators import Estimate
 from vf.evaluation.progress import clock
 from vf.evaluation.tally import Summary
+from vf.runtime.terminal import fits, make_console, print_wrapped
 
 WIDTH = 200  # columns if the output is a pipe, so that no cell is cut
+NARROW = 120  # columns below which the results are stacked, not set side by side
+TITLE = "mean [95 % interval, clustered by task]"
 NOT_SCORED = ", not scored = 0"
 
 
 def console() -> Console:
     """Return the console that results are printed to."""
-    return Console() if sys.stdout.isatty() else Console(width=WIDTH)
+    return make_console(width=None if sys.stdout.isatty() else WIDTH)
 
 
 def print_results(summaries: Sequence[Summary], console: Console) -> None:
     """Print the results of every model in every environment."""
-    console.print(_overview(summaries))
+    flattered = any(each.flattered for each in summaries)
+    overview = _overview(summaries, flattered)
+    if stacked := console.width < NARROW or not fits(overview, console):
+        console.print(TITLE, style="italic")
+    else:
+        console.print(overview)
     for summary in summaries:
         console.print()
-        name = escape(f"{summary.environment} · {summary.model}")
-        console.print(f"[bold]{name}[/bold]", highlight=False)
+        name = Text(f"{summary.environment} · {summary.model}", style="bold")
+        console.print(name, soft_wrap=True)
+        if stacked:
+            console.print(_headline(summary, flattered))
         for line in _lines(summary):
-            console.print(escape(f"  {line}"), soft_wrap=True, highlight=False)
+            print_wrapped(console, line, "  ")
         if summary.pass_at:
             console.print(_passes(summary))
         if summary.components:
@@ -48,30 +59,44 @@ def interval(estimate: Estimate, *, percent: bool = False) -> str:
     return f"{estimate.mean:{form}} [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
-def _overview(summaries: Sequence[Summary]) -> Table:
-    table = Table(title="mean [95 % interval, clustered by task]", title_justify="left")
-    flattered = any(each.flattered for each in summaries)
-    for name in ("environment", "model", "reward", "success"):
-        table.add_column(name)
+def _numbers(summary: Summary, flattered: bool) -> dict[str, str]:
+    """Return the headline numbers by what they are called."""
+    means = {
+        "reward": interval(summary.reward),
+        "success": interval(summary.success, percent=True),
+    }
     if flattered:
-        for name in ("reward", "success"):
-            table.add_column(f"{name}{NOT_SCORED}")
-    for name in ("tasks", "rollouts", "failed", "truncated", "tokens"):
-        table.add_column(name, justify="right")
+        means[f"reward{NOT_SCORED}"] = interval(summary.reward_of_all)
+        means[f"success{NOT_SCORED}"] = interval(summary.success_of_all, percent=True)
+    return means | {
+        "tasks": f"{summary.tasks:,}",
+        "rollouts": f"{summary.scored}/{summary.rollouts}",
+        "failed": f"{summary.failed:,}",
+        "truncated": f"{summary.truncated:,}",
+        "tokens": f"{summary.completion_tokens:,}",
+    }
+
+
+def _overview(summaries: Sequence[Summary], flattered: bool) -> Table:
+    """Return the headline numbers, a row for each model in each environment."""
+    table = Table(title=TITLE, title_justify="left")
+    for name in ("environment", "model"):
+        table.add_column(name)
+    for name in _numbers(summaries[0], flattered):
+        mean = name.startswith(("reward", "success"))
+        table.add_column(name, justify="left" if mean else "right")
     for each in summaries:
-        of_all = [interval(each.reward_of_all), interval(each.success_of_all, percent=True)]
-        table.add_row(
-            escape(each.environment),
-            escape(each.model),
-            interval(each.reward),
-            interval(each.success, percent=True),
-            *(of_all if flattered else []),
-            str(each.tasks),
-            f"{each.scored}/{each.rollouts}",
-            str(each.failed),
-            str(each.truncated),
-            f"{each.completion_tokens:,}",
-        )
+        names = (escape(each.environment), escape(each.model))
+        table.add_row(*names, *_numbers(each, flattered).values())
+    return table
+
+
+def _headline(summary: Summary, flattered: bool) -> Table:
+    """Return the headline numbers of one model in one environment below each other."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in _numbers(summary, flattered).items():
+        mean = name.startswith(("reward", "success"))
+        table.add_row(f"  {name}", Text(value, style="bold" if mean else ""))
     return table
 
 
@@ -135,24 +160,41 @@ def _components(summary: Summary) -> Table:
 
 def print_comparison(comparisons: Sequence[Comparison], console: Console) -> None:
     """Print how two evaluations differ."""
-    table = Table(title="B − A, paired by task [95 % interval]", title_justify="left")
-    for name in ("environment", "A", "B", "what", "mean A", "mean B", "difference", "tasks"):
-        table.add_column(name)
+    title = "B − A, paired by task [95 % interval]"
+    whole = _differences(comparisons, title)
+    if console.width >= NARROW and fits(whole, console):
+        console.print(whole)
+    else:
+        console.print(title, style="italic")
+        for each in comparisons:
+            console.print()
+            console.print(Text(each.environment, style="bold"), soft_wrap=True)
+            for side, model in (("A", each.model_a), ("B", each.model_b)):
+                console.print(Text(f"  {side}  {model}"), soft_wrap=True)
+            console.print(_differences([each]))
+    if any(row.apart for each in comparisons for row in each.rows.values()):
+        console.print("* the interval excludes 0")
     for each in comparisons:
+        for note in each.notes:
+            print_wrapped(console, f"{each.environment}: {note}")
+
+
+def _differences(comparisons: Sequence[Comparison], title: str = "") -> Table:
+    """Return the differences as rows; without a title, the names stand above."""
+    table = Table(title=title or None, title_justify="left")
+    names = ("environment", "A", "B") if title else ()
+    for name in (*names, "what", "mean A", "mean B", "difference"):
+        table.add_column(name)
+    table.add_column("tasks", justify="right")
+    for each in comparisons:
+        who = (each.environment, each.model_a, each.model_b) if title else ()
         for what, row in each.rows.items():
             table.add_row(
-                escape(each.environment),
-                escape(each.model_a),
-                escape(each.model_b),
+                *map(escape, who),
                 what.replace("_of_all", NOT_SCORED),
                 f"{row.mean_a:.3f}",
                 f"{row.mean_b:.3f}",
                 interval(row.difference) + (" *" if row.apart else ""),
                 str(row.difference.tasks),
             )
-    console.print(table)
-    if any(row.apart for each in comparisons for row in each.rows.values()):
-        console.print("* the interval excludes 0", highlight=False)
-    for each in comparisons:
-        for note in each.notes:
-            console.print(escape(f"{each.environment}: {note}"), soft_wrap=True, highlight=False)
+    return table

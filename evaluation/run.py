@@ -96,6 +96,17 @@ def prepare(config: EvalConfig) -> list[Place]:
     return places
 
 
+def shortages(config: EvalConfig, places: Sequence[Place]) -> list[str]:
+    """Return a sentence for each environment that has fewer tasks than were asked for."""
+    wanted = [(place, place.config.tasks or config.tasks) for place in places]
+    return [
+        f"{place.config.name} has only {len(place.tasks)} tasks in its eval split, of the {count} "
+        "asked for"
+        for place, count in wanted
+        if count is not None and len(place.tasks) < count
+    ]
+
+
 def _with_limits(environment: Environment, limits: Limits) -> Environment:
     limited = copy.copy(environment)
     if limits.max_turns is not None:

@@ -29,10 +29,12 @@ class _Sum:
 
     total: float = 0.0
     count: int = 0
+    in_unit: bool = True  # whether every value is between 0 and 1
 
     def add(self, value: float) -> None:
         self.total += value
         self.count += 1
+        self.in_unit = self.in_unit and 0.0 <= value <= 1.0
 
     @property
     def mean(self) -> float:
@@ -241,8 +243,14 @@ class Tally:
         return mean_of_tasks([total / count for total, count in sums if count], bounds=UNIT)
 
     def _component(self, name: str) -> Estimate:
-        values = [t.components[name].mean for t in self._by_task.values() if name in t.components]
-        bounds = None if name.startswith("metric/") else UNIT
+        """Return a component's mean. All but metrics are in [0, 1].
+
+        A metric whose values are there too, and differ, is taken for a share.
+        """
+        sums = [t.components[name] for t in self._by_task.values() if name in t.components]
+        values = [each.mean for each in sums]
+        share = all(each.in_unit for each in sums) and len(set(values)) > 1
+        bounds = UNIT if share or not name.startswith("metric/") else None
         return mean_of_tasks(values, bounds=bounds)
 
     def _passes(self, estimate: Callable[[int, int, int], float]) -> dict[int, Estimate]:

@@ -8,15 +8,14 @@ import logging
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vf.runtime.errors import ConfigError, PeerLost, VfError
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from vf.runtime.terminal import make_console
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 PEER_LOST = 75  # of one of a trainer's processes, to what started it: trying again may help
@@ -107,6 +106,9 @@ def run_command(
         The body's exit code; 2 for a :class:`ConfigError` or a missing package; 1 for any other
         :class:`VfError` or :class:`OSError`; 128 + N if signal N ended it, as in a shell.
     """
+    if not sys.warnoptions:  # with python -W, the user's own choice
+        # Libraries say it to each other's authors; who types a command can do nothing about it.
+        warnings.filterwarnings("ignore", category=FutureWarning)
     try:
         return body()
     except ConfigError as error:
@@ -133,14 +135,6 @@ def complain(name: str, text: str, code: int = FAILED) -> int:
     return code
 
 
-def show(console: Console, rows: Iterable[tuple[str, str]]) -> None:
-    """Print names and texts in two columns."""
-    from rich.markup import escape
-
-    for name, text in rows:
-        console.print(f"[bold]{escape(name):>12}[/bold]  {escape(text)}", soft_wrap=True)
-
-
 def quiet_transformers() -> None:
     """Keep transformers' progress bars and warnings off the terminal; errors still show."""
     import transformers
@@ -159,10 +153,9 @@ def reading_bar(files: Iterable[Path]) -> Iterator[Callable[[int], None]]:
     Yields:
         A function to call with the number of bytes read since the last call.
     """
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     total = sum(file.stat().st_size for file in files)
     hidden = not console.is_terminal

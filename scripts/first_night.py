@@ -1,7 +1,8 @@
 """Play a newcomer's first night: `python scripts/first_night.py`.
 
 In a fresh clone, with what `make quickstart` installs and nothing else, it types the commands of
-the README, edits an environment between two evaluations, and makes the mistakes that people make.
+the README and of the first guides, edits an environment between two evaluations, and makes the
+mistakes that people make.
 The night fails at a traceback, at ten seconds of silence, at an exit code or an answer that is not
 the expected one, and at a wrong number.
 """
@@ -25,11 +26,19 @@ from newcomer import Newcomer, Stopped
 
 ROOT = Path(__file__).parents[1]
 PORT = 8000  # that the README's example of a server has
-# What the README shows and this night leaves out.
+# The beginnings of the tutorial's blocks after the first.
+TUTORIAL = (
+    "vf-rl eval --validate sums",
+    "vf-rl eval sums -n 40",
+    "vf-rl sums",
+    "vf-rl eval sums -m",
+    "vf-rl export",
+)
+GUIDE = "docs/guide-authoring.md"  # begins with the shortest environment
+# What the README shows and this night does not type: each with where it runs.
 ELSEWHERE = {
-    "make test",  # CI runs all tests
-    "vf-rl run.toml --tmux",  # tests/trainer/processes
-    "vf-rl check-template Qwen/Qwen3-0.6B",  # needs the model hub
+    "make test": "CI runs all tests",
+    ". .venv/bin/activate": "what a Newcomer does first",
 }
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -75,8 +84,9 @@ def install_and_train(user: Newcomer) -> None:
 
 
 def write_environments(user: Newcomer) -> None:
-    """The README's environments, each a file that is evaluated, validated and trained on."""
-    for name, code in zip(("products", "warehouse"), blocks("README.md", "python"), strict=False):
+    """The first environments, each a file that is evaluated and validated."""
+    for name, page in (("products", GUIDE), ("warehouse", "README.md")):
+        code = blocks(page, "python")[0]
         (user.folder / f"{name}.py").write_text(code)
         user.type(f"vf-rl eval ./{name}.py -n 5 -r 2 --max-tokens 32", "reward")
         check_results(user.folder / "evals" / f"{name}-tiny")
@@ -106,9 +116,30 @@ def change_the_environment(user: Newcomer) -> None:
 
 
 def make_a_package(user: Newcomer) -> None:
-    """`vf-rl init`, and what the README does next."""
-    for command in commands("README.md", "vf-rl init"):
+    """`vf-rl init`, and what the guide does next."""
+    for command in commands(GUIDE, "vf-rl init"):
         user.type(command)
+
+
+def follow_the_tutorial(user: Newcomer) -> None:
+    """From `vf-rl init` to an adapter, with what the tutorial shows."""
+    page = "docs/tutorial.md"
+    environment, play = blocks(page, "python")
+    [toml] = blocks(page, "toml")
+    for command in commands(page, "vf-rl init"):
+        user.type(command)
+    (user.folder / "sums/sums/environment.py").write_text(environment)
+    (user.folder / "play.py").write_text(f"from sums.environment import *\n{play}")
+    user.type("python play.py")
+    (user.folder / "sums/sums.toml").write_text(toml)
+    for block in TUTORIAL:
+        for command in commands(page, block):
+            user.type(command)
+    [metrics] = user.folder.glob("runs/sums-1/metrics.jsonl")
+    held_out = [row["eval/reward/mean"] for row in lines(metrics) if "eval/reward/mean" in row]
+    print(f"  held-out reward {held_out[0]:.3f} -> {held_out[-1]:.3f}", flush=True)
+    if held_out[-1] < held_out[0] + 0.1:
+        raise Stopped(f"the tutorial's held-out rewards are {held_out}")
 
 
 def train(user: Newcomer) -> None:
@@ -119,7 +150,7 @@ def train(user: Newcomer) -> None:
         if command.startswith("vf-rl serve"):
             with user.running(command) as server:
                 user.wait_for(server, "/v1")
-        elif command not in ELSEWHERE:
+        else:
             user.type(command)
 
 
@@ -130,7 +161,8 @@ def measure(user: Newcomer) -> None:
         user.wait_for(server, f"127.0.0.1:{PORT}")
         user.type(f"curl -sf http://127.0.0.1:{PORT}/v1/models", "qwen3-8b")
         (user.folder / "evals.toml").write_text(EVALS)
-        (user.folder / "my_env.py").write_text(blocks("README.md", "python")[1])
+        (user.folder / "my_env.py").write_text(blocks("README.md", "python")[0])
+        user.type("vf-rl eval evals.toml")
         for command in commands("README.md", "vf-rl eval calculator"):
             if "--compare" in command:
                 user.type("vf-rl eval calculator -n 20 -r 2 -o evals/a")
@@ -248,6 +280,7 @@ ACTS: list[Callable[[Newcomer], None]] = [
     write_environments,
     change_the_environment,
     make_a_package,
+    follow_the_tutorial,
     train,
     measure,
     make_mistakes,

@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
+from vf.runtime.terminal import BAD, CAUTION, GOOD
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 Status = Literal["ok", "fail", "skipped", "allowed"]
-_STYLE = {"ok": "green", "fail": "bold red", "skipped": "yellow", "allowed": "yellow"}
+_STYLE = {"ok": GOOD, "fail": f"bold {BAD}", "skipped": CAUTION, "allowed": CAUTION}
 
 
 @dataclass(slots=True)
@@ -126,8 +128,8 @@ def print_report(report: Report, console: Console) -> None:
     failed = [finding.check for finding in report.findings if finding.status == "fail"]
     console.print()
     if failed:
-        console.print(f"[bold red]{report.environment} FAILED[/]: {', '.join(failed)}")
+        console.print(f"[bold {BAD}]{report.environment} FAILED[/]: {', '.join(failed)}")
     else:
         skipped = sum(finding.status == "skipped" for finding in report.findings)
         note = f" ({skipped} could not be checked)" if skipped else ""
-        console.print(f"[bold green]{report.environment} passed[/]{note}")
+        console.print(f"[bold {GOOD}]{report.environment} passed[/]{note}")

@@ -50,15 +50,20 @@ def blocks(path: Path) -> list[Block]:
     return found
 
 
+def lines_of_commands(path: Path) -> list[str]:
+    """Return what a page shows to be typed: blocks without a language, and indented blocks."""
+    shown = [line for block in blocks(path) if not block.kind for line in block.text.splitlines()]
+    prose = _FENCE.sub("", path.read_text(encoding="utf-8"))
+    return shown + [line[4:] for line in prose.splitlines() if line.startswith("    ")]
+
+
 def commands(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield the shell commands of a page as words, each with where it stands.
 
     They stand in blocks without a language, in indented blocks, and as code within a line.
     """
-    text = path.read_text(encoding="utf-8")
-    shown = [line for block in blocks(path) if not block.kind for line in block.text.splitlines()]
-    prose = _FENCE.sub("", text)
-    shown += [line[4:] for line in prose.splitlines() if line.startswith("    ")]
+    shown = lines_of_commands(path)
+    prose = _FENCE.sub("", path.read_text(encoding="utf-8"))
     shown += [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", prose)]
     for line in shown:
         first = re.split(r"[|;]|&&", line)[0]

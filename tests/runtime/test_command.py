@@ -8,13 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from rich.console import Console
 
-from vf.runtime.command import run_command, show
+from vf.runtime.command import run_command
 from vf.runtime.errors import ConfigError, EngineError, VfError
 
 
@@ -99,11 +99,20 @@ def test_a_runs_log_gets_the_traceback(log: io.StringIO) -> None:
     assert "VfError: it broke" in log.getvalue()
 
 
-def test_rows_stand_in_columns_and_are_never_markup() -> None:
-    console = Console(file=io.StringIO(), width=40)
-    show(console, [("run", "runs/[red]1[/red]"), ("checkpoint", "x" * 60)])
-    assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue().splitlines() == [
-        "         run  runs/[red]1[/red]",
-        f"  checkpoint  {'x' * 60}",
-    ]
+def test_no_future_warning_of_a_library_reaches_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body() -> int:
+        warnings.warn("the next version calls it otherwise", FutureWarning, stacklevel=1)
+        warnings.warn("your data is odd", UserWarning, stacklevel=1)
+        return 0
+
+    def show(message: Warning | str, *_: object) -> None:
+        print(message, file=sys.stderr)
+
+    monkeypatch.setattr(sys, "warnoptions", [])
+    monkeypatch.setattr(warnings, "showwarning", show)
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        assert run_command("vf-rl", body) == 0
+    assert capsys.readouterr().err == "your data is odd\n"

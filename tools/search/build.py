@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from vf.runtime.errors import ConfigError
 from vf.runtime.extras import load
 from vf.runtime.signals import is_alive
+from vf.runtime.terminal import make_console
 from vf.tools.search.contract import Document
 from vf.tools.search.meta import META_FILE, Fingerprint, IndexMeta
 from vf.tools.search.sources import USUAL, Documents, Fields, Source
@@ -241,7 +242,6 @@ def _shown(
 
 
 def _bar() -> Progress:
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         Progress,
@@ -256,5 +256,5 @@ def _bar() -> Progress:
         TextColumn("{task.fields[documents]:,} documents"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=make_console(stderr=True),
     )

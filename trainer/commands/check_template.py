@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from vf.runtime.command import DONE, FAILED, CommandParser, run_command
+from vf.runtime.terminal import BAD, CAUTION, GOOD, make_console
 
 if TYPE_CHECKING:
     from vf.inference.rendering.template_probe import Verdict
@@ -24,7 +25,7 @@ Verdicts:
 
 Exit codes: 0 nothing forks or is refused, 1 something does, 2 bad usage or unknown model.
 """
-_STYLES = {"increasing": "green", "bridged": "green", "forks": "red", "refused": "yellow"}
+_STYLES = {"increasing": GOOD, "bridged": GOOD, "forks": BAD, "refused": CAUTION}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +61,6 @@ def _probe(model: str, chat_template: str | None) -> list[Verdict]:
 
 
 def _show(model: str, verdicts: Sequence[Verdict]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -77,6 +77,6 @@ def _show(model: str, verdicts: Sequence[Verdict]) -> None:
             "" if verdict.token is None else str(verdict.token),
             Text(verdict.detail),
         )
-    console = Console(highlight=False)
+    console = make_console()
     console.print(table)
     console.print(summary(verdicts), markup=False, soft_wrap=True)

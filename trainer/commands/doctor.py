@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from vf.runtime.command import DONE, FAILED, CommandParser, quiet_transformers, run_command
 from vf.runtime.errors import ConfigError
+from vf.runtime.terminal import ACCENT, BAD, CAUTION, GOOD, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +28,7 @@ examples:
                                              whether eight of 80 GB can, and who has which
 
 Exit codes: 0 nothing needed is missing, 1 something is, 2 bad usage or config."""
-STYLES = {"ok": "green", "note": "yellow", "missing": "bold red"}
+STYLES = {"ok": GOOD, "note": CAUTION, "missing": f"bold {BAD}"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,16 +79,14 @@ def _number(text: str) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from vf.trainer.processes.gpus import least_gpus
     from vf.trainer.settings.load_config import load_config
 
-    console, config = Console(highlight=False), None
+    console, config = make_console(), None
     if args.config is not None:
         config, notes = load_config(args.config, args.set)
         for note in notes:
-            console.print(f"[yellow]note:[/yellow] {note}")
+            console.print(f"[{CAUTION}]note:[/] {note}")
     if config is not None and args.gpu_memory is not None:
         config, split = _split(config, args.gpus or least_gpus(config))
         checks = itertools.chain(split, _memory(config, args.gpu_memory))
@@ -234,12 +233,12 @@ def _show(console: Console, checks: Iterator[Check], fine: str) -> int:
         )
         console.print(row)
         if check.fix:  # on a line of its own, whole: it is to be copied
-            console.print(f"{'':22}[cyan]{escape(check.fix)}[/cyan]", soft_wrap=True)
+            console.print(f"{'':22}[{ACCENT}]{escape(check.fix)}[/]", soft_wrap=True)
         missing += check.level == "missing"
     if not missing:
-        console.print(f"[green]{escape(fine)}[/green]")
+        console.print(f"[{GOOD}]{escape(fine)}[/]")
         return DONE
-    console.print(f"[red]missing: {missing}[/red]")
+    console.print(f"[{BAD}]missing: {missing}[/]")
     return FAILED
 
 

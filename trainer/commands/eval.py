@@ -236,12 +236,15 @@ def _validate(args: argparse.Namespace) -> int:
     tasks = DEFAULT_TASKS if args.tasks is None else args.tasks
     checks = validate(environment, again=again, tasks=tasks, allow=args.allow or ())
     report = asyncio.run(checks)
+    if args.tasks is not None and report.tasks < args.tasks:
+        few = f"{report.environment} has only {report.tasks} tasks in its eval split"
+        print(f"vf-rl eval: {few}, of the {args.tasks} asked for", file=sys.stderr)
     if args.json:
         _print_json(report.to_dict())
     else:
-        from rich.console import Console
+        from vf.runtime.terminal import make_console
 
-        print_report(report, Console())
+        print_report(report, make_console())
     return DONE if report.passed else FAILED
 
 

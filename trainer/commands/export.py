@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.runtime.command import DONE, CommandParser, quiet_transformers, run_command, show
+from vf.runtime.command import DONE, CommandParser, quiet_transformers, run_command
 from vf.runtime.heartbeat import working
 from vf.runtime.signals import orderly_end
+from vf.runtime.terminal import command, make_console, show
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from vf.trainer.saving.export import Exported
     from vf.trainer.saving.source import Source
 
@@ -73,9 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _export(args: argparse.Namespace) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
+    console = make_console()
     with working(console, "starting ...") as say, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from libraries; what matters here is an error
         quiet_transformers()
@@ -95,7 +96,7 @@ def _export(args: argparse.Namespace) -> None:
     show(console, _lines(source, exported))
 
 
-def _lines(source: Source, exported: Exported) -> list[tuple[str, str]]:
+def _lines(source: Source, exported: Exported) -> list[tuple[str, str | Text]]:
     """Return what was written and how to use it, as pairs of name and text."""
     form = {"merged": "base and adapter merged", "model": "all weights", "adapter": "adapter"}
     folder = str(exported.folder)
@@ -117,8 +118,8 @@ def _lines(source: Source, exported: Exported) -> list[tuple[str, str]]:
         ("exported", f"{folder}: {form[exported.form]}, {exported.dtype}, {size}"),
         *([("note", note)] if exported.untied else []),
         ("transformers", load),
-        ("vllm", shlex.join(serve)),
-        ("measure", f"vf-rl eval ENV -m {shlex.quote(folder)}"),
+        ("vllm", command(*map(shlex.quote, serve))),
+        ("measure", command("vf-rl", "eval", "ENV", "-m", shlex.quote(folder))),
     ]
 
 

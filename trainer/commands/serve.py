@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vf.inference.ports import choose_port
-from vf.runtime.command import CommandParser, quiet_transformers, run_command, show
+from vf.runtime.command import CommandParser, quiet_transformers, run_command
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
 from vf.runtime.signals import orderly_end
+from vf.runtime.terminal import make_console, show
 
 if TYPE_CHECKING:
     from vf.inference.engine import Engine
@@ -119,14 +120,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(args: argparse.Namespace) -> NoReturn:
-    from rich.console import Console
 
     # Before anything is loaded. A free port is chosen when the server listens, and not before.
     choose_port(args.host, args.port, "choose another with --port, or 0 for a free one")
     quiet_transformers()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vf-serve-")))
-        with working(Console(stderr=True), f"loading {args.model} ...") as say:
+        with working(make_console(stderr=True), f"loading {args.model} ...") as say:
             from vf.inference.models.local_model import build_local_engine, load_renderer
 
             checkpoint, recorded = _find(args)
@@ -146,7 +146,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
             stack.callback(engine.stop)
             engine.start(say)
             engine.publish(0)
-        show(Console(highlight=False), _lines(engine, renderer, settings, max_seq_len))
+        show(make_console(), _lines(engine, renderer, settings, max_seq_len))
         while True:
             engine.check()
             time.sleep(CHECK_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,11 @@ from vf.runtime.command import (
     quiet_transformers,
     reading_bar,
     run_command,
-    show,
 )
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.signals import orderly_end
+from vf.runtime.terminal import GOOD, command, headline, link, make_console, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,12 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from vf.trainer.run.run_folder import RunFolder, choose_folder, make_folder
     from vf.trainer.sft.settings import load_sft_config
 
-    console = Console(highlight=False)
+    console = make_console()
     if args.resume is not None:
         folder = RunFolder(args.resume)
         config = load_sft_config(folder.config, args.set)
@@ -93,7 +92,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.resume is None:
         selection = _select(config, renderer, console)
         if args.dry_run:
-            console.print("[green]ready[/green]: nothing was written or trained")
+            console.print(f"[{GOOD}]ready[/]: nothing was written or trained")
             return DONE
         folder = make_folder(config, args.config.stem)
         _write(config, selection, folder)
@@ -153,7 +152,7 @@ def _train(config: SftConfig, renderer: Renderer, folder: RunFolder, console: Co
     folder.open()
     folder.traces.rmdir()  # for rollouts, which SFT does not make
     folder.write_config(to_toml(config))
-    show(console, [("run", str(folder.path))])
+    show(console, [("run", link(folder.path))])
     columns = (
         TextColumn("training"),
         BarColumn(),
@@ -183,16 +182,23 @@ def _train(config: SftConfig, renderer: Renderer, folder: RunFolder, console: Co
 
 
 def _summarise(warmed: Warmed, folder: RunFolder, console: Console) -> None:
-    rows = [
-        ("steps", f"{warmed.steps} in {warmed.seconds:.0f} s"),
-        ("metrics", str(folder.metrics)),
-        ("model", str(warmed.model)),
-        ("measure", f"vf-rl eval ENV -m {warmed.model}"),
-        ("train", f'vf-rl CONFIG.toml --set model="{warmed.model}"'),
-    ]
-    if warmed.eval_before is not None:
-        rows.insert(0, ("held out", f"loss {warmed.eval_before:.4f} → {warmed.eval_after:.4f}"))
-    show(console, rows)
+    spent = f"in {warmed.seconds:.0f} s"
+    if warmed.eval_before is None:
+        headline(console, f"{warmed.steps} steps {spent}", "without held-out traces")
+    else:
+        losses = f"{warmed.eval_before:.4f} → {warmed.eval_after:.4f}"
+        headline(console, f"{losses} {spent}", f"held-out loss, {warmed.steps} steps")
+    model = link(warmed.model, shlex.quote(str(warmed.model)))
+    chosen = shlex.quote(f'model="{warmed.model}"')
+    show(
+        console,
+        [
+            ("metrics", link(folder.metrics)),
+            ("model", link(warmed.model)),
+            ("measure", command("vf-rl", "eval", "ENV", "-m", model)),
+            ("train", command("vf-rl", "CONFIG.toml", "--set", chosen)),
+        ],
+    )
 
 
 def _renderer(config: SftConfig) -> Renderer:

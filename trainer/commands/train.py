@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -14,11 +15,12 @@ from vf.inference.model import NEUTRAL
 from vf.inference.model_files import find_model
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.launch import installed_apart
-from vf.runtime.command import DONE, complain, quiet_transformers, run_command, show
+from vf.runtime.command import DONE, complain, quiet_transformers, run_command
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
 from vf.runtime.signals import end_with_parent, orderly_end
+from vf.runtime.terminal import CAUTION, GOOD, command, headline, link, make_console, show
 from vf.trainer.processes.devices import narrow_devices
 from vf.trainer.processes.gpus import as_given, count_gpus, note_given, overrides, split_gpus
 from vf.trainer.processes.launch import (
@@ -32,6 +34,7 @@ from vf.trainer.processes.tmux import attach, check_installed, open_session
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from vf.trainer.run.plan import Plan
     from vf.trainer.run.run_folder import RunFolder
@@ -59,12 +62,10 @@ def train(args: argparse.Namespace, argv: list[str]) -> int:
 
 
 def _run(args: argparse.Namespace, argv: list[str]) -> int:
-    from rich.console import Console
-
     from vf.trainer.run.run_folder import RunFolder, choose_folder
     from vf.trainer.settings.load_config import load_config
 
-    console = Console(highlight=False)
+    console = make_console()
     config, notes = load_config(args.config or RunFolder(args.resume).config, args.set)
     if args.tmux and world().size > 1:
         raise ConfigError("--tmux starts the launcher itself; leave one of the two out")
@@ -105,7 +106,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         chosen = [word for each in overrides(given, config) for word in ("--set", each)]
         return launch(count, [*argv, *chosen], config.trainer.accelerate_config)
     for note in [*notes, *_cautions(config)]:
-        console.print(f"[yellow]note:[/yellow] {note}")
+        console.print(f"[{CAUTION}]note:[/] {note}")
     plan = _preflight(config, console)
     _explain(why, console)
     from vf.trainer.watching.plan_text import describe
@@ -170,7 +171,7 @@ def _train(plan: Plan, console: Console, args: argparse.Namespace, given: Config
     else:
         folder = make_folder(plan.config, args.config.stem)
         folder.write_config(to_toml(given))
-    show(console, [("run", str(folder.path))])
+    show(console, [("run", link(folder.path))])
     display = TerminalDisplay(console)
     display.waiting("loading the model ...")
     with RLTrainer(plan, folder, display) as trainer:
@@ -188,7 +189,7 @@ def _train(plan: Plan, console: Console, args: argparse.Namespace, given: Config
             summary = trainer.train()
     if args.profile:
         console.print(profile.table())
-        show(console, [("trace", str(profile.trace))])
+        show(console, [("trace", link(profile.trace))])
         return DONE
     _summarise(summary, folder, plan.config, console)
     return DONE
@@ -219,7 +220,7 @@ def _dry_run(plan: Plan, console: Console) -> int:
         )
     reward = "not scored" if trace.reward is None else f"reward {trace.reward:.2f}"
     console.print(
-        f"[green]everything starts[/green]: one rollout took {trace.timing['total']:.1f} s, "
+        f"[{GOOD}]everything starts[/]: one rollout took {trace.timing['total']:.1f} s, "
         f"{len(trace.turns)} turns, {trace.completion_tokens} sampled tokens, {reward}"
     )
     return DONE
@@ -228,18 +229,21 @@ def _dry_run(plan: Plan, console: Console) -> int:
 def _summarise(summary: Summary, folder: RunFolder, config: Config, console: Console) -> None:
     from vf.trainer.watching.verdict import verdict
 
-    rows = [("steps", f"{summary.steps} in {summary.seconds:.0f} s")]
-    if summary.eval_before is not None and summary.eval_after is not None:
-        rows.insert(0, ("held out", f"reward {summary.eval_before:.3f} → {summary.eval_after:.3f}"))
-    rows += [
-        ("report", str(folder.report)),
-        ("traces", f"{folder.traces}/"),
-        ("metrics", str(folder.metrics)),
-        ("checkpoint", str(summary.checkpoint)),
-        ("continue", f"vf-rl --resume {folder.path} --set max_steps={2 * summary.steps}"),
+    run = link(folder.path, shlex.quote(str(folder.path)))
+    rows: list[tuple[str, str | Text]] = [
+        ("report", link(folder.report)),
+        ("traces", command("vf-rl", "view", run)),
+        ("checkpoint", link(summary.checkpoint)),
+        ("export", command("vf-rl", "export", run)),
+        ("continue", command("vf-rl", "--resume", run, "--set", f"max_steps={2 * summary.steps}")),
     ]
     rows += [("time", said) for said in verdict(folder.read_metrics(), config).advice]
-    console.print()
+    spent = f"in {summary.seconds:.0f} s"
+    if summary.eval_before is None or summary.eval_after is None:
+        headline(console, f"{summary.steps} steps {spent}", "without held-out evaluation")
+    else:
+        rewards = f"{summary.eval_before:.3f} → {summary.eval_after:.3f}"
+        headline(console, f"{rewards} {spent}", f"held-out reward, {summary.steps} steps")
     show(console, rows)
 
 

@@ -33,6 +33,20 @@ exit $code
 """
 
 
+# $1: a log, which may not be there yet; $2: what writes it.
+LOG = """\
+if [ ! -e "$1" ]; then
+    printf 'Waiting for %s\\n%s\\n' "$1" "$2"
+    while [ ! -e "$1" ]; do sleep 0.3; done
+fi
+exec tail -n +1 -F "$1"
+"""
+WRITES = {
+    "inference": "The engine writes it, from its start on.",
+    "environment": "Environments write it: failed rollouts, and what they log. Often nothing.",
+}
+
+
 def check_installed() -> None:
     """Check that there is a tmux to run in.
 
@@ -59,7 +73,10 @@ def open_session(folder: RunFolder, command: Sequence[str]) -> str:
         ConfigError: tmux cannot make a session.
     """
     logs = [folder.inference_log.absolute(), folder.environment_log.absolute()]
-    inference, environments = (["tail", "-n", "+1", "-F", _literal(str(log))] for log in logs)
+    inference, environments = (
+        list(map(_literal, ["sh", "-c", LOG, "sh", str(log), text]))
+        for log, text in zip(logs, WRITES.values(), strict=True)
+    )
     session = _new_session(folder.path.name, inference)
     target = f"={session}:"
     variables = _save_environment(os.environ)

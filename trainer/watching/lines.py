@@ -8,13 +8,19 @@ from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
+from vf.runtime.terminal import ACCENT, CAUTION, GOOD, QUIET, figure
 from vf.traces.trace import Trace
 from vf.traces.view.plain import visible
 from vf.trainer.run.metrics import Metrics
 
 SHOWN_CHARACTERS = 400  # of a message in a sample
 
-_ROLE_STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
+_COLUMNS = [
+    ("loss", "loss", "{:+.4f}", 7),
+    ("tokens_per_s/generate", "tok/s generated", "{:,.0f}", 6),
+    ("tokens_per_s/train", "trained", "{:,.0f}", 7),
+]
+_ROLE_STYLES = {"system": QUIET, "user": ACCENT, "assistant": GOOD, "tool": CAUTION}
 
 
 def step_line(metrics: Metrics, max_steps: int) -> Text:
@@ -30,17 +36,16 @@ def step_line(metrics: Metrics, max_steps: int) -> Text:
         f"{'█' * done}{'░' * (20 - done)} step {step:>4}/{max_steps}",
         f"reward {metrics.get('reward/mean', math.nan):.3f}",
     ]
-    if "loss" in metrics:
-        parts.append(f"loss {metrics['loss']:+.4f}")
+    # In columns of one width, so that a number is below that of the step before.
+    for name, word, form, width in _COLUMNS:
+        if name in metrics:
+            parts.append(f"{word} {figure(metrics[name], form):>{width}}")
     if "kl_teacher_v1" in metrics:
         parts.append(f"KL to teacher {metrics['kl_teacher_v1']:.3f}")
     elif metrics.get("groups/uniform_fraction"):
         parts.append(f"{metrics['groups/uniform_fraction']:.0%} of groups without signal")
     if (branches := metrics.get("branches_per_rollout", 1.0)) != 1.0:
         parts.append(f"{branches:.3g} branches a rollout")
-    for name, word in (("generate", "tok/s generated"), ("train", "trained")):
-        if f"tokens_per_s/{name}" in metrics:
-            parts.append(f"{metrics[f'tokens_per_s/{name}']:,.0f} {word}")
     return Text("  ".join(parts))
 
 
@@ -62,7 +67,7 @@ def evaluation_line(step: int, metrics: Metrics) -> Text:
 
 def note_line(text: str) -> Text:
     """Return a note in full."""
-    return Text.assemble(("note:", "yellow"), f" {visible(text)}")
+    return Text.assemble(("note:", CAUTION), f" {visible(text)}")
 
 
 def sample_panel(trace: Trace) -> Panel:

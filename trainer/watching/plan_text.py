@@ -51,6 +51,9 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     if (mode := args.importance_sampling_mode) not in (None, "off"):
         order += f"; importance weights: {mode} at {args.importance_sampling_clip_max:g}"
     hint = advice(args, plan.hidden_size)
+    few = ""  # left_out names tasks that were too long; where it is empty, there are no more
+    if args.eval_strategy == "steps" and len(plan.eval_tasks) < args.eval_examples:
+        few = f" (of eval_examples = {args.eval_examples})" if not plan.left_out else ""
     budget = [("micro-batch", plan.budget)] if plan.budget else []
     return [
         ("model", f"{config.model}: {plan.parameters / 1e6:,.2f} M parameters"),
@@ -61,7 +64,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         (
             "environment",
             f"{config.env.id}: {len(plan.tasks)} train tasks, "
-            f"{len(plan.eval_tasks)} held out, {tools} tools",
+            f"{len(plan.eval_tasks)} held out{few}, {tools} tools",
         ),
         (
             "step",

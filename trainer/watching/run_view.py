@@ -14,12 +14,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from vf.evaluation.progress import clock
+from vf.runtime.terminal import ACCENT, CAUTION, QUIET, STRONG, figure
 from vf.trainer.run.metrics import Metrics
 
 MAX_WIDTH = 110  # columns; a region that is narrower than the terminal survives most resizing
 NARROW = 56  # columns below which elapsed and remaining time are left out
 PINNED_NOTES = 3  # the newest
 TREND_COLUMNS = 24
+NAME_COLUMNS, VALUE_COLUMNS = 17, 9  # of a number in the table; 80 columns hold three
+NUMBER_ROWS = 3
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 # Metric, its name on the screen and its format; the most important first, as the last ones are
@@ -35,7 +38,7 @@ _NUMBERS = [
     ("tokens_per_s/generate", "tok/s generated", "{:,.0f}"),
     ("tokens_per_s/train", "tok/s trained", "{:,.0f}"),
     ("kl_teacher_v1", "KL to teacher", "{:.3f}"),
-    ("groups/uniform_fraction", "groups without signal", "{:.0%}"),
+    ("groups/uniform_fraction", "no-signal groups", "{:.0%}"),
     ("tokens/completion_mean", "tokens a rollout", "{:.1f}"),
     ("turns/mean", "turns", "{:.1f}"),
     (BRANCHES, "branches", "{:.3g}"),
@@ -112,10 +115,10 @@ class RunView:
             yield _row(self.waiting, width)
             return
         yield Constrain(self._progress(with_times=width >= NARROW), width)
-        rows = [*self._reward(), *_pack(_numbers(self._metrics), width, 2)]
+        rows = [*self._reward(), *_columns(_numbers(self._metrics), width, NUMBER_ROWS)]
         rows += _pack(_times(self._metrics), width, 2)
         if not self.ended:
-            rows += [Text(f"! {note}", style="yellow") for note in self.notes[-PINNED_NOTES:]]
+            rows += [Text(f"! {note}", style=CAUTION) for note in self.notes[-PINNED_NOTES:]]
         yield from (_row(row, width) for row in rows)
 
     def _progress(self, *, with_times: bool) -> Table:
@@ -135,7 +138,7 @@ class RunView:
         rollouts, total, _ = self.rollouts
         if not self.ended:
             phase, count = self._activity()
-            bar = ProgressBar(total, rollouts, complete_style="blue")
+            bar = ProgressBar(total, rollouts, complete_style=ACCENT)
             table.add_row(Text(phase), bar if total else "", count)
         return table
 
@@ -143,11 +146,11 @@ class RunView:
         cells = []
         if self._rewards:
             reward = (f"reward {self._rewards[-1]:.3f} ", "bold")
-            cells.append(Text.assemble(reward, (trend(self._rewards), "cyan")))
+            cells.append(Text.assemble(reward, (trend(self._rewards), ACCENT)))
         if self._held_out:
             known = dict([self._held_out[0], self._held_out[-1]])
             values = (f"{reward:.3f} (step {step})" for step, reward in known.items())
-            cells.append(Text("held out " + " → ".join(values), style="bold magenta"))
+            cells.append(Text("held out " + " → ".join(values), style=f"bold {STRONG}"))
         return [Text("   ").join(cells)] if cells else []
 
 
@@ -161,9 +164,10 @@ def trend(values: Sequence[float], columns: int = TREND_COLUMNS) -> str:
     return "".join(_BLOCKS[round((len(_BLOCKS) - 1) * (mean - low) / span)] for mean in means)
 
 
-def _numbers(metrics: Metrics) -> list[Text]:
+def _numbers(metrics: Metrics) -> list[tuple[str, str]]:
+    """Return the names and values of what a step measured, the most important first."""
     return [
-        Text.assemble((f"{name} ", "dim"), form.format(metrics[metric]))
+        (name, figure(metrics[metric], form))
         for metric, name, form in _NUMBERS
         if metric in metrics and (metric != BRANCHES or metrics[metric] != 1.0)
     ]
@@ -178,8 +182,29 @@ def _times(metrics: Metrics) -> list[Text]:
         if total > 0 and name.startswith("time/") and name != "time/total" and seconds > 0
     }
     shares = sorted(phases.items(), key=lambda each: -each[1])
-    cells = [Text.assemble((f"{name} ", "dim"), f"{share:.0%}") for name, share in shares]
-    return [Text.assemble(("last step ", "dim"), f"{total:.1f} s"), *cells] if cells else []
+    cells = [Text.assemble((f"{name} ", QUIET), f"{share:.0%}") for name, share in shares]
+    return [Text.assemble(("last step ", QUIET), f"{total:.1f} s"), *cells] if cells else []
+
+
+def _columns(numbers: list[tuple[str, str]], width: int, most: int) -> list[Text]:
+    """Return numbers in columns of fixed width, in at most ``most`` rows.
+
+    So none moves when another changes. What does not fit is left out.
+    """
+    in_a_row = width // (NAME_COLUMNS + VALUE_COLUMNS)
+    if in_a_row < 2:
+        return _pack(
+            [Text.assemble((f"{name} ", QUIET), value) for name, value in numbers], width, 1
+        )
+    rows = []
+    for begin in range(0, min(len(numbers), most * in_a_row), in_a_row):
+        row = Text()
+        for name, value in numbers[begin : begin + in_a_row]:
+            row.append(f"{name:<{NAME_COLUMNS}}", style=QUIET)
+            row.append(f"{value:<{VALUE_COLUMNS}}")
+        row.rstrip()
+        rows.append(row)
+    return rows
 
 
 def _pack(cells: list[Text], width: int, most: int) -> list[Text]:

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from vf.runtime.heartbeat import Heartbeat
+from vf.runtime.terminal import make_console
 from vf.traces.trace import Trace
 from vf.traces.view.plain import visible
 from vf.trainer.run.display import Display
@@ -37,7 +38,7 @@ class TerminalDisplay(Display):
     """
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or make_console()
         self._view = RunView()
         self._live: Live | None = None
         self._heartbeat = Heartbeat(lambda line: self._say(Text(line)), self._view.now)

@@ -107,8 +107,14 @@ def test_a_run_leaves_what_it_promises_and_can_be_resumed(
     assert main([str(config), "--set", "run_name=first"]) == 0
     said = capsys.readouterr().out
     run = config.parent / "runs" / "first"
-    assert "held out" in said
-    assert str(run) in said.replace("\n", "")
+    assert re.search(r"0\.\d{3} → 0\.\d{3} in \d+ s  held-out reward, 2 steps", said)
+    for row in (
+        f"report  {run / 'report.html'}",
+        f"traces  vf-rl view {run}",
+        f"export  vf-rl export {run}",
+        f"continue  vf-rl --resume {run} --set max_steps=4",
+    ):
+        assert row in said
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 2]
     assert "eval/reward/mean" in lines[0]

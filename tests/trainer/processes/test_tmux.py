@@ -89,6 +89,9 @@ def test_a_run_has_panes_for_trainer_and_logs_and_its_session_stays(
     assert "tmux attach -t my-run-1" in capsys.readouterr().out
     found = panes("my-run-1")
     assert sorted(found) == ["environment", "inference", "trainer"]
+    # Each pane says what it waits for, until the run has made its folder.
+    waited = config.parent / "runs" / "my-run-1" / "logs" / "environment.log"
+    assert wait(lambda: shows(found["environment"])(f"Waiting for {waited}"), 10)
     trainer = shows(found["trainer"])
     assert wait(lambda: trainer("The run ended with exit code 0")), seen(found["trainer"])
     assert trainer("tmux kill-session -t my-run-1")
@@ -98,6 +101,7 @@ def test_a_run_has_panes_for_trainer_and_logs_and_its_session_stays(
     with (run / "logs" / "environment.log").open("a") as log:
         log.write("task 7 failed\n")
     assert wait(lambda: shows(found["environment"])("task 7 failed"), 10)
+    assert not any(shows(found[name])("tail:") for name in ("inference", "environment"))
 
 
 @needs_tmux

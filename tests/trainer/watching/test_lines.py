@@ -40,8 +40,8 @@ d.note("a \\x1b]0;title\\x07 [red]note[/red] " + "that is long " * 20)
 d.stop(); d.stop()
 """
 STEP = (
-    "█████░░░░░░░░░░░░░░░ step    1/4  reward 0.500  loss +0.2500  50% of groups without signal"
-    "  1,234 tok/s generated  99 trained"
+    "█████░░░░░░░░░░░░░░░ step    1/4  reward 0.500  loss +0.2500  tok/s generated  1,234"
+    "  trained      99  50% of groups without signal"
 )
 
 

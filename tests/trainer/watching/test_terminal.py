@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from vf.trainer.watching.run_view import RunView, trend
+from vf.trainer.watching.run_view import NUMBER_ROWS, RunView, trend
 
 if TYPE_CHECKING:
     from tests.trainer.watching.conftest import Terminal
@@ -44,8 +44,9 @@ def test_the_live_region_shows_the_run_and_stays_below_what_is_printed(terminal:
         "display.phase('train'); display.rollouts(3, 4)",
     )
     assert screen.sees("step 3/10", "elapsed", "left", "train", "3/4 rollouts"), screen.text
-    assert screen.sees("reward 1.000 ▁▅█", "held out 0.125 (step 0)", "loss +0.2500"), screen.text
-    assert screen.sees("entropy 1.250", "KL to sampler 0.002"), screen.text
+    assert screen.sees("reward 1.000 ▁▅█", "held out 0.125 (step 0)"), screen.text
+    numbers = "loss             +0.2500  entropy          1.250    KL to sampler    0.002"
+    assert screen.sees(numbers), screen.text
     assert screen.sees("last step 4.0 s   generate 75%   train 25%"), screen.text
     assert "engine" not in screen.text
 
@@ -149,7 +150,22 @@ def test_every_width_gets_rows_that_fit(
         view.evaluated(step, reward)
     heights.append(len(console.render_lines(view, pad=False)))
     assert heights[0] == 1
-    assert heights[1] <= 2 + 1 + 2 + 2 + 3
+    assert heights[1] <= 2 + 1 + NUMBER_ROWS + 2 + 3
+
+
+def test_a_number_stays_where_it_is_when_others_change() -> None:
+    places = []
+    for loss, entropy in ((-0.0123, 12.5), (-2.4e-09, 0.1)):
+        view = RunView()
+        view.start(0, 10)
+        view.finish({"step": 1, "loss": loss, "entropy": entropy, "grad_norm": 0.058})
+        console = Console(file=io.StringIO(), width=80, color_system=None)
+        console.print(view)
+        assert isinstance(console.file, io.StringIO)
+        [row] = [line for line in console.file.getvalue().splitlines() if "grad norm" in line]
+        places.append([row.index(name) for name in ("loss", "entropy", "grad norm", "0.058")])
+    assert places[0] == places[1]
+    assert "loss             0 " in row
 
 
 def test_a_trend_goes_from_the_least_to_the_greatest() -> None:
