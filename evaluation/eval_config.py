@@ -77,10 +77,10 @@ class ModelConfig(Strict):
     """Name in the results; by default the same."""
     engine: Literal["api", "embedded", "vllm", "script"] | None = None
     """`api`: an OpenAI-compatible chat API; `embedded` and `vllm` are started here; `script`: no
-    model at all, but `oracle`, which does what solves each task, or `nop`, which does nothing. By
-    default `embedded` for `tiny` and for a folder, and otherwise `api`."""
+    model, but `oracle`, which solves each task, or `nop`, which does nothing. By default `embedded`
+    for `tiny` and for a folder, and otherwise `api`."""
     base_url: str | None = None
-    """The API, up to and including /v1; OpenAI's own by default."""
+    """URL of the API, up to and including /v1; OpenAI's by default."""
     api_key_env: str | None = None
     """Environment variable with the API's key; OPENAI_API_KEY by default."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
@@ -133,7 +133,7 @@ class EnvironmentConfig(Strict):
     """Name of a registered or installed environment, a file (`my_env.py`, or `my_env.py:MyEnv`), or
     `package.module:MyEnv`. A relative path begins at the TOML's folder."""
     name: str = ""
-    """Name in the results; by default the same, of a file without its folder."""
+    """Name in the results; by default the id, or a file's name without its folder."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Arguments of its constructor."""
     tasks: Positive | None = None
@@ -166,7 +166,7 @@ class EvalConfig(Strict):
     models: list[ModelConfig] = Field(min_length=1)
     """The models to measure."""
     tasks: Positive | None = None
-    """Number of tasks of each eval split, from its start; by default all."""
+    """Number of tasks from the start of each eval split; by default all."""
     rollouts_per_example: Positive = 1
     """Rollouts of each task."""
     max_concurrent: Positive = 32

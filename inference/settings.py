@@ -18,7 +18,7 @@ MinP = Annotated[
     Field(
         ge=0,
         le=1,
-        description="Share of the likeliest token's probability below which tokens are dropped.",
+        description="Tokens less probable than this share of the likeliest token are dropped.",
     ),
 ]
 RepetitionPenalty = Annotated[
@@ -45,14 +45,15 @@ class EngineSettings(BaseModel):
     port: Annotated[int, Field(ge=0, le=LAST_PORT)] = 0
     """Port of the OpenAI-compatible API; 0 takes a free one."""
     host: str = "127.0.0.1"
-    """Address that the API listens on. It asks for no key."""
+    """Address that the API listens on. It requires no key."""
     thinking_history: Literal["keep", "template"] = "keep"
     """`keep` never drops sampled reasoning from the context; `template` does what the chat template
-    does, and begins a new branch where that rewrites history."""
+    does, and starts a new branch if that rewrites history.
+    """
     template_args: dict[str, Any] = Field(default_factory=dict)
     """Variables for the chat template, like enable_thinking."""
     chat_template: str | None = None
-    """Chat template to use in place of the model's own, or for a model that has none: `chatml` or
+    """Chat template to use instead of the model's own, or for a model that has none: `chatml` or
     `plain`, which ship with vf-rl, or a file."""
     tool_style: ToolStyle = "template"
     """`template`: the chat template shows the tools; `text`, where it does not: the system prompt
@@ -66,8 +67,9 @@ class EmbeddedArgs(Strict):
     """``[inference.args]`` of the embedded engine."""
 
     max_requests: Positive = 32
-    """Requests decoded concurrently. More are faster, and need memory: the key-value cache has room
-    for that many contexts of max_seq_len tokens."""
+    """Requests decoded concurrently. More requests are faster but need memory: the key-value cache
+    has room for this many contexts of max_seq_len tokens.
+    """
     max_batch_tokens: Positive = 1024
     """Tokens in one forward pass, prompts included."""
 
@@ -93,25 +95,27 @@ class VllmSettings(EngineSettings):
     base_url: str | None = None
     """URL of a server that is already running, up to and including /v1; none is started."""
     base_urls: list[str] = Field(default_factory=list)
-    """In place of base_url, the URLs of several running servers of the model. Each conversation
-    stays with one of them."""
+    """URLs of several running servers of the model, instead of base_url. Each conversation stays
+    with one of them."""
     api_key_env: str | None = None
     """Environment variable that holds the API key for base_url or base_urls."""
     replicas: Positive = 1
     """Servers that the run starts, each with its own copy of the model. Each conversation stays
     with one of them; one that dies is left out until it is back."""
     gpus_per_replica: Positive | None = None
-    """GPUs of each of these servers; by default an equal share of `gpus`."""
+    """GPUs per server; by default an equal share of `gpus`."""
     requests_per_server: Positive = 1024
-    """Requests under way at a server at once, at most. While its key-value cache overflows, there
-    are fewer."""
+    """Maximum number of concurrent requests per server. While its key-value cache overflows, there
+    are fewer.
+    """
     startup_timeout: Seconds = 900.0
     """Seconds until the server must be healthy."""
     restarts_per_hour: Annotated[int, Field(ge=0)] = 3
-    """How often within an hour a server that died is started again, before it is given up. Without
-    any server, the run stops."""
+    """How often within an hour a dead server is restarted before it is given up. If no server is
+    left, the run stops.
+    """
     away_timeout: Seconds = 600.0
-    """Seconds that a server at base_url or base_urls may be away, before it is given up."""
+    """Seconds that a server at base_url or base_urls may be unreachable before it is given up."""
     gpus: list[Annotated[int, Field(ge=0)]] | None = None
     """GPUs that the servers see; by default those that `trainer.gpus` leaves. Each replica has an
     equal share. Where that is more than tensor_parallel_size times pipeline_parallel_size in
@@ -119,7 +123,7 @@ class VllmSettings(EngineSettings):
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the server."""
     sleep: bool = False
-    """Let the server give its GPU memory to the trainer between its phases."""
+    """Let the server release its GPU memory while the trainer works."""
     publish: Literal["auto", "lora", "disk", "nccl"] = "auto"
     """How new weights reach the server: adapters by version (`lora`), a reload from disk, or `nccl`
     from GPU to GPU."""

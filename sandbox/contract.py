@@ -338,13 +338,13 @@ class Limits:
 
     Attributes:
         memory: Bytes, swap included. Temporary files count.
-        cpus: Cores, as a number that may be a fraction.
+        cpus: Cores; may be a fraction.
         pids: Processes and threads at once.
         workspace: Bytes in the working directory; must be less than ``memory``.
         tmp: Bytes in ``/tmp``; must be less than ``memory``.
         files: Files and directories in each of the two.
         lifetime: Seconds until it ends by itself.
-        disk: Bytes that a writable root may grow by.
+        disk: Bytes by which a writable root may grow.
 
     Raises:
         ValueError: One is not positive, or the files do not fit into the memory.

@@ -50,9 +50,9 @@ class SandboxSpec:
     Attributes:
         image: The name of an image, or what :meth:`~vf.sandbox.contract.Sandbox.snapshot` returned.
         build: A folder from which the image is built.
-        compose: A Compose file. One of its services becomes the sandbox; the others run beside
-            it, in a network of the episode's own.
-        compose_main: The service of it that becomes the sandbox.
+        compose: A Compose file. One of its services becomes the sandbox; the others run alongside
+            it, in the episode's own network.
+        compose_main: The service that becomes the sandbox.
         compose_variables: Values of the variables in it; a mapping is turned into sorted pairs.
         writable: Whether the image's own files can be changed: the container's root is then a
             writable layer of at most ``limits.disk`` bytes. Otherwise only the working directory
@@ -61,12 +61,12 @@ class SandboxSpec:
             sandbox's own; with a writable root, the image's user. No user has any capability,
             ``root`` neither.
         workdir: The working directory. None: ``/workspace``; with a writable root, the image's.
-        env: Variables of everything that runs inside, on top of the image's; a mapping is turned
-            into sorted pairs.
+        env: Environment variables of everything that runs inside, in addition to the image's; a
+            mapping is turned into sorted pairs.
         limits: What it may use.
-        allow: Hosts that can be reached through our proxy, each as ``host``, ``*.host``, an
-            IP address or a range of them, all with an optional ``:port``; ``*`` is any host. There
-            is no other way out.
+        allow: Hosts that can be reached through a proxy, each as ``host``, ``*.host``, an IP
+            address or a range of them, all with an optional ``:port``; ``*`` is any host. Nothing
+            else can be reached.
 
     Raises:
         ValueError: More than one of image, build and compose is given.

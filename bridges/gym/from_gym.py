@@ -55,14 +55,14 @@ class GymEnvironment(Environment):
     rollout of the task. No seed is in both splits.
 
     Args:
-        gymnasium_id: Such as ``"FrozenLake-v1"``, or a function that returns a new environment,
-            for one in wrappers.
+        gymnasium_id: Such as ``"FrozenLake-v1"``, or, for a wrapped environment, a function that
+            returns a new one.
         args: Arguments of ``gymnasium.make``, such as ``{"is_slippery": False}``.
         render: Returns the text of an observation, given it and the Gymnasium environment.
         parse: Returns the action that a reply asks for. Where it raises ValueError (whose text the
             model sees) or LookupError, or returns no legal action, the turn is lost.
         actions: Names of a Discrete space's actions, in order.
-        rules: What the game is about; begins the prompt.
+        rules: What the game is about; placed at the start of the prompt.
         returns: The returns worth 0 and 1: ``(worst, best)``. Without it, those of a known game
             (:mod:`vf.bridges.gym.games`), or 0 and Gymnasium's ``reward_threshold``.
         max_turns: Most replies in one episode; by default Gymnasium's ``max_episode_steps``, or

@@ -36,7 +36,7 @@ def harbor(
     """Make an environment of task folders; ``"harbor:path/to/tasks"`` is this with ``tasks``.
 
     Args:
-        tasks: A folder that is a task, or holds tasks at any depth.
+        tasks: A folder that is a task, or contains tasks at any depth.
         sandbox: Where containers run; see :func:`~vf.sandbox.hosting.source.sandbox_source`. Its
             limits hold where a task says none.
         network: ``"none"``: no container reaches anything. ``"task"``: each phase of a task reaches
@@ -46,23 +46,23 @@ def harbor(
             training. 0 uses all tasks for both. By default ``[metadata] split`` of the tasks
             decides, and if none has one, all of them are for evaluation.
         only: Patterns of the ids of tasks to use, such as ``"easy/*"``; by default all.
-        skip: Patterns of the ids of tasks that are left out, unread.
+        skip: Patterns of the ids of tasks to skip without reading them.
         tools: What the model gets: ``bash``, ``files`` (to list, read, write and edit them).
         command: A program that works on the tasks inside their containers, in place of the tools;
             see :func:`vf.environments.agents.program.program` for what it is given.
         folder: The program's own files, copied to ``/opt/agent``; ``command`` may name them.
-        env: Further variables of the program.
-        agent_timeout: Seconds for the agent where a task does not say; the model's answers do not
-            count.
+        env: Additional environment variables of the program.
+        agent_timeout: Seconds for the agent if a task does not set them, excluding the model's
+            answers.
         bash_timeout: Seconds for one command of the model's.
         max_turns: Most answers of the model in one episode.
         max_tokens: Most tokens sampled in one episode; None for no limit.
         reward_key: Which key of a ``reward.json`` with several is the reward.
-        host_env: Names of this machine's variables that tasks may take over by ``${NAME}``.
+        host_env: Names of this machine's environment variables that tasks may use as ``${NAME}``.
         keep_changes: Patterns of the ids of tasks whose point it is to change the image's own
             programs or what starts with them: these changes are not undone before the tests.
-        keep_running: Patterns of the ids of tasks whose tests need what the agent left running. It
-            can then act while the tests run.
+        keep_running: Patterns of the ids of tasks whose tests need processes that the agent left
+            running. These can then act while the tests run.
 
     Raises:
         ConfigError: An argument cannot be used, or a task; names file and key.

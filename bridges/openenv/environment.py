@@ -62,19 +62,19 @@ class OpenEnvEnvironment(Environment):
 
     Args:
         url: The server's address, such as ``"http://localhost:8000"``.
-        client: A client class of the environment's own package, instead of OpenEnv's generic one.
-            Give ``action`` with it.
+        client: A client class from the environment's own package, instead of OpenEnv's generic one.
+            Requires ``action``.
         action: Makes that client's action, given the fields by name: usually its action class.
         text_field: The field of an action that a reply's text fills, where it has several.
-        as_tool: Make actions calls of the tool ``step`` though they have but one text.
-        instructions: Begin the prompt; by default what the server says of itself.
+        as_tool: Make actions calls of the tool ``step`` even if they have a single text field.
+        instructions: The start of the prompt; by default the server's own description.
         render: Returns the text of an observation, given its fields; by default their values.
-        reset_args: Arguments of the server's ``reset`` beside the seed.
+        reset_args: Arguments of the server's ``reset`` in addition to the seed.
         reward: ``"sum"`` or ``"last"``: what the return is.
         returns: The returns worth 0 and 1: ``(worst, best)``.
         max_turns: Most replies in one episode. An episode that it ends is truncated.
-        message_timeout: Seconds for one answer of the server, and to get into one that is full.
-        headers: Sent with every request. A run saves its arguments, and these with them.
+        message_timeout: Seconds for one answer of the server, and to wait for a slot if it is full.
+        headers: Headers sent with every request. A run saves its arguments, including these.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split.
         seed: Which seeds the tasks get.

@@ -38,10 +38,10 @@ class ReasoningGym(Environment):
         task: The dataset, such as ``"leg_counting"``, or ``"composite"`` with ``config =
             {"datasets": [{"name": "leg_counting", "weight": 2, "config": {...}}, ...]}``.
         config: Fields of its configuration, such as ``{"max_animals": 5}``.
-        level: Take its curriculum's configuration of this level, from 0; what ``config`` says
-            goes before.
-        system_prompt: The name of one of reasoning-gym's, or a text of your own; None for none.
-        num_train: Problems in the train split, before those that the eval split asks are left out.
+        level: Use its curriculum's configuration at this level, from 0; ``config`` overrides it.
+        system_prompt: The name of one of reasoning-gym's system prompts, or your own text; None for
+            none.
+        num_train: Problems in the train split, before those of the eval split are left out.
         num_eval: Problems in the eval split.
         seed: Seed of the problems.
         score_timeout: Seconds to score one answer. One that takes longer is worth 0, unless

@@ -87,7 +87,7 @@ def swe(
     env: Mapping[str, str] | None = None,
     model: str = "policy",
 ) -> Environment:
-    """Make tasks of rows as SWE-bench, SWE-Gym, SWE-rebench, SWE-smith and R2E-Gym have them.
+    """Make tasks from rows in the format of SWE-bench, SWE-Gym, SWE-rebench, SWE-smith and R2E-Gym.
 
     The model works in a container made from the row's image, with ``bash`` and file tools, or as
     a program of yours. Scored by its patch alone: applied in a second container from the same
@@ -100,9 +100,9 @@ def swe(
         image: A template for the names of images, where rows name none, or others. It may use the
             row's fields, and ``{id}``, ``{id_1776}`` and ``{id_s}``: the instance in lower case,
             with ``__`` as it is, or as SWE-bench's and SWE-Gym's publishers replace it.
-        build: A folder with a folder for each instance, in which a Dockerfile makes its image.
+        build: A folder with a sub-folder for each instance that contains its Dockerfile.
         sandbox: ``"docker"``, or a table of settings.
-        workdir: Where the repository lies in the image.
+        workdir: Where the repository is in the image.
         test_command: A line for the shell that runs the tests; ``{files}`` are those that hold
             them, ``{modules}`` the same as modules. By default the row's, or what SWE-bench runs
             for the repository, or ``pytest -rA {files}``.
@@ -110,7 +110,7 @@ def swe(
             runs the model's code where nothing watches it.
         test_timeout: Seconds that the tests may take.
         patch_is: Whether a row's patch is the ``"fix"``, or the ``"bug"`` as in SWE-smith. By
-            default as the row says.
+            default the row decides.
         held_out: Share of the rows that are for evaluation. By default all are; with 0 all are for
             training.
         allow: Hosts that a task's containers may reach.
@@ -122,8 +122,8 @@ def swe(
         command: A program, with arguments, that works in the container instead of the tools; see
             :func:`~vf.environments.agents.program.program`, also for ``folder``, ``env`` and
             ``model``.
-        folder: The program's code: copied into the working directory, and no part of the patch.
-        env: Further variables of the program's environment.
+        folder: The program's code, copied into the working directory; not part of the patch.
+        env: Additional environment variables of the program.
         model: The name under which the model is served to the program.
 
     Raises:

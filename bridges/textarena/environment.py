@@ -74,8 +74,8 @@ class TextArena(Environment):
             it is shown in square brackets), a list of moves (which begins again at its end), a
             function of the messages so far that returns a move, a model, or a table with
             ``model`` and ``base_url`` of an OpenAI-compatible API.
-        seat: Which player the model is, from 0; None draws it, per task.
-        players: How many play; by default as few as the game takes.
+        seat: Which player the model is, from 0; None draws it at random for each task.
+        players: Number of players; by default the game's minimum.
         returns: The rewards worth 0 and 1: ``(worst, best)``.
         max_turns: Most replies in one episode. An episode that it ends is truncated.
         num_train: Tasks in the train split.

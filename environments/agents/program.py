@@ -47,8 +47,8 @@ def program(
         sandbox: ``"none"`` for a child process in a temporary folder, without protection;
             ``"docker"`` or a table of settings for a container, from which nothing but the
             endpoint can be reached.
-        folder: The agent's code: copied for each rollout, as the program's working directory.
-        env: Further variables of the program's environment.
+        folder: The agent's code, copied for each rollout as the program's working directory.
+        env: Additional environment variables of the program.
         collect: Patterns of files in the working directory that are recorded in
             ``trace.info["files"]``, by path.
         score_command: A second program, run when the first one has ended. Its ``VF_TASK`` holds the

@@ -59,7 +59,8 @@ class CodeContest(Environment):
 
     Args:
         sandbox: Where code runs; see :func:`~vf.sandbox.hosting.source.sandbox_source`.
-        partial: Whether passing some of the hidden tests earns a part; else all or nothing.
+        partial: Whether passing some of the hidden tests earns partial credit; otherwise all or
+            nothing.
         visible: Tests shown in the prompt, 0 to 5.
         hidden: Hidden tests of each problem, 5 to 40.
         free_calls: Tool calls that cost nothing.

@@ -38,14 +38,14 @@ class GeoQA(Environment):
     ``facts``, and ``query``, its meaning.
 
     Args:
-        cities: How many of the most populous cities have a passage, beside all countries and
-            their capitals. The index is built once per machine.
+        cities: How many of the most populous cities have a passage, in addition to all countries
+            and their capitals. The index is built once per machine.
         min_hops: Fewest hops of a question.
         max_hops: Most hops of a question, up to 3.
         outcome: ``em`` for exact match, ``f1`` for token F1.
-        k: How many results a search gives if the model does not say.
+        k: Number of results of a search if the model does not set it.
         max_result_tokens: The most tokens of one tool result.
-        index: Path or URL of an index of these passages to use instead of an own one.
+        index: Path or URL of an existing index of these passages to use instead.
         num_train: Questions in the train split.
         num_eval: Questions in the eval split.
         seed: Seed of the questions. Which country is held out does not depend on it.

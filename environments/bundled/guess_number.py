@@ -36,7 +36,7 @@ class GuessNumber(Environment):
     With the default limit, bisection always succeeds and guessing at random usually fails.
 
     Args:
-        high: The largest number it can be.
+        high: The largest possible number.
         max_guesses: Turns; by default as many as bisection needs.
         num_train: Episodes in the train split.
         num_eval: Episodes in the eval split.

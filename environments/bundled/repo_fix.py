@@ -46,7 +46,7 @@ def changed_lines(trace: Trace) -> float:
 
 
 class RepoFix(Environment):
-    """A generated repository with a bug that a test shows.
+    """A generated repository with a bug that a test reveals.
 
     The model has ``bash``, ``list_files``, ``read_file``, ``write_file`` and ``edit_file``, and
     ends with a message without tool calls; what it has done by its last turn counts too. Graded

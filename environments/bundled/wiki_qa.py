@@ -37,8 +37,8 @@ class WikiQA(Environment):
             and ``text``, or ``contents`` as Search-R1's. It is read whole at every start, to see
             whether it has changed, so build an index of a large one.
         outcome: ``em`` for exact match, ``f1`` for token F1.
-        free_calls: How many tool calls cost nothing.
-        k: How many results a search gives if the model does not say.
+        free_calls: Number of tool calls that cost nothing.
+        k: Number of results of a search if the model does not set it.
         max_result_tokens: The most tokens of one tool result.
         max_turns: Most answers of the model to one question.
 

@@ -83,16 +83,16 @@ class Profile:
         image: Any image.
         limits: What it may use.
         network: "bridge" lets the model's code reach the network; "none" does not.
-        runtime: Another runtime than the engine's own: "runsc", say.
+        runtime: A runtime other than the engine's default, such as "runsc".
         packages: What to add to the image from PyPI, in pip's notation, before anything runs; see
             :func:`~vf.sandbox.container.image.with_packages`.
         writable: Whether the root can be written to, up to ``limits.disk`` bytes. Otherwise only
             the working directory, ``/tmp`` and ``/dev/shm`` can.
-        user: Whom code runs as by default, as ``USER`` of a Dockerfile has it. None: a uid that
+        user: The user that code runs as by default, like ``USER`` in a Dockerfile. None: a uid that
             only this container has; with a writable root, the image's user.
         workdir: The working directory. None: ``/workspace``; with a writable root, the image's.
-        env: Variables of everything that runs inside, on top of the image's; a mapping is turned
-            into sorted pairs.
+        env: Environment variables of everything that runs inside, in addition to the image's; a
+            mapping is turned into sorted pairs.
         entry: How the supervisor enters the image with a Python of its own. None: the image's own
             ``python3`` runs it. :func:`~vf.sandbox.container.doctor.prepare` decides.
         joined: What it shares with other containers of its episode, in place of ``network``.

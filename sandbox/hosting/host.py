@@ -36,11 +36,11 @@ class Bounds:
     Attributes:
         pool: Containers kept ready, for all specs together.
         concurrency: Containers made at a time.
-        max_containers: Containers at once, ready ones and those in use; None for no bound but that
-            of open files.
+        max_containers: Maximum number of containers, ready and in use; None for no limit except
+            that on open files.
         build_concurrency: Images built or pulled at a time.
-        pull: Whether a registry's image that is not there is pulled: "missing" or "never".
-        image_disk: Bytes that the images built or pulled may have together.
+        pull: Whether missing images are pulled from a registry: "missing" or "never".
+        image_disk: Total bytes that built and pulled images may use.
     """
 
     pool: int = 4

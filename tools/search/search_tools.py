@@ -34,7 +34,7 @@ class SearchTools:
 
     Args:
         index: An index, or the path or URL of one.
-        k: How many results a search gives if the model does not say.
+        k: Number of results of a search if the model does not set it.
         max_k: The most that the model may ask for.
         max_result_tokens: The most tokens of one tool result, markup included.
         count_tokens: Counts a text's tokens. By default an estimate that needs no tokenizer, see

@@ -82,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--model",
         help="its name at the API; or, for a local engine, a folder or tiny (default)",
     )
-    add("--agent", choices=("oracle", "nop"), help="no model: what solves the tasks, or nothing")
+    add("--agent", choices=("oracle", "nop"), help="no model: the tasks' own solution, or nothing")
     add(
         "-b",
         "--base-url",

@@ -15,7 +15,7 @@ class RoleResources(Strict):
     cpus: Annotated[float, Field(gt=0)] = 1.0
     """Cores."""
     memory: Annotated[float, Field(ge=0)] = 0.0
-    """GiB of main memory; 0 asks for none in particular."""
+    """GiB of main memory; 0 for no particular amount."""
 
 
 class ClusterConfig(Strict):
@@ -27,7 +27,7 @@ class ClusterConfig(Strict):
     """Of the Ray cluster: `auto` for the one that this machine is in; `HOST:6379` from one of its
     machines; `http://HEAD:8265` to submit the run to it from elsewhere, with the TOML's folder."""
     wait: Annotated[float, Field(ge=0)] = 0.0
-    """Seconds to wait for machines that are still to come, such as those of an autoscaler."""
+    """Seconds to wait for machines that have not joined yet, such as those of an autoscaler."""
     restarts_per_hour: Annotated[int, Field(ge=0)] = 3
     """How often within an hour the trainer's processes are started again from the last checkpoint
     because one of them was killed or its machine was lost."""

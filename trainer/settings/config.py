@@ -74,12 +74,12 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     packing: bool = True
     """Train sequences packed, without padding; a model that cannot is padded."""
     share_prefixes: bool = True
-    """Where it pays, compute tokens that packed sequences begin with alike once."""
+    """Compute common prefixes of packed sequences only once, where it saves time."""
 
     max_tokens: Positive = 512
-    """Tokens sampled in one turn at most."""
+    """Maximum tokens sampled in one turn."""
     max_prompt_len: Positive = 1024
-    """Tokens in a task's first prompt at most."""
+    """Maximum tokens in a task's first prompt."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature."""
     top_p: TopP = 1.0
@@ -87,16 +87,20 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     min_p: MinP = 0.0
     repetition_penalty: RepetitionPenalty = 1.0
     generation_timeout: Seconds = 120.0
-    """Seconds in which the engine samples no token, for any request, after which answers under way
-    are given up. They do not count while it pauses for training or new weights, or while a
-    request waits for a connection. Of a server that does not count its tokens: seconds without an
-    answer, for `max_tokens` up to 1,024, and more in proportion."""
+    """Seconds without a sampled token for any request, after which the engine's answers in progress
+    are given up. Time does not count while it pauses for training or new weights, or while a
+    request waits for a connection. For a server that does not count its tokens: seconds without an
+    answer, for `max_tokens` up to 1,024, and more in proportion.
+    """
     bf16: bool | Literal["auto"] = "auto"
-    """Compute in bfloat16. What is trained is kept and stepped in float32, and log-probabilities
-    are float32. `auto` does so on a CUDA device that has it; without, float32 products use TF32."""
+    """Compute in bfloat16. Trained parameters are kept and updated in float32, and
+    log-probabilities are float32. `auto` does so on a CUDA device that has it; without, float32
+    products use TF32.
+    """
     gradient_checkpointing: bool | Literal["auto"] = "auto"
-    """Recompute activations in the backward pass: less memory, more time. `auto` does if the
-    predicted peak without it is more than the free memory."""
+    """Recompute activations in the backward pass: less memory, more time. `auto` does so if the
+    predicted peak without it exceeds the free memory.
+    """
 
     disable_dropout: bool = True
     """Train without the base model's dropout, and without other noise that it has in training only,

@@ -29,16 +29,17 @@ class LoopArgs(BaseModel):
     num_substeps: Positive = 1
     """Optimizer steps that a batch is split into, by whole groups."""
     num_iterations: Positive = 1
-    """How often a batch is trained on; more than once asks for a loss that clips."""
+    """How often a batch is trained on; more than once needs a loss that clips."""
     stream_minibatches: bool | None = None
-    """Train on groups as they finish, while others are still under way; the gradient is the same.
-    By default where the engine is a server of its own."""
+    """Train on groups as they finish, while others are still running; the gradient is the same. On
+    by default if the engine is a separate server.
+    """
     max_steps_off_policy: Count | None = None
     """Steps that generation may run ahead of training: the most training steps that a token's
     weights are behind. 0 is exactly on-policy. By default 1 where the engine is a server of its
     own, and 0 where it cannot generate while the model is trained."""
     max_concurrent: Positive = 64
-    """Rollouts in flight concurrently."""
+    """Maximum number of concurrent rollouts."""
     max_error_rate: Outcome = 0.25
     """Share of a step's rollouts that may fail before the run stops."""
 
@@ -81,14 +82,15 @@ class LoopArgs(BaseModel):
     eval_max_tokens: Positive | None = None
     """Tokens sampled in one turn of an evaluation at most; by default `max_tokens`."""
     eval_share: Annotated[float, Field(gt=0, le=1)] = 0.25
-    """Share of max_concurrent that an evaluation may take from training rollouts; what these leave
-    free it has too."""
+    """Share of max_concurrent that an evaluation may take from training rollouts; it may also use
+    slots that these leave free.
+    """
     save_total_limit: Positive = 3
-    """Newest checkpoints that are kept, beside the best by held-out reward."""
+    """Number of newest checkpoints to keep, in addition to the best by held-out reward."""
     sample_steps: Positive = 10
     """Steps between conversations shown on the terminal."""
     stall_timeout: Seconds = 300.0
-    """Seconds without any progress after which the run says who waits for what."""
+    """Seconds without any progress after which the run reports what waits for what."""
 
     @property
     def groups_per_step(self) -> int:

@@ -44,8 +44,10 @@ class LossArgs(BaseModel):
     loss_fn: LossName = "importance_sampling"
     """Loss per token; see docs/losses.md."""
     loss_normalisation: Literal["token", "sequence", "fixed"] = "token"
-    """What the sum of token losses is divided by: all trained tokens of the optimizer step; a
-    rollout's own, then the rollouts; or a fixed length, then those."""
+    """What the sum of token losses is divided by: all trained tokens of the optimizer step; each
+    rollout's own tokens, then the number of rollouts; or a fixed length, then the number of
+    rollouts.
+    """
     fixed_length: Positive | None = None
     """`fixed`: tokens that a rollout counts for; by default max_seq_len."""
     clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
@@ -91,14 +93,14 @@ class LossArgs(BaseModel):
     """Train no token of a rollout that a limit ended or whose answer was cut at max_tokens; its
     reward still counts in its group."""
     overlong_buffer: Positive | None = None
-    """Tokens before max_tokens in which a turn begins to cost reward."""
+    """Number of tokens before max_tokens at which a turn starts to cost reward."""
     overlong_penalty: Annotated[float, Field(gt=0)] = 1.0
     """`overlong_buffer`: what a turn of max_tokens costs."""
     credit: Literal["trace", "turn"] = "trace"
     """`trace`: every token gets the rollout's advantage; `turn`: that of what was earned from its
     turn on."""
     credit_discount: Share = 1.0
-    """`credit = turn`: what a reward is worth one turn earlier."""
+    """`credit = turn`: discount of a reward per turn."""
 
     kl_penalty_coef: NotNegative = 0.0
     """Weight of the KL against the reference; 0 needs no reference."""
@@ -106,15 +108,16 @@ class LossArgs(BaseModel):
     """`loss`: k3 is added to each token's loss; `advantage`: the token's log ratio to the reference
     is taken from its advantage."""
     kl_discount_factor: Share = 0.0
-    """`kl_penalty_type = advantage`: what a later token's KL costs this one, per token between."""
+    """`kl_penalty_type = advantage`: discount per token of later tokens' KL."""
     reference_model: str | None = None
     """Folder or hub name of the reference, loaded beside the model. By default the model without
     its adapter; a full fine-tune has to name one."""
     reference_update_steps: Positive | None = None
-    """Optimizer steps after which the reference moves to the model as it is."""
+    """Optimizer steps between updates of the reference towards the model."""
     reference_update_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """`reference_update_steps`: how far it moves: 1 makes it the model, less an exponential moving
-    average of the model's weights."""
+    """`reference_update_steps`: how far it moves: 1 copies the model; a smaller value gives an
+    exponential moving average of its weights.
+    """
 
     teacher_model: str | None = None
     """On-policy distillation: folder or hub name of a teacher with the model's tokenizer, loaded
@@ -135,7 +138,7 @@ class LossArgs(BaseModel):
     train_attn: bool = True
     """LoRA adapts the attention's layers."""
     train_mlp: bool = True
-    """LoRA adapts all other linear layers but the head."""
+    """LoRA adapts all other linear layers except the head."""
     train_unembed: bool = False
     """LoRA adapts the head."""
 

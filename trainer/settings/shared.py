@@ -12,7 +12,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Schedule = Literal["constant", "linear", "cosine"]
-SCHEDULE = "Course of the learning rate after the warm-up."
+SCHEDULE = "Learning rate schedule after the warm-up."
 
 
 class SharedArgs(BaseModel):
@@ -38,7 +38,7 @@ class SharedArgs(BaseModel):
     warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear warm-up."""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """The gradient's norm is clipped to this."""
+    """Maximum norm of the gradient, to which it is clipped."""
     betas: Annotated[list[Beta], Field(min_length=2, max_length=2)] = [0.9, 0.95]
     """AdamW's decay rates of the two moments."""
     weight_decay: NotNegative = 0.0
