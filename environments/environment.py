@@ -32,13 +32,13 @@ Observation: TypeAlias = str | list[Message] | list[dict[str, Any]]
 
 @dataclass(slots=True)
 class Step:
-    """What an environment answers: Gymnasium's five values, with names.
+    """What an environment answers: Gymnasium's five values.
 
     Attributes:
         observation: Text (a user message) or messages for the model to read next.
         reward: Reward of this step, recorded in the trace; the rubric decides its value.
         terminated: The task has ended by its own rules.
-        truncated: The episode was cut short from outside of them.
+        truncated: The episode was cut short from outside.
         info: Anything worth recording; merged into ``Trace.info``.
     """
 
@@ -49,38 +49,38 @@ class Step:
     info: dict[str, Any] = field(default_factory=dict)
 
 
-_EPISODES_OWN = {"rng", "timing"}  # attributes that an environment has beside those of its class
+_EPISODES_OWN = {"rng", "timing"}  # attributes that an environment has in addition to its class's
 
 
 class Environment:
     """A multi-turn environment that a language model acts in.
 
-    The object you make is the definition: tasks, tools, rubric, limits. Each rollout works on
-    its own shallow copy (:meth:`episode`), so whatever :meth:`reset` puts on ``self`` is one
-    episode's state. Set mutable state in ``reset``, never in ``__init__``.
+    The object you make is the definition: tasks, tools, rubric, limits. Each rollout works on its
+    own shallow copy (:meth:`episode`), so whatever :meth:`reset` sets on ``self`` is one episode's
+    state. Set mutable state in ``reset``, never in ``__init__``.
 
     ``reset``, ``step`` and ``close`` may be plain functions or coroutines. Plain ones run in a
-    thread, so a slow one holds up nobody else.
+    thread, so a slow one blocks nothing else.
 
     Attributes:
-        id: The name it was registered under.
+        id: The name under which it was registered.
         system_prompt: Put before every task's prompt, unless None.
         tools: Functions the model may call, or tool sets such as
-            :class:`~vf.tools.sandbox_tools.PythonTool`, beside the methods marked
-            ``@vf.tool``. ``reset`` may set others for its episode, or append to them.
+            :class:`~vf.tools.sandbox_tools.PythonTool`, in addition to the methods marked
+            ``@vf.tool``. ``reset`` may replace or extend them for its episode.
         rubric: How a finished trace is scored. By default the sum of the step rewards.
-        max_turns: Most answers of the model in one episode.
-        max_tokens: Most tokens sampled in one episode; None for no limit.
-        expensive_reset: Whether a call of :meth:`reset` costs money or many seconds, since it asks
-            a model, say. A training run then does not call it before its first rollout.
-        timeout: Seconds for a whole rollout, scoring included. The answers of a served model have
-            a deadline of their own, and do not count.
+        max_turns: Maximum answers of the model in one episode.
+        max_tokens: Maximum tokens sampled in one episode; None for no limit.
+        expensive_reset: Whether :meth:`reset` costs money or many seconds, for example because it
+            calls a model. A training run then does not call it before its first rollout.
+        timeout: Seconds for a whole rollout, including scoring. The answers of a served model have
+            their own deadline and do not count.
         tool_timeout: Seconds for one tool call.
-        rng: This episode's random numbers. Use it, never the global ones.
+        rng: This episode's random generator. Use it, never the global ones.
         turn: Zero-based turn of the reply that ``step`` is answering.
         timing: Seconds of this episode by phase; recorded in ``Trace.timing``.
         task_sandbox: What :meth:`sandbox_spec` returned for this episode's task.
-        artifacts: Folder of the run in which episodes may keep files; None outside of a run.
+        artifacts: Folder of the run in which episodes may keep files; None outside a run.
     """
 
     id: str = ""
@@ -121,7 +121,7 @@ class Environment:
         raise ConfigError(f"{type(self).__name__} does not define tasks(self, split)")
 
     def reset(self, task: Task) -> Observation | Awaitable[Observation]:
-        """Begin an episode: return the first messages. By default, the task's prompt."""
+        """Start an episode: return the first messages. By default, the task's prompt."""
         return self.first_messages(task)
 
     @instant
@@ -142,9 +142,8 @@ class Environment:
 
     @instant
     def check(self) -> Awaitable[None] | None:
-        """Look whether all that episodes will need is there: called before a run begins.
-
-        By default, asks the :attr:`services`.
+        """Check that everything that episodes need is there. Called before a run begins.
+        By default, checks the :attr:`services`.
 
         Raises:
             ConfigError: Something is missing, such as a container engine; says how to fix it.
@@ -153,17 +152,17 @@ class Environment:
 
     @instant
     def start(self) -> Awaitable[None] | None:
-        """Begin to get ready what episodes share, without waiting for it.
+        """Start to prepare what episodes share, without waiting for it.
 
         Called once in the event loop that the episodes will run in. By default, starts the
-        :attr:`services`, but for sources of sandboxes where tasks bring their own: what
-        those are made from is not known yet.
+        :attr:`services`, except for sources of sandboxes if tasks have their own: their specs are
+        not known yet.
         """
         later = SandboxSource if self.brings_sandboxes else ()
         return _in_turn([each.start for each in self.services if not isinstance(each, later)])
 
     def hold(self, key: Hashable, make: Callable[[], Held]) -> Held:
-        """Return what this episode holds under a key; it is made at the first call.
+        """Return this episode's resource for a key, which is created at the first call.
 
         It is closed after :meth:`close`, however the episode ended.
         """
@@ -172,7 +171,7 @@ class Environment:
         return cast(Held, self._held[key])
 
     async def release(self) -> None:
-        """Close what the episode holds, all of it even if one of them fails."""
+        """Close everything that the episode holds, even if closing one of them fails."""
         held, self._held = self._held, {}
         results = await asyncio.gather(
             *(call(thing.close) for thing in held.values()), return_exceptions=True
@@ -182,7 +181,7 @@ class Environment:
                 raise result
 
     def oracle(self, task: Task) -> Script | None:
-        """Return what a model that solves this task says, for ``vf-rl eval --validate``.
+        """Return the replies of a model that solves this task, for ``vf-rl eval --validate``.
 
         The lines of a :class:`~vf.inference.models.scripted_model.ScriptedModel`: one text or tool
         call a turn, or a function of the messages so far. It may use ``task.answer`` and must earn
@@ -196,11 +195,10 @@ class Environment:
         return None
 
     def sandbox_spec(self, task: Task) -> SandboxSpec | None:
-        """Return what this task's sandbox is made from, where tasks bring their own.
-
-        None, the default, means: as the settings of the environment's ``sandbox`` have it. It is
-        called before the episode begins, and must return the same every time: images are built or
-        pulled ahead, and equal specs share a pool.
+        """Return the spec of this task's sandbox, if tasks have their own.
+        None, the default, uses the settings of the environment's ``sandbox``. It is called before
+        the episode begins, and must return the same every time: images are built or pulled ahead,
+        and equal specs share a pool.
 
         Example::
 
@@ -210,7 +208,7 @@ class Environment:
         return None
 
     def timeout_of(self, task: Task) -> float:
-        """Return how many seconds the rollout of a task may take, where tasks differ in that.
+        """Return how many seconds the rollout of a task may take, if tasks differ in that.
 
         By default :attr:`timeout`. Called on the episode, before it begins.
         """
@@ -224,7 +222,7 @@ class Environment:
         return messages
 
     async def run_tools(self, reply: Message) -> Step:
-        """Run the reply's tool calls at once; without any, the episode has terminated.
+        """Run the reply's tool calls concurrently; without any, the episode has terminated.
 
         Raises:
             ToolFailure: A tool failed. A wrong call is not a failure: the model receives an error.

@@ -23,18 +23,18 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def shorter(weight: float = 0.1) -> GroupReward:
-    """The fewer sampled tokens than the others of the group, the better.
+    """Rewards fewer sampled tokens than the rest of the group.
 
     Range: [0, 1].
 
-    Formula: λ + 0.5 for a success (outcome 1), min(0, λ) + 0.5 else, with
-    λ = 0.5 − (len − min len) / (max len − min len) over the group, and 0 if all are of one
-    length. The shift by 0.5 brings it into [0, 1] and changes no difference.
+    Formula: λ + 0.5 for a success (outcome 1), min(0, λ) + 0.5 else, with λ = 0.5 − (len − min len)
+    / (max len − min len) over the group, and 0 if all have the same length. The shift by 0.5 brings
+    it into [0, 1] and changes no differences.
 
     Source: the length reward of Kimi k1.5 (arXiv:2501.12599), section 2.3.3.
 
-    Known ways to game it: answers without reasoning. The source warms it up, for it slows
-    learning at first: add it once the outcome is learnt.
+    Known ways to game it: answers without reasoning. The source warms it up, because it slows
+        learning at first: add it once the outcome is learned.
 
     Args:
         weight: Its share in the rubric.
@@ -114,7 +114,7 @@ def best_of(weight: float = 0.1) -> GroupReward:
     Source: our own; the target of best-of-n sampling, which uses one answer of n.
 
     Known ways to game it: none of its own. It makes rewards sparser, so groups with one lucky
-    rollout dominate.
+        rollout dominate.
 
     Args:
         weight: Its share in the rubric.

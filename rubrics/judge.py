@@ -58,7 +58,7 @@ class Judge:
     is the worst). Each criterion has a few ordered choices, for models choose more reliably than
     they grade on a scale, and the reason comes before the verdict.
 
-    What it says is recorded in ``trace.info["judge"][name]``: the choices and the reply of every
+    Its replies are recorded in ``trace.info["judge"][name]``: the choices and the reply of every
     vote, requests and tokens. The cost is never part of the reward.
 
     Example::
@@ -74,11 +74,11 @@ class Judge:
     Source: LLM-as-a-judge (Zheng et al., arXiv:2306.05685); several votes as in self-consistency
     (Wang et al., arXiv:2203.11171).
 
-    Known ways to game it: length, confidence and flattery please judges more than they should; a
-    policy trained on one judge finds what that one overlooks. Texts that imitate a verdict, close
-    the fence or instruct the judge are fenced off by a nonce, but a weak judge may still be
-    swayed. Prefer outcomes that can be computed, keep a holdout judged by another model, and look
-    at the replies in the record.
+    Known ways to game it: length, confidence and flattery influence judges more than they should; a
+    policy trained on one judge finds what it overlooks. Texts that imitate a verdict, close the
+    fence or instruct the judge are fenced off by a nonce, but a weak judge may still be influenced.
+    Prefer outcomes that can be computed, keep a holdout judged by another model, and read the
+    recorded replies.
 
     Args:
         model: The judge's name at the API. There is no default.

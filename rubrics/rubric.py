@@ -6,13 +6,13 @@
              floor + (1 − floor)·outcome·(1 − taken)  if outcome > 0
              floor·(1 − taken / cap)                  if outcome = 0
 
-The pᵢ are penalties and the gⱼ group rewards; ``floor`` is 0 unless asked for, and then the last
-two lines are ``outcome·(1 − taken)``. A penalty takes away a share of what was earned. The reward
-is in [0, 1], never falls when the outcome rises, never rises when a penalty does, and every failure
-(outcome 0) stays at or below the floor, which every success exceeds.
+The pᵢ are penalties and the gⱼ group rewards. ``floor`` is 0 by default; the last two lines are
+then ``outcome·(1 − taken)``. A penalty takes a share of what was earned. The reward is in [0, 1],
+never falls when the outcome rises, never rises when a penalty does, and every failure (outcome 0)
+stays at or below the floor, which every success exceeds.
 
-A violated gate gives 0 even where the outcome is None. Otherwise an outcome of None means: not
-scored. Such a trace has no reward, is not trained on, and is counted. Penalties, gates, metrics
+A violated gate gives 0 even if the outcome is None. Otherwise an outcome of None means "not
+scored": such a trace has no reward, is not trained on, and is counted. Penalties, gates, metrics
 and group rewards that are None do not apply to this trace, and cost nothing.
 """
 
@@ -48,13 +48,13 @@ class Penalty:
     """A process penalty: a function of the trace with values in [0, 1], and its weight.
 
     Attributes:
-        fn: 0 is faultless, 1 is as bad as it gets; None where it does not apply.
+        fn: 0 is faultless, 1 is the worst; None if it does not apply.
         weight: Share of the outcome that a penalty of 1 costs, above 0 and at most 1.
         name: How it appears in scores; the function's name by default.
-        turns: Where in the rollout its causes lie: a plain function of the trace that returns a
-            weight of at least 0 for each turn. The penalty's cost is recorded by turn in
-            proportion to these (``Score.turn_costs``), and with ``credit = "turn"`` the trainer
-            places it there; by default it falls on the last turn.
+        turns: Which turns of the rollout caused it: a plain function of the trace that returns a
+            weight of at least 0 for each turn. The penalty's cost is recorded by turn in proportion
+            to these (``Score.turn_costs``), and with ``credit = "turn"`` the trainer assigns it to
+            them; by default it is assigned to the last turn.
     """
 
     fn: Scorer
@@ -79,7 +79,7 @@ class Rubric:
         outcome: How well the task was solved, in [0, 1], or None if that cannot be determined.
             Sync or async, takes the trace.
         penalties: :class:`Penalty` objects, or plain functions (weight 0.1).
-        gates: Functions that return True, or False where the trace breaks a rule that voids it.
+        gates: Functions that return True, or False if the trace breaks a rule that voids it.
         metrics: Measured and recorded; never part of the reward. Any finite number.
         group_rewards: :class:`~vf.rubrics.group.GroupReward` objects, or plain functions (weight
             0.1), of the list of traces of one task. The shortfall from 1 counts as a penalty.
@@ -255,8 +255,8 @@ def episode_return(trace: Trace) -> float:
 
     Source: the undiscounted return of reinforcement learning.
 
-    Known ways to game it: those of the environment's rewards. Small ones for every step invite
-    many steps.
+    Known ways to game it: those of the environment's rewards. Small rewards for every step
+        encourage many steps.
     """
     return sum(trace.step_rewards)
 

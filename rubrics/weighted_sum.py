@@ -1,4 +1,4 @@
-"""A weighted sum of functions, as verifiers has it.
+"""A weighted sum of functions, as in verifiers.
 
     reward = (Σ wᵢ·fᵢ − lo) / (hi − lo)      fᵢ ∈ [0, 1],  hi = Σ positive wᵢ,  lo = Σ negative wᵢ
 
@@ -6,8 +6,8 @@ That is the usual ``Σ wᵢ·fᵢ``, mapped to [0, 1] by a scale and a shift tha
 traces: rewards keep their order, and advantages only change by the factor 1 / (hi − lo). With
 positive weights it is the weighted mean.
 
-With this sum, a failure with good manners can beat a success. Use
-:class:`~vf.rubrics.rubric.Rubric` where there is an outcome.
+With this sum, a well-behaved failure can beat a success. Use :class:`~vf.rubrics.rubric.Rubric` if
+there is an outcome.
 """
 
 from __future__ import annotations

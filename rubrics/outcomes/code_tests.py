@@ -19,11 +19,11 @@ def code_tests(
 ) -> Callable[[Trace], Awaitable[float]]:
     """How many of the hidden tests in ``task.answer`` the last code block of the reply passes.
 
-    Each test is ``[code, value]``, Python whose last line is an expression and what it should
-    evaluate to (JSON, equal in type too), or ``[code, None, name]`` where it should raise the
+    Each test is ``[code, value]``, Python code whose last line is an expression and the value that
+    it should have (JSON, also equal in type), or ``[code, None, name]`` if it should raise the
     exception of that name. They run in a fresh sandbox, each in a process of its own, which gets
     the code and never the value: what comes out is compared here, in lines that carry a nonce. Code
-    that takes its sandbox down passes none; an engine that fails is an infrastructure error and
+    that takes its sandbox down passes no test; an engine that fails is an infrastructure error and
     never a 0.
 
     Range: [0, 1]; 0 or 1 unless ``partial``. 0 without a closed code block, and for code that is
@@ -34,10 +34,10 @@ def code_tests(
     ``partial``.
 
     Source: the hidden tests of APPS (Hendrycks et al., arXiv:2105.09938); the share above a
-    constant answer is our own.
+        constant answer is vf-rl's.
 
     Known ways to game it: a table of guessed arguments and results, where the visible tests
-    resemble the hidden ones; code that handles the common cases alone, which ``partial`` pays in
+    resemble the hidden ones; code that handles only the common cases, which ``partial`` rewards in
     part. Neither exits, patched builtins, objects equal to everything nor forged output pass.
 
     Args:

@@ -35,9 +35,9 @@ def math_equal(
 ) -> Callable[[Trace], Awaitable[float]]:
     r"""1 if the answer is mathematically equal to ``task.answer``, 0 otherwise.
 
-    ``task.answer`` is LaTeX or a plain expression (``\frac{1}{2}``, ``0.5``, ``(x-1)(x+1)``), or
-    a number. Compared by Math-Verify in another process, for some expressions would take
-    forever or all memory (``9^{9^{9^9}}``): an answer that is not settled is worth 0.
+    ``task.answer`` is LaTeX or a plain expression (``\frac{1}{2}``, ``0.5``, ``(x-1)(x+1)``), or a
+    number. Compared by Math-Verify in another process, because some expressions would take forever
+    or all memory (``9^{9^{9^9}}``): an undecided answer is worth 0.
 
     Range: 0 or 1.
 

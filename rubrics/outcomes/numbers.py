@@ -49,12 +49,12 @@ _CHANGES_LAST = re.compile(
 def numeric(
     tolerance: float = 1e-6, *, relative: float = 0.0, extract: Extract | None = None
 ) -> Callable[[Trace], float]:
-    """1 if the answer is a number near enough to ``task.answer``, 0 otherwise.
+    """1 if the answer is a number close enough to ``task.answer``, 0 otherwise.
 
     An answer holds exactly one number: whole, decimal, with commas between thousands, with an
     exponent, or a fraction such as ``3/4``. Its sign may be any dash, with spaces or a currency
-    behind it (``–5``, ``- 5``, ``-$5``), or a word (``minus 5``). Words and units around it do
-    not matter, but what changes its value makes it no answer: a second number, ``5 million``,
+    behind it (``–5``, ``- 5``, ``-$5``), or a word (``minus 5``). Words and units around it do not
+    matter, but anything that changes its value makes it invalid: a second number, ``5 million``,
     ``5½``, ``x - 5``, ``√5``, ``≥ 5``. Compared without rounding, however large.
 
     Range: 0 or 1.
@@ -65,8 +65,8 @@ def numeric(
     Source: Python's ``math.isclose`` (PEP 485), with the tolerance relative to the right answer
     alone, so that a large guess does not widen it.
 
-    Known ways to game it: a tolerance that spans many of the possible answers pays a guess in
-    the middle; where answers are small whole numbers, so does the most frequent one.
+    Known ways to game it: a tolerance that spans many of the possible answers rewards a guess in
+        the middle; if answers are small whole numbers, the most frequent one pays as well.
 
     Args:
         tolerance: Largest absolute error that is right, in the answer's unit.

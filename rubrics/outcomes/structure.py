@@ -28,8 +28,8 @@ def json_schema(
     """1 if the answer is JSON that fits a schema (and, with ``compare``, equals ``task.answer``).
 
     A schema with regular expressions is checked in another process: some expressions would take
-    forever on an answer made for that, and such an answer is worth 0. References to other
-    documents are never fetched.
+    forever on a malicious answer, and such an answer is worth 0. References to other documents are
+    never fetched.
 
     Range: 0 or 1.
 
@@ -39,9 +39,9 @@ def json_schema(
     Source: JSON Schema, draft 2020-12 unless ``$schema`` names another
     (https://json-schema.org/draft/2020-12).
 
-    Known ways to game it: without ``compare`` the least value that the schema admits earns
+    Known ways to game it: without ``compare`` the smallest value that the schema accepts earns
     everything, so require what matters (``required``, ``minLength``, ``additionalProperties:
-    false``) or take it for a gate beside an outcome that reads the values.
+    false``) or use it as a gate next to an outcome that reads the values.
 
     Args:
         schema: The schema, or the key of ``task.info`` that holds each task's own.

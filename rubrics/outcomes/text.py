@@ -35,8 +35,8 @@ def exact(
 ) -> Callable[[Trace], float]:
     """1 if the answer equals ``task.answer``, 0 otherwise.
 
-    Both are normalised first, see :func:`normalize_answer`. ``task.answer`` is a text, or a list
-    of texts of which any will do.
+    Both are normalised first, see :func:`normalize_answer`. ``task.answer`` is a text, or a list of
+    accepted texts.
 
     Range: 0 or 1.
 
@@ -45,9 +45,9 @@ def exact(
     Source: exact match, as in SQuAD (Rajpurkar et al., arXiv:1606.05250, section 6.1) and
     Search-R1 (Jin et al., arXiv:2503.09516), who ignore case, punctuation and articles.
 
-    Known ways to game it: none by naming several answers, for each one has to be right. Where
-    there are few possible answers a guess pays its chance; where the prompt holds the answer,
-    copying does.
+    Known ways to game it: none by naming several answers, because each one has to be right. If
+        there are few possible answers, guessing pays; if the prompt contains the answer, copying
+        does.
 
     Args:
         ignore_case: Compare case-folded.
@@ -82,7 +82,7 @@ def exact(
 def token_f1(
     *, allow_longer: bool = False, extract: Extract | None = None
 ) -> Callable[[Trace], float]:
-    """How many words the answer has in common with ``task.answer``.
+    """Word overlap between the answer and ``task.answer``.
 
     Both are normalised first, see :func:`normalize_answer`. ``task.answer`` is a text, or a list
     of texts of which the most similar counts.
@@ -93,11 +93,11 @@ def token_f1(
     of the golden answer's (R); 0 without common ones. Unless ``allow_longer``, 0 with a golden
     answer of fewer words than the answer has. Of several stated answers the worst counts.
 
-    Source: SQuAD (Rajpurkar et al., arXiv:1606.05250, section 6.1). Its own F1 pays "Paris or
-    London" more than a guess between the two; that is ``allow_longer``, for a metric.
+    Source: SQuAD (Rajpurkar et al., arXiv:1606.05250, section 6.1). Its own F1 rewards "Paris or
+        London" more than a guess between the two; that is ``allow_longer``, for a metric.
 
     Known ways to game it: with ``allow_longer``, naming several candidates. Without it, frequent
-    words ("city", "river") of which long golden answers are full.
+        words ("city", "river") that fill long golden answers.
 
     Args:
         allow_longer: Whether an answer may have more words than the golden one.
@@ -163,8 +163,8 @@ def multiple_choice(
     Source: the accuracy of multiple-choice benchmarks such as MMLU (Hendrycks et al.,
     arXiv:2009.03300).
 
-    Known ways to game it: a guess pays 1 / choices, so a group's rewards spread even where
-    nothing was understood; a bias of the tasks towards one label pays more. Shuffle the choices.
+    Known ways to game it: a guess pays 1 / choices, so a group's rewards spread even if nothing was
+        understood; a bias of the tasks towards one label pays more. Shuffle the choices.
 
     Args:
         choices: The labels.

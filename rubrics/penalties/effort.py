@@ -53,8 +53,8 @@ def extra_tool_calls(weight: float = 0.1, free: int | str = 0, scale: int = 4) -
 
     Source: our own; a linear ramp.
 
-    Known ways to game it: one call that does the work of many, where a tool allows it (a script,
-    a batch); fewer calls than the task needs, and a guess.
+    Known ways to game it: one call that does the work of many, if a tool allows it (a script, a
+        batch); fewer calls than the task needs, and a guess.
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.
@@ -102,18 +102,18 @@ def extra_turns(weight: float = 0.1, free: int | str = 1, scale: int = 4) -> Pen
 def tool_cost(
     prices: Mapping[str, float], budget: float, weight: float = 0.1, *, other: float = 0.0
 ) -> Penalty:
-    """What the tool calls cost, by a price list.
+    """The cost of the tool calls, by a price list.
 
-    Every call is charged that reached a tool or could have, failed ones included.
+    Every call that reached a tool or could have is charged, including failed ones.
 
     Range: [0, 1]; None in an environment without tools, or with none that has a price.
 
     Formula: min(1, Σ price(call) / budget).
 
-    Source: our own; a budget, as in pricing by the call.
+    Source: our own; a budget, as in pay-per-call pricing.
 
-    Known ways to game it: make few calls that each do much, where the price does not depend on
-    the arguments; use a tool that has no price.
+    Known ways to game it: few calls that each do much, if the price does not depend on the
+        arguments; a tool that has no price.
 
     Args:
         prices: Price of one call by tool name, in any unit; 0 is free.
@@ -151,10 +151,10 @@ def repeated_calls(weight: float = 0.1, scale: int = 4, ignore: Collection[str] 
     Formula: min(1, repeats / scale), a repeat being a call with the name and the arguments of an
     earlier call; the order of the arguments and spaces between them do not matter.
 
-    Source: our own; loops of the same call are the commonest failure of agents that are stuck.
+    Source: our own; loops of the same call are the most common failure of stuck agents.
 
-    Known ways to game it: vary an argument that does not matter (a space inside a text, an
-    unused option); :func:`extra_tool_calls` still counts such a call.
+    Known ways to game it: varying an argument that does not matter (a space inside a text, an
+        unused option); :func:`extra_tool_calls` still counts such a call.
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.
@@ -179,16 +179,16 @@ def repeated_calls(weight: float = 0.1, scale: int = 4, ignore: Collection[str] 
 def verbosity(weight: float = 0.1, free: int = 256, scale: int = 256) -> Penalty:
     """Sampled tokens beyond a soft limit.
 
-    Range: [0, 1]; None where an API does not tell the tokens.
+    Range: [0, 1]; None if an API does not report the tokens.
 
     Formula: min(1, max(0, tokens − free) / scale). With free = L_max − L_cache and
     scale = L_cache it is the soft overlong punishment, with its sign changed.
 
     Source: DAPO (arXiv:2503.14476), equation 13.
 
-    Known ways to game it: none by splitting turns, or by having a sub-agent write, for all are
-    counted; terse answers that leave out the reasoning, where ``free`` is below what the task
-    needs.
+    Known ways to game it: none by splitting turns, or by having a sub-agent write, because all
+        tokens are counted; terse answers without reasoning, if ``free`` is below what the task
+        needs.
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.
@@ -209,7 +209,7 @@ def verbosity(weight: float = 0.1, free: int = 256, scale: int = 256) -> Penalty
 
 
 def code_timeouts(weight: float = 0.1, scale: int = 2) -> Penalty:
-    """Code of the model that was killed for taking too long, in its tool calls and in grading.
+    """The model's code that was killed for taking too long, in its tool calls and in grading.
 
     Range: [0, 1]; None where the environment does not count them.
 
@@ -217,7 +217,7 @@ def code_timeouts(weight: float = 0.1, scale: int = 2) -> Penalty:
 
     Source: our own; a linear ramp.
 
-    Known ways to game it: code that gives up just before its time is over.
+    Known ways to game it: code that gives up just before its time is up.
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.

@@ -33,9 +33,9 @@ def forbidden_calls(
 
     Source: our own.
 
-    Known ways to game it: arguments that a pattern does not foresee (another spelling, a script
-    written to a file first, an encoding). Escapes of JSON are undone before matching. A pattern
-    is no sandbox.
+    Known ways to game it: arguments that a pattern does not anticipate (another spelling, a script
+        written to a file first, an encoding). JSON escapes are decoded before matching. A pattern
+        is not a sandbox.
 
     Args:
         forbidden: By tool name (``*`` and ``?`` are wildcards), the pattern that none of its
@@ -88,11 +88,11 @@ def keeps_policy(forbidden: Mapping[str, str | None]) -> Scorer:
 
 
 def unsafe_content(unsafe: Classifier | Sequence[str] | str, weight: float = 0.1) -> Penalty:
-    """How unsafe what the model wrote is: text, reasoning and the arguments of its calls.
+    """How unsafe the model's output is: text, reasoning and the arguments of its calls.
 
     Range: [0, 1]; 0 where it wrote nothing.
 
-    Formula: what the classifier says of the whole text; with patterns, 1 if one of them occurs.
+    Formula: the classifier's value for the whole text; with patterns, 1 if one of them occurs.
 
     Source: yours: the classifier or the patterns. Nothing is bundled.
 

@@ -67,14 +67,14 @@ def without_evidence(weight: float = 0.3, documents: str = "documents") -> Penal
 
     Range: [0, 1].
 
-    Formula: |needed − (found ∪ opened)| / |needed|. Where the task does not say what is needed: 1
-    if no document was found or opened at all, else 0.
+    Formula: |needed − (found ∪ opened)| / |needed|. If the task does not say what is needed: 1 if
+        no document was found or opened at all, else 0.
 
     Source: our own; the recall of the supporting facts of HotpotQA (Yang et al.,
     arXiv:1809.09600), as a penalty.
 
-    Known ways to game it: ask for very many results a query, which the search tool's budget of
-    tokens bounds; open documents by guessed ids, where these say what they are about.
+    Known ways to game it: asking for very many results per query, which the search tool's token
+        budget limits; opening documents by guessed ids, if these reveal their topic.
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.

@@ -57,9 +57,9 @@ def repetition(weight: float = 0.1, n: int = 4, free: float = 0.2) -> Penalty:
     Source: seq-rep-n of Welleck et al. (arXiv:1908.04319); as a penalty in training, Yeo et al.
     (arXiv:2502.03373).
 
-    Known ways to game it: paraphrase; vary a number. In a script without spaces a sentence is one
-    word, so little is found. A text that has to repeat (a table, code) is punished too: raise
-    ``free`` there.
+    Known ways to game it: paraphrasing; varying a number. In a script without spaces a sentence is
+        one word, so little is found. A text that has to repeat (a table, code) is punished too:
+        raise ``free`` in that case.
 
     Args:
         weight: Share of the outcome that a penalty of 1 costs.

@@ -1,21 +1,21 @@
 """Alarms: signs in a step's metrics that its reward or its samples cannot be trusted.
 
-An alarm is a reason to read some traces. In a task that needs long answers, *length* rings
-rightly and harmlessly. Within a group of rollouts only differences of reward teach, so *length*
-and *errors* compare what is left of each quantity after subtracting its mean over the group.
-Groups whose rewards are all equal do not count. ρ is Spearman's rank correlation.
+An alarm is a reason to read some traces. In a task that needs long answers, *length* goes off
+harmlessly. Within a group of rollouts only differences in reward teach, so *length* and *errors*
+compare each quantity after subtracting its mean over the group. Groups whose rewards are all equal
+do not count. ρ is Spearman's rank correlation.
 
 - *length*: reward and sampled tokens correlate over the last rollouts (|ρ| ≥ 0.8).
 - *errors*: reward correlates with failed tool calls (ρ ≥ 0.8). Errors that lower the reward are
-  as they should be.
+  expected.
 - *outcome*: over the last steps, the mean outcome falls while the mean reward rises, each by more
   than twice the standard error of its change: the model learns to avoid penalties instead.
-- *voids*: rollouts without a reward are more frequent in tasks that go worse (Mantel's test, z ≥ 3
-  over the last steps), or their share rises, by more than three standard errors and two
+- *voids*: rollouts without a reward are more frequent in tasks with lower rewards (Mantel's test, z
+  ≥ 3 over the last steps), or their share rises, by more than three standard errors and two
   percentage points, while the mean reward does: see :mod:`~vf.trainer.watching.voids`.
-- *rewrites*: half of a step's calls, or more, begin a new context instead of extending one: an
+- *rewrites*: half of a step's calls, or more, start a new context instead of extending one: an
   agent rewrites its history, and all of it is computed again.
-- *kl*: sampler and learner disagree, KL(sampler ‖ learner) being above 0.01 nats.
+- *kl*: sampler and learner disagree: KL(sampler ‖ learner) is above 0.01 nats.
 """
 
 from __future__ import annotations
