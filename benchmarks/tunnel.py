@@ -64,7 +64,7 @@ print({BULK} / (middle - began), {BULK} / (time.perf_counter() - middle))
 
 
 async def call(request: web.Request) -> web.Response:
-    """Answer as an endpoint does, but for the model."""
+    """Answer as an endpoint does, except for the model."""
     body = await request.read()
     return web.json_response({"read": len(body), "text": "y" * 1000})
 

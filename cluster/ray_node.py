@@ -61,7 +61,7 @@ class Post:
         Args:
             command: What to start.
             environ: Variables of the process that asks; see :func:`elsewhere`. Those that this
-                machine has by itself keep their values here, but for ``OMP_NUM_THREADS``.
+                machine has by itself keep their values here, except for ``OMP_NUM_THREADS``.
             folder: Where it starts, if there is such a folder here.
 
         Raises:

@@ -149,8 +149,8 @@ class AgentEnvironment(Environment):
             ``answer``, ``id`` and ``info``.
         rubric: How a finished trace is scored. By default the reward that was reported to
             ``endpoint.reward_url``, 0 without one; the metric ``reported`` says how often that was.
-        max_turns: Most answers of the model in one episode.
-        max_tokens: Most tokens sampled in one episode; None for no limit.
+        max_turns: Maximum answers of the model in one episode.
+        max_tokens: Maximum tokens sampled in one episode; None for no limit.
         timeout: Seconds that the agent gets, the model's answers not counted. If it takes longer it
             is stopped, and scored as truncated. Scoring has as many seconds, too. A function of the
             task where tasks differ in that.

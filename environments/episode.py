@@ -51,7 +51,7 @@ class Episode:
         environment: The rollout's own copy.
         task: The problem.
         model: Who answers.
-        sampling: How, but for the seed.
+        sampling: How, except for the seed.
         seed: Of the rollout; every turn derives its own from it.
         trace: Is filled.
         activity: Is kept up to date.

@@ -80,7 +80,7 @@ async def prefetch(environment: Environment, tasks: Iterable[Task]) -> None:
 
 
 def image_stats(environment: Environment) -> list[ImageStats]:
-    """Return what has become of the images so far, by engine. For any thread."""
+    """Return what has happened to the images so far, by engine. For any thread."""
     if not environment.brings_sandboxes:
         return []
     return [stats.images for source in sources(environment) for stats in source.stats()]

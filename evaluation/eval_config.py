@@ -217,7 +217,7 @@ class EvalConfig(Strict):
         return Sampling(**{name: getattr(self, name) for name in names})
 
     def measured(self) -> dict[str, Any]:
-        """Return what the results depend on, but for how many there are, as JSON."""
+        """Return what the results depend on, except for how many there are, as JSON."""
         left_out = {*NOT_MEASURED, *SIZE}
         if self.limits.max_cost is not None:
             left_out.remove("prices")

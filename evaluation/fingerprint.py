@@ -79,7 +79,7 @@ def describe_environment(environment: Environment) -> dict[str, Any]:
 
 
 def without_rubrics(measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is measured but for the rubrics: if this is the same, a rescore is enough."""
+    """Return what is measured except for the rubrics: if this is the same, a rescore is enough."""
     environments = {
         name: {key: value for key, value in described.items() if key != "rubric"}
         for name, described in measured.get("environments", {}).items()

@@ -49,7 +49,7 @@ class Progress:
         self._images: Callable[[], list[str]] = list
 
     def images(self, look: Callable[[], list[str]]) -> None:
-        """Show from now on what has become of the images that tasks bring.
+        """Show from now on what has happened to the images that tasks bring.
 
         Args:
             look: Returns a line for each engine; called in any thread.

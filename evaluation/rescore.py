@@ -39,7 +39,7 @@ async def rescore(
 
     Only the trace is there: the environment, its sandbox included, is closed for good, so
     scorers that look into it cannot be used here. Rollouts that had failed are passed on as they
-    are, but for those of which only the scoring had failed. A trace that cannot be scored has
+    are, except for those of which only the scoring had failed. A trace that cannot be scored has
     ``error`` set.
 
     Reads as it goes, so the file may be larger than the memory. Not with group rewards: these

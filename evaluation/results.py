@@ -113,7 +113,7 @@ class Cell:
 
 
 class ResultsFolder:
-    """One evaluation's folder; a context manager, for it is locked while it is written to.
+    """One evaluation's folder; a context manager, because it is locked while it is written to.
 
     Args:
         path: The folder.

@@ -155,8 +155,8 @@ class Rubric:
             )
         if floor and not weights:
             raise ConfigError(
-                f"floor = {floor} gives every failure the same reward, for there is no penalty by "
-                "which failures could differ; add one, or leave the floor out"
+                f"floor = {floor} gives every failure the same reward, because no penalty makes "
+                "failures differ; add one, or remove the floor"
             )
         for name, weight in weights.items():
             if weight > cap:

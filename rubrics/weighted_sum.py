@@ -115,7 +115,7 @@ class WeightedSum:
         if high == low:
             return None
         total = sum(weight * value for weight, value in said)
-        return min(1.0, max(0.0, (total - low) / (high - low)))  # but for rounding
+        return min(1.0, max(0.0, (total - low) / (high - low)))  # except for rounding
 
     def _combined(self, score: Score) -> float | None:
         score.outcome = self.combine(score)

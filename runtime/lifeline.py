@@ -37,7 +37,7 @@ def start(command: list[str]) -> int:
 
     It leads a group of its own: it can be ended as a whole, and Ctrl-C does not reach it.
     """
-    begun, beginning = os.pipe()  # closed as the command begins, for it is not inherited
+    begun, beginning = os.pipe()  # closed as the command begins: it is not inherited
     pid = os.fork()
     if pid:
         os.close(beginning)

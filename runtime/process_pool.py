@@ -2,7 +2,7 @@
 
 A thread does not help with these: a regular expression or a symbolic simplification that holds
 the interpreter's lock stops every rollout, and a thread cannot be stopped at all. Here each
-function runs in a worker process with a deadline. Whatever becomes of it, a hang, a crash, a
+function runs in a worker process with a deadline. Whatever happens to it, a hang, a crash, a
 ``sys.exit``, only its caller hears of it, as a :class:`RubricError` that names the function.
 
 The workers are plain interpreters, started when first needed and reused; they do not import the

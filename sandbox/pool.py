@@ -49,7 +49,7 @@ class Progress:
     """What pools that share their room have handed out.
 
     Args:
-        held_up: Returns for how many seconds more none may be handed out, for there is no room.
+        held_up: Returns for how many seconds more none may be handed out for lack of room.
 
     Attributes:
         at: Monotonic time of the last one.

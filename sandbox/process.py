@@ -42,7 +42,7 @@ class SessionProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it has a result, whatever becomes of the sandbox."""
+        """Whether it has a result, whatever happens to the sandbox."""
         return self._answer is not None
 
     def take(self, header: dict[str, Any], parts: list[bytes]) -> None:

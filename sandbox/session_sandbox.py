@@ -29,7 +29,7 @@ class Ended(Exception):
 
 
 class SessionSandbox(ABC):
-    """Implements :class:`~vf.sandbox.contract.Sandbox`, but for its beginning and its end.
+    """Implements :class:`~vf.sandbox.contract.Sandbox`, except for its beginning and its end.
 
     A sandbox that is lost is judged once: see :meth:`_judge`. It is then closed in the background,
     since whatever survives in there must not; nobody waits for that to learn of the loss.

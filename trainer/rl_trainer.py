@@ -248,8 +248,8 @@ class RLTrainer:
     def _conclude(self, metrics: Metrics, *, again: bool = False) -> None:
         """Conclude a step: evaluate if that is due, write its metrics, and save if that is due.
 
-        The next step's rollouts run meanwhile. Its training waits, for it would change the weights
-        that are evaluated.
+        The next step's rollouts run meanwhile. Its training waits, because it would change the
+        weights that are evaluated.
 
         Args:
             metrics: The step's.

@@ -65,7 +65,7 @@ class GymEnvironment(Environment):
         rules: What the game is about; placed at the start of the prompt.
         returns: The returns worth 0 and 1: ``(worst, best)``. Without it, those of a known game
             (:mod:`vf.bridges.gym.games`), or 0 and Gymnasium's ``reward_threshold``.
-        max_turns: Most replies in one episode; by default Gymnasium's ``max_episode_steps``, or
+        max_turns: Maximum replies in one episode; by default Gymnasium's ``max_episode_steps``, or
             100 where that is not set. An episode that it ends is truncated.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split.

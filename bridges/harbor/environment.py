@@ -31,8 +31,8 @@ class TaskFolders(Environment):
         folders: The tasks.
         tools: ``bash`` or ``files``, or both.
         bash_timeout: Seconds for one command.
-        max_turns: Most answers of the model in one episode.
-        max_tokens: Most tokens sampled in one episode; None for no limit.
+        max_turns: Maximum answers of the model in one episode.
+        max_tokens: Maximum tokens sampled in one episode; None for no limit.
 
     Raises:
         ConfigError: A limit is not positive, or there is no such tool.
@@ -99,7 +99,7 @@ class TaskFolders(Environment):
         return None if any(part.solution is None for part in parts) else [_solve()] * len(parts)
 
     def timeout_of(self, task: Task) -> float:
-        """Return how long an episode may take, but for what has a deadline of its own.
+        """Return how long an episode may take, except for what has a deadline of its own.
 
         Commands may take half of it: so much does the agent have.
         """

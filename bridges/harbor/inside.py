@@ -47,8 +47,8 @@ def program_folders(
         command: The program; see :func:`~vf.environments.agents.program.program`.
         folder: Its own files.
         env: Further variables.
-        max_turns: Most answers of the model in one episode.
-        max_tokens: Most tokens sampled in one episode; None for no limit.
+        max_turns: Maximum answers of the model in one episode.
+        max_tokens: Maximum tokens sampled in one episode; None for no limit.
 
     Raises:
         ConfigError: An argument cannot be used.

@@ -55,8 +55,8 @@ def harbor(
         agent_timeout: Seconds for the agent if a task does not set them, excluding the model's
             answers.
         bash_timeout: Seconds for one command of the model's.
-        max_turns: Most answers of the model in one episode.
-        max_tokens: Most tokens sampled in one episode; None for no limit.
+        max_turns: Maximum answers of the model in one episode.
+        max_tokens: Maximum tokens sampled in one episode; None for no limit.
         reward_key: Which key of a ``reward.json`` with several is the reward.
         host_env: Names of this machine's environment variables that tasks may use as ``${NAME}``.
         keep_changes: Patterns of the ids of tasks whose point it is to change the image's own

@@ -36,8 +36,8 @@ def terminal_tasks(
         levels: Which of ``easy``, ``medium`` and ``hard``.
         only: Patterns of the names of tasks to use, such as ``"fix-*"``.
         bash_timeout: Seconds for one command.
-        max_turns: Most answers of the model in one episode.
-        max_tokens: Most tokens sampled in one episode; None for no limit.
+        max_turns: Maximum answers of the model in one episode.
+        max_tokens: Maximum tokens sampled in one episode; None for no limit.
 
     Raises:
         ConfigError: An argument cannot be used, or no task is left.

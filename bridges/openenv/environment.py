@@ -72,7 +72,7 @@ class OpenEnvEnvironment(Environment):
         reset_args: Arguments of the server's ``reset`` in addition to the seed.
         reward: ``"sum"`` or ``"last"``: what the return is.
         returns: The returns worth 0 and 1: ``(worst, best)``.
-        max_turns: Most replies in one episode. An episode that it ends is truncated.
+        max_turns: Maximum replies in one episode. An episode that it ends is truncated.
         message_timeout: Seconds for one answer of the server, and to wait for a slot if it is full.
         headers: Headers sent with every request. A run saves its arguments, including these.
         num_train: Tasks in the train split.

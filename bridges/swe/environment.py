@@ -116,7 +116,7 @@ def swe(
         allow: Hosts that a task's containers may reach.
         prompt: A template: ``{statement}``, ``{repo}`` and ``{workdir}``.
         max_patch: Bytes of a patch; a larger one is worth 0.
-        max_turns: Most answers of the model in one episode.
+        max_turns: Maximum answers of the model in one episode.
         bash_timeout: Seconds for one command.
         timeout: Seconds for a whole episode. The model's commands get half of it.
         command: A program, with arguments, that works in the container instead of the tools; see

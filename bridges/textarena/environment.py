@@ -50,7 +50,7 @@ class TextArena(Environment):
     Each turn the model sees what is new to its seat, in TextArena's words, and its reply is its
     move. The game decides what happens to an invalid one: usually one more try, then the game is
     lost. TextArena's wrappers of actions are in force (most put a bare move into square brackets);
-    its wrappers of observations are not, for they repeat all that was said before.
+    its observation wrappers are not, because they repeat everything said before.
 
     The outcome is the model's reward ``r`` at the end of the game, as a share of the way from the
     one worth 0 to the one worth 1::
@@ -77,7 +77,7 @@ class TextArena(Environment):
         seat: Which player the model is, from 0; None draws it at random for each task.
         players: Number of players; by default the game's minimum.
         returns: The rewards worth 0 and 1: ``(worst, best)``.
-        max_turns: Most replies in one episode. An episode that it ends is truncated.
+        max_turns: Maximum replies in one episode. An episode that it ends is truncated.
         num_train: Tasks in the train split.
         num_eval: Tasks in the eval split.
         seed: Which seeds and seats the tasks get.
@@ -243,7 +243,7 @@ class TextArena(Environment):
         return False, int(seat), self._told(int(seat), observation)
 
     def _told(self, seat: int, observation: Sequence[tuple[int, str, Any]]) -> str:
-        """Write down what is new to a seat, but for its own moves, as TextArena does."""
+        """Write down what is new to a seat, except for its own moves, as TextArena does."""
         own = load("textarena", "textarena").ObservationType.PLAYER_ACTION
         # Of a lone player's moves, a few games tell as if they were their own words.
         own_names = {seat, _GAME} if self.players == 1 else {seat}

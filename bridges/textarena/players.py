@@ -148,7 +148,7 @@ def random_move(messages: Sequence[Message], rng: random.Random) -> str:
     """Return one of the moves that a player has been shown in square brackets.
 
     Those of the latest message that holds any count; most games list what can be done there. In
-    others it is usually an invalid move, of which the game's rules decide what becomes.
+    others it is usually an invalid move, which the game's rules handle.
 
     Args:
         messages: What the player was shown and said, in order.

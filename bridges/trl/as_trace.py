@@ -24,7 +24,7 @@ def as_trace(
     """Return a finished conversation as a trace, without a score.
 
     What became of each tool call is what the episode's tools recorded. A call that TRL answered
-    itself, for there is no such tool, or did not carry out any more, is judged as ours would be.
+    itself, because there is no such tool, or did not carry out any more, is judged as in vf-rl.
     Tokens are known only where there is one turn; there are no branches.
 
     Args:

@@ -59,8 +59,8 @@ def program(
         crash: What an exit code other than 0 means after the first answer: ``"scored"`` or
             ``"failed"``.
         timeout: Seconds that the program gets, the model's answers not counted.
-        max_turns: Most answers of the model in one episode.
-        max_tokens: Most tokens sampled in one episode; None for no limit.
+        max_turns: Maximum answers of the model in one episode.
+        max_tokens: Maximum tokens sampled in one episode; None for no limit.
         model: The name under which the model is served to the program.
         oracle: Where a function of the task is found that returns what a solving model says.
 

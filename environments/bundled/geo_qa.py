@@ -40,8 +40,8 @@ class GeoQA(Environment):
     Args:
         cities: How many of the most populous cities have a passage, in addition to all countries
             and their capitals. The index is built once per machine.
-        min_hops: Fewest hops of a question.
-        max_hops: Most hops of a question, up to 3.
+        min_hops: Minimum hops of a question.
+        max_hops: Maximum hops of a question, up to 3.
         outcome: ``em`` for exact match, ``f1`` for token F1.
         k: Number of results of a search if the model does not set it.
         max_result_tokens: The most tokens of one tool result.

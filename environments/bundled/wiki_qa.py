@@ -40,7 +40,7 @@ class WikiQA(Environment):
         free_calls: Number of tool calls that cost nothing.
         k: Number of results of a search if the model does not set it.
         max_result_tokens: The most tokens of one tool result.
-        max_turns: Most answers of the model to one question.
+        max_turns: Maximum answers of the model to one question.
 
     Raises:
         ConfigError: A file is wrong (line and field are named), a question is in both files, or

@@ -81,7 +81,7 @@ class Contexts:
         """Return a busy context that holds the first ``length`` of ``ids``.
 
         It is ``source`` where that holds just these and is not busy; else they are copied from it
-        by the caller, at once, for its block may be given away.
+        by the caller, immediately, because its block may be given away.
         """
         if source is not None and not source.busy and length == len(source.ids):
             source.busy = True

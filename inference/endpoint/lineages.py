@@ -54,7 +54,7 @@ class Start:
     """Where one answer begins.
 
     Attributes:
-        conversation: What the model answers. It is the request's own: whatever becomes of it, the
+        conversation: What the model answers. It is the request's own: whatever happens to it, the
             trace and the other requests see nothing before :meth:`Lineages.commit`.
         grows: The conversation that the answer extends; None if it begins another.
         left: The conversation whose beginning it repeats.

@@ -317,9 +317,9 @@ async def open_session(
             ``info["asked"]`` and ``timing["model"]``.
         sampling: How to sample. What an agent asks for is honoured unless it is ``fixed``.
         seed: Every answer derives its own from it.
-        max_turns: Most answers.
-        max_tokens: Most tokens sampled in all answers, those excepted that are sampled at the same
-            time as the last; None for no limit.
+        max_turns: Maximum answers.
+        max_tokens: Maximum tokens sampled in all answers, except those sampled at the same time as
+            the last; None for no limit.
         on_change: Called when answers begin and end, with ``in_flight`` as it is then.
 
     Raises:

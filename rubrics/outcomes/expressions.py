@@ -110,7 +110,7 @@ def _expression(text: str) -> str | None:
 
 
 class _InProcess:
-    """A function of a module that only the worker process imports, for it is heavy."""
+    """A function of a module that only the worker process imports, because it is heavy."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.__name__ = module, name

@@ -85,7 +85,7 @@ class HostStats:
     Attributes:
         containers: All of its pools together.
         specs: Those of the pools that hold or make containers now.
-        images: What has become of the images that specs name.
+        images: What has happened to the images that specs name.
     """
 
     containers: PoolStats

@@ -54,7 +54,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # the engine writes what a step says o
 
 @dataclass(frozen=True, slots=True)
 class ImageStats:
-    """What has become of the images that were asked for.
+    """What has happened to the images that were asked for.
 
     Attributes:
         wanted: How many were.
@@ -131,7 +131,7 @@ class Images:
         self._stats = ImageStats()
 
     def stats(self) -> ImageStats:
-        """Return what has become of the images that were asked for."""
+        """Return what has happened to the images that were asked for."""
         works = [each.work for each in self._wanted.copy().values()]
         done = [work for work in works if work.done()]
         failed = sum(work.cancelled() or work.exception() is not None for work in done)

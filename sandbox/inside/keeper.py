@@ -51,7 +51,7 @@ SLAY_SECONDS = 5.0
 
 
 class Owner(Protocol):
-    """Who hears what becomes of a program."""
+    """Who hears what happens to a program."""
 
     def exited(self, code: int, trouble: str) -> None:
         """The main process ended; 128 + n for signal n. ``trouble``: why it could not start."""

@@ -31,7 +31,7 @@ def _texts(value: Any) -> Any:
 
 
 def _text(value: Any) -> Any:
-    """Make texts of numbers and booleans, as they stand in YAML."""
+    """Make texts of numbers and booleans, as they are in YAML."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value

@@ -1,4 +1,4 @@
-"""Which server a request gets, how long it waits for one, and what becomes of a cancelled one."""
+"""Which server a request gets, how long it waits for one, and what happens to a cancelled one."""
 
 from __future__ import annotations
 

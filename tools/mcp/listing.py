@@ -50,7 +50,7 @@ def select(
     """Return the tools that are wanted, checked.
 
     Args:
-        listed: All tools of the server, as they stand in the protocol.
+        listed: All tools of the server, as they are in the protocol.
         include: Names of those that are wanted; None for all.
         exclude: Names of those that are not.
         prefix: Put before every name.

@@ -69,7 +69,7 @@ class Session:
         return self._owner.done() or self._leave.is_set()
 
     async def tools(self, timeout: float) -> list[dict[str, Any]]:
-        """Return all tools of the server, as they stand in the protocol.
+        """Return all tools of the server, as they are in the protocol.
 
         Args:
             timeout: Seconds for each page of them.

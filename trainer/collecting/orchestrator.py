@@ -47,7 +47,7 @@ class Queue:
 
 
 def eval_sampling(sampling: Sampling, args: TrainerArgs) -> Sampling:
-    """Return how evaluations sample: as training does, but for what they have set themselves."""
+    """Return how evaluations sample: as training does, except for what they have set themselves."""
     own = {
         "temperature": args.eval_temperature,
         "top_p": args.eval_top_p,

@@ -63,7 +63,7 @@ class TaskCursor:
         return len(self._left_out)
 
     def leave_out(self, task_id: str) -> bool:
-        """Never draw a task again, for its first prompt is over ``max_prompt_len``.
+        """Never draw a task again, because its first prompt is over ``max_prompt_len``.
 
         Returns:
             Whether it was not left out already.

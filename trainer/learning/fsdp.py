@@ -125,7 +125,7 @@ def _tensors(model: Any) -> dict[str, torch.Tensor]:
 def _make_room(model: Any) -> None:
     """Replace what is on the meta device by memory on the CPU, and keep what is shared shared.
 
-    The memory is never written to, so none is really taken, but for the part that FSDP copies.
+    The memory is never written to, so none is really taken, except for the part that FSDP copies.
     """
     made: dict[torch.Tensor, torch.Tensor] = {}
     for module in model.modules():

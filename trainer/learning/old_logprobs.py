@@ -15,7 +15,7 @@ import torch
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.out_of_memory import Work
 
-# Token ids, and which of them are trained but for the first, which nothing predicts.
+# Token ids, and which of them are trained except for the first, which nothing predicts.
 Tokens = tuple[tuple[int, ...], tuple[bool, ...]]
 Known = dict[Tokens, tuple[float, ...]]
 Which = Literal["old_logprobs", "teacher_logprobs"]

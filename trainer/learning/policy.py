@@ -366,7 +366,7 @@ class Policy:
             yield from self.reference.state().items()
 
     def load_states(self, stored: Stored) -> None:
-        """Take back what :meth:`states` yielded, but for the settings of AdamW.
+        """Take back what :meth:`states` yielded, except for the settings of AdamW.
 
         Those are the run's own, which may have been changed since. Each process does so for itself.
 

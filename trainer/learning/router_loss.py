@@ -52,7 +52,7 @@ def find_routers(model: Any) -> list[torch.nn.Module]:
     if not any(hasattr(each, "load_balancing_loss_func") for each in code):
         raise ConfigError(
             f"trainer.args.router_aux_loss_coef: the routers of {name} have no auxiliary loss in "
-            "transformers, for they score experts by a sigmoid, balance them by a bias, or were "
+            "transformers, as they score experts by a sigmoid, balance them by a bias, or were "
             "published without one; set it to 0"
         )
     return found
@@ -64,8 +64,8 @@ def token_weight(totals: Totals, args: TrainerArgs) -> float:
     The loss of a micro-batch counts by its samples' tokens among the part's, with those that
     samples share counted for each; and a part counts as :func:`~vf.trainer.learning.batch.scale`
     has it, by its trained tokens or its rollouts. So, once scaled, the weights of all tokens of a
-    step add up to 1 however it is split. The loss itself depends on the split, for it is a product
-    of means: a step's is the mean of those of its micro-batches.
+    step add up to 1 however it is split. The loss itself depends on the split, because it is a
+    product of means: a step's is the mean of those of its micro-batches.
 
     Args:
         totals: Of the part, on all ranks.

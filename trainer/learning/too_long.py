@@ -1,4 +1,4 @@
-"""What becomes of samples that are longer than ``max_seq_len``."""
+"""What happens to samples that are longer than ``max_seq_len``."""
 
 from __future__ import annotations
 

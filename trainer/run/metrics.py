@@ -1,3 +1,3 @@
-"""The numbers of a step, by name, as they stand in ``metrics.jsonl``."""
+"""The numbers of a step, by name, as they are in ``metrics.jsonl``."""
 
 Metrics = dict[str, float]

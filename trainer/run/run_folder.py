@@ -193,8 +193,8 @@ class RunFolder:
     def rewind(self, step: int, *, evaluated: bool = True) -> None:
         """Go back to the state after ``step`` training steps, losing nothing.
 
-        Metrics of later steps are dropped, for they are written again. Traces of later steps are
-        moved to ``traces/superseded-N``, so none is lost and none is counted twice.
+        Metrics of later steps are dropped, because they are written again. Traces of later steps
+        are moved to ``traces/superseded-N``, so none is lost and none is counted twice.
 
         Args:
             step: How many steps are done.

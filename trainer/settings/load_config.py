@@ -234,7 +234,7 @@ def _multiply(args: dict[str, Any], gpus: Any) -> list[str]:
         if "batch_size" in args:
             del args["gradient_accumulation_steps"]
             notes.append(
-                "trainer.args.gradient_accumulation_steps has no counterpart here, for it follows "
+                "trainer.args.gradient_accumulation_steps has no counterpart here: it follows "
                 "from batch_size and the micro-batches; it was left out"
             )
         elif _is_count(rows):

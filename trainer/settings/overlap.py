@@ -12,7 +12,7 @@ _OWN_BOUNDS = ("cispo", "dro", "custom")
 def generates_meanwhile(config: Config) -> bool:
     """Return whether the engine can generate while the model is trained.
 
-    The embedded engine cannot, for it samples from the very module that is trained, nor can a
+    The embedded engine cannot, because it samples from the very module that is trained, nor can a
     server that sleeps meanwhile.
     """
     return isinstance(config.inference, VllmSettings) and not config.inference.sleep

@@ -65,7 +65,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # JSON escapes are TOML escapes, but for DEL and lone surrogates, which no setting holds.
+        # JSON escapes are TOML escapes, except for DEL and lone surrogates, which no setting holds.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, date | time):  # a datetime is a date
         return value.isoformat()

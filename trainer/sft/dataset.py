@@ -1,7 +1,7 @@
 """The sequences on disk, in the run's folder, and as the dataset that TRL's SFTTrainer takes.
 
-They are kept because a resumed run has to see the same ones in the same order, whatever has become
-of the traces since. Token ids and labels go to the trainer as they are: it neither encodes nor
+They are kept because a resumed run has to see the same ones in the same order, whatever has
+happened to the traces since. The trainer gets finished token ids and labels: it neither encodes nor
 masks anything.
 """
 

@@ -50,7 +50,7 @@ class Selection:
         train: The sequences to train on.
         held_out: The sequences of other tasks, to measure with.
         files: How many files were read.
-        evaluations: How many files of runs were not, for they hold rollouts of held-out tasks.
+        evaluations: How many files of runs were not, because they hold rollouts of held-out tasks.
         read: How many traces were read.
         kept: How many of them are learned from or measured with.
         recorded: How many of those are trained on as they were sampled.

@@ -1,4 +1,4 @@
-"""The numbers of one step, as they stand in `metrics.jsonl`."""
+"""The numbers of one step, as they are in `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def update_metrics(
     """Return the training side, token-weighted over a step's optimizer steps.
 
     The outer quantiles of the importance ratio are those of the optimizer step where it is widest.
-    A step that was skipped, for it was not finite, is counted and in no mean.
+    A step that was skipped because it was not finite is counted, but is in no mean.
 
     Args:
         updates: What the optimizer steps did.

@@ -1,4 +1,4 @@
-"""What a policy does in its container to be paid for nothing, and what becomes of it."""
+"""What a policy does in its container to be paid for nothing, and what happens to it."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_tools_are_read_by_transformers_as_they_are() -> None:
         ) -> str:
             """Order things.
 
-            They come by post. Returns: nothing, for it is not a section.
+            They come by post. Returns: nothing, since it is not a section.
 
             Args:
                 items: What to order, in a

@@ -1,4 +1,4 @@
-"""Budgets, failures, retries and clients that go away: what becomes of the rollout."""
+"""Budgets, failures, retries and clients that go away: what happens to the rollout."""
 
 from __future__ import annotations
 

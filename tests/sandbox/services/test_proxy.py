@@ -1,4 +1,4 @@
-"""The proxy: what it lets through, what it refuses, and what becomes of connections."""
+"""The proxy: what it lets through, what it refuses, and what happens to connections."""
 
 from __future__ import annotations
 

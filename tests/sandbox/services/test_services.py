@@ -1,4 +1,4 @@
-"""Side services: who reaches whom, in which order they start, and what becomes of them."""
+"""Side services: who reaches whom, in which order they start, and what happens to them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ services:
 
 
 def addresses() -> set[str]:
-    """Return what this machine is called, but for its loopback."""
+    """Return what this machine is called, except for its loopback."""
     found = re.findall(r"-- (\S+)\s+/32 host LOCAL", Path("/proc/net/fib_trie").read_text())
     return {each for each in found if not each.startswith("127.")}
 

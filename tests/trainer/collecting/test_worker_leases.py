@@ -1,4 +1,4 @@
-"""A worker process's leases are given back, whatever becomes of the worker or of a request."""
+"""A worker process's leases are given back, whatever happens to the worker or of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rollouts in worker processes: the same traces, whatever becomes of the processes."""
+"""Rollouts in worker processes: the same traces, whatever happens to the processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bfloat16 gives the gradient of float32 but for its rounding, with float32 where that matters."""
+"""bfloat16 gives the gradient of float32 up to rounding, and float32 where that matters."""
 
 from __future__ import annotations
 
