@@ -103,7 +103,7 @@ def agent(fn: F) -> F:
     """
     where = f"vf.agent: {getattr(fn, '__qualname__', fn)!s}"
     if not callable(fn):
-        raise ConfigError(f"{where} is no function, but {type(fn).__name__}")
+        raise ConfigError(f"{where} is not a function but a {type(fn).__name__}")
     try:
         inspect.signature(fn).bind("task", "endpoint")
     except TypeError as error:

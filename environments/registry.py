@@ -98,7 +98,7 @@ def make(id: str, **kwargs: Any) -> Environment:
         parameter = _first_parameter(id, factory)
         if parameter in kwargs:
             raise ConfigError(
-                f"environment {id!r}: {parameter} is said twice, here and in its args"
+                f"environment {id!r}: {parameter} is given twice, here and in its args"
             )
         kwargs[parameter] = first
     try:
@@ -228,7 +228,7 @@ def _load(id: str, target: str, where: str) -> Factory:
                 f"install it, or correct the name {where}"
             ) from error
         raise ConfigError(
-            f"environment {id!r}: cannot load {target!r}, for importing it failed:\n"
+            f"environment {id!r}: cannot load {target!r}: importing it failed:\n"
             f"{author_lines(error, module)}"
         ) from error
     if not hasattr(loaded, name):

@@ -133,7 +133,7 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
         if args.agent is not None:
             if named := [name for name in ONE_MODEL if getattr(args, name) is not None]:
                 flag = f"--{named[0].replace('_', '-')}"
-                raise ConfigError(f"{flag} is for a model, and --agent {args.agent} is none")
+                raise ConfigError(f"{flag} needs a model; --agent {args.agent} uses none")
             args.model, args.engine = args.agent, "script"
         if args.model is None:
             if named := [name for name in ONE_MODEL if getattr(args, name) is not None]:

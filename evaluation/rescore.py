@@ -223,7 +223,7 @@ def _check(source: Source) -> None:
         what = "a Parquet export" if source.path.suffix == ".parquet" else "OpenAI chat lines"
         raise ConfigError(
             f"--rescore: {source.path} holds {what}, not traces. They lack what a rubric reads: "
-            f"the task's answer, what became of the tool calls, how the rollout ended. {NEEDED}"
+            f"the task's answer, the results of the tool calls, how the rollout ended. {NEEDED}"
         )
 
 

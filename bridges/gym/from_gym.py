@@ -187,7 +187,9 @@ class GymEnvironment(Environment):
             env = self.gymnasium_id()
             if isinstance(env, gym.Env):
                 return env  # type: ignore[no-any-return]
-            raise ConfigError(f"gym: the function returned {type(env).__name__}, no gymnasium.Env")
+            raise ConfigError(
+                f"gym: the function returned {type(env).__name__}, not a gymnasium.Env"
+            )
         try:
             spec = gym.spec(self.gymnasium_id)
             # Gymnasium's own check of every step is for who writes an environment.

@@ -41,7 +41,9 @@ def read_tasks(
         for path in find(folder)
     )
     if not found:
-        raise ConfigError(f"{folder} holds no task: no {' and no '.join(READERS)} anywhere in it")
+        raise ConfigError(
+            f"{folder} contains no task: no {' and no '.join(READERS)} anywhere in it"
+        )
     for pattern in (*only, *skip):
         if not any(fnmatchcase(id, pattern) for id, _ in found):
             raise ConfigError(f"{folder}: the pattern {pattern!r} matches none of its tasks")

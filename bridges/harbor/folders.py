@@ -98,7 +98,7 @@ class Folders:
                 '[metadata] split = "train" in their task.toml'
             )
         if not chosen:
-            raise ConfigError(f"no task is left for the {split} split; set held_out otherwise")
+            raise ConfigError(f"no task is left for the {split} split; change held_out")
         for task in chosen:
             info = {"metadata": dict(task.metadata), "digest": digest(task.path)}
             yield Task(task.id, task.parts[0].instruction, info=info)

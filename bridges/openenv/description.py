@@ -71,7 +71,9 @@ async def _tools(url: str, make_client: Callable[[], Any], patience: float) -> l
         and isinstance(tool.get("input_schema"), dict)
         for tool in tools
     ):
-        raise ConfigError(f"openenv: {url}: it gave no list of tools, but {repr(result)[:200]}")
+        raise ConfigError(
+            f"openenv: {url}: it did not return a list of tools, but {repr(result)[:200]}"
+        )
     if not tools:
         raise ConfigError(
             f"openenv: {url}: its actions have no fields and it has no tools, so a model cannot "
@@ -103,5 +105,5 @@ def _fetched(address: str, headers: Mapping[str, str], patience: float) -> dict[
             "Is it running, and is the address right?"
         ) from error
     if not isinstance(found, dict):
-        raise ConfigError(f"openenv: {address} answers with no JSON object")
+        raise ConfigError(f"openenv: {address} does not answer with a JSON object")
     return found

@@ -56,7 +56,7 @@ def from_verifiers(
         if found >= _LAST_V0:
             raise ConfigError(
                 f"{name} is an environment of the v0 API, which verifiers "
-                f"{'.'.join(map(str, found))} has no more: pip install 'verifiers>=0.3.1,<0.4'"
+                f"{'.'.join(map(str, found))} no longer has: pip install 'verifiers>=0.3.1,<0.4'"
             )
         if eval_args is not None:
             raise ConfigError(
@@ -132,7 +132,7 @@ def _loaded(name: str, module: ModuleType, args: Mapping[str, Any]) -> Any:
         unknown = next((each for each in args if each not in parameters), "")
         raise ConfigError(
             f"{name}: {error}.{did_you_mean(unknown, parameters)} Its load_environment takes: "
-            f"{', '.join(parameters) or 'no arguments'}; reward_range is ours"
+            f"{', '.join(parameters) or 'no arguments'}; reward_range is an argument of vf-rl"
         ) from None
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError(

@@ -220,7 +220,7 @@ def load_taskset(
     exported = [getattr(module, each, None) for each in getattr(module, "__all__", ())]
     if not any(isinstance(each, type) and issubclass(each, v1.Taskset) for each in exported):
         raise ConfigError(
-            f"{name}: {module.__name__} is no environment of verifiers: it has neither a function "
+            f"{name}: {module.__name__} is not a verifiers environment: it has neither a function "
             "load_environment (v0) nor a Taskset in its __all__ (v1)"
         )
     check_package(name, environment_id)
@@ -233,7 +233,7 @@ def load_taskset(
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(
             f"{name}: {where}: {first['msg']}.{did_you_mean(where, fields)} Its taskset takes: "
-            f"{', '.join(fields)}; reward_range and eval_args are ours"
+            f"{', '.join(fields)}; reward_range and eval_args are arguments of vf-rl"
         ) from None
     return loaders.load_taskset(config)
 

@@ -124,7 +124,7 @@ def test_what_follows_a_colon_is_the_argument_that_it_cannot_be_made_without() -
     [
         ("shop:3", {}, "'shop:3': nothing goes after the colon; write 'shop'"),
         ("painted:", {}, "'painted:': after the colon goes its colour"),
-        ("painted:blue", {"colour": "red"}, "'painted:blue': colour is said twice"),
+        ("painted:blue", {"colour": "red"}, "'painted:blue': colour is given twice"),
         ("paintd:blue", {}, "no environment 'paintd'.*Did you mean 'painted'"),
     ],
 )
@@ -276,7 +276,7 @@ def test_a_package_that_fails_to_import_shows_its_authors_lines(
     with pytest.raises(vf.ConfigError) as caught:
         vf.make("shop")
     said = str(caught.value)
-    assert "for importing it failed" in said
+    assert "importing it failed" in said
     files = re.findall(r'File "(.*?)"', said)
     assert set(files) == {str(package / "environment.py")}
     for word in words:

@@ -34,7 +34,7 @@ class Unsolved(vf.Environment):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["calculator", "--agent", "oracle", "-m", "x"], "--model is for a model, and --agent"),
+        (["calculator", "--agent", "oracle", "-m", "x"], "--model needs a model; --agent"),
         (["unsolved.py", "--agent", "oracle"], "knows no solution of task 'a'"),
     ],
 )

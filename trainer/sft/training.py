@@ -1,4 +1,4 @@
-"""The warm start itself: TRL's SFTTrainer, on token ids and labels that are ours."""
+"""The warm start itself: TRL's SFTTrainer, on token ids and labels that vf-rl made."""
 
 from __future__ import annotations
 

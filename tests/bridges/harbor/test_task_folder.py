@@ -311,7 +311,7 @@ def test_tasks_are_found_at_any_depth_and_named_by_their_path(make_task: MakeTas
         read_tasks(folder, skip=["groups/*"])
     with pytest.raises(ConfigError, match="there is no folder"):
         read_tasks(folder / "none")
-    with pytest.raises(ConfigError, match=r"holds no task: no task\.toml and no task\.yaml"):
+    with pytest.raises(ConfigError, match=r"contains no task: no task\.toml and no task\.yaml"):
         read_tasks(folder / "b" / "tests")
 
 

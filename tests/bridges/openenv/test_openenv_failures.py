@@ -189,7 +189,7 @@ def test_a_server_that_talks_nonsense_is_no_reward(answer: str) -> None:
     [
         ({"properties": {"a": {"type": "nonsense"}, "b": {}}}, "its schema is not a JSON schema"),
         ({"properties": 3}, "no schema of actions"),
-        ({"properties": {}}, "it gave no list of tools"),
+        ({"properties": {}}, "it did not return a list of tools"),
     ],
 )
 def test_a_server_whose_actions_make_no_sense(schema: dict[str, Any], told: str) -> None:

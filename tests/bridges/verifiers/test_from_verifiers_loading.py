@@ -76,7 +76,8 @@ def test_arguments_that_it_does_not_take_are_told() -> None:
         from_verifiers("their-words", num_trian=3)
     assert str(raised.value) == (
         "verifiers:their-words: got an unexpected keyword argument 'num_trian'. Did you mean "
-        "'num_train'? Its load_environment takes: num_train, with_eval; reward_range is ours"
+        "'num_train'? Its load_environment takes: num_train, with_eval; "
+        "reward_range is an argument of vf-rl"
     )
     with pytest.raises(vf.ConfigError, match="missing a required argument: 'kind'"):
         from_verifiers("their-oddities")

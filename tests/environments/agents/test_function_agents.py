@@ -382,7 +382,7 @@ wrong: Any = "ok"
         (lambda: vf.agent(one_argument), "cannot be called with a task and an endpoint"),
         (lambda: vf.AgentEnvironment(one_argument, tasks=[]), "cannot be called with a task"),
         (lambda: vf.AgentEnvironment(solve, tasks=[], crash=wrong), 'crash must be "scored" or'),
-        (lambda: vf.AgentEnvironment("solve", tasks=[]), "is no function, but str"),  # type: ignore[arg-type]
+        (lambda: vf.AgentEnvironment("solve", tasks=[]), "is not a function but a str"),  # type: ignore[arg-type]
     ],
 )
 def test_mistakes_are_named(make: Callable[[], Any], said: str) -> None:
