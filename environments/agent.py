@@ -129,38 +129,38 @@ def reported(trace: Trace) -> float:
 
 
 class AgentEnvironment(Environment):
-    """Tasks for an agent that has a loop, tools and prompts of its own.
+    """Tasks for an agent with its own loop, tools and prompts.
 
-    The agent asks its model at the :class:`~vf.inference.endpoint.address.Endpoint` of the
-    rollout, with any client library. ``tools``, ``system_prompt``, ``reset`` and ``step`` have no
-    part in that.
+    The agent sends its requests to the :class:`~vf.inference.endpoint.address.Endpoint` of the
+    rollout, with any client library. ``tools``, ``system_prompt``, ``reset`` and ``step`` are not
+    used.
 
     Example::
 
         vf.register("my-agent", vf.AgentEnvironment(solve, tasks="tasks.jsonl", rubric=rubric))
 
     Args:
-        agent: A function of a task and an endpoint, sync (it runs in a thread) or async. What it
-            returns is recorded as ``trace.info["output"]``, None and what never came as an empty
+        agent: A function of a task and an endpoint, sync (it runs in a thread) or async. Its return
+            value is recorded as ``trace.info["output"]``, and None or a missing one as an empty
             text. Or an :class:`Agent`.
         tasks: A list of tasks or rows, a file of rows, anything else that
             :func:`~vf.environments.datasets.tasks.tasks_from` reads, or a function of the split
             that returns tasks or rows. Rows have the fields ``prompt`` and, as far as needed,
             ``answer``, ``id`` and ``info``.
         rubric: How a finished trace is scored. By default the reward that was reported to
-            ``endpoint.reward_url``, 0 without one; the metric ``reported`` says how often that was.
+            ``endpoint.reward_url``, or 0 without one; the metric ``reported`` counts these.
         max_turns: Maximum answers of the model in one episode.
         max_tokens: Maximum tokens sampled in one episode; None for no limit.
-        timeout: Seconds that the agent gets, the model's answers not counted. If it takes longer it
-            is stopped, and scored as truncated. Scoring has as many seconds, too. A function of the
-            task where tasks differ in that.
-        crash: What it means if the agent fails after it has had an answer: ``"scored"``, for the
-            model may have brought it about, or ``"failed"``. Before, it is always a failure.
+        timeout: Seconds that the agent gets, excluding the model's answers. If it takes longer, it
+            is stopped and scored as truncated. Scoring gets the same number of seconds. May be a
+            function of the task.
+        crash: What it means if the agent fails after its first answer: ``"scored"``, because the
+            model may have caused it, or ``"failed"``. Before that, it is always a failure.
         model: The name under which the model is served to the agent, ``endpoint.model``.
-        processes: How many processes the function runs in, each with many episodes at a time; 0 for
-            this process, whose interpreter it then shares with the trainer. They import it, so it
-            is defined at the top of a module.
-        oracle: What a model that solves a task says; see :meth:`Environment.oracle`.
+        processes: Number of processes that run the function, each with many episodes at a time; 0
+            for this process, whose interpreter it then shares with the trainer. They import it, so
+            it must be at the top level of a module.
+        oracle: The replies of a model that solves a task; see :meth:`Environment.oracle`.
 
     Attributes:
         info: This episode's ``Trace.info``.

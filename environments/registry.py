@@ -79,11 +79,11 @@ def make(id: str, **kwargs: Any) -> Environment:
         env = vf.make("./my_env.py")
 
     Args:
-        id: A name. After a colon may stand the first argument, where the environment cannot be
-            made without it: ``"gym:Taxi-v3"`` is ``"gym"`` with ``gymnasium_id="Taxi-v3"``. Or
-            the place of an environment that is not installed: a file (``"my_env.py"``, and
-            ``"my_env.py:MyEnv"`` where it holds several) or a module (``"pkg.module:MyEnv"``).
-            A relative path begins at the working directory.
+        id: A name. A colon and the first argument may follow, if the environment cannot be made
+            without it: ``"gym:Taxi-v3"`` is ``"gym"`` with ``gymnasium_id="Taxi-v3"``. Or the
+            location of an environment that is not installed: a file (``"my_env.py"``, and
+            ``"my_env.py:MyEnv"`` where it holds several) or a module (``"pkg.module:MyEnv"``). A
+            relative path begins at the working directory.
         **kwargs: The other arguments.
 
     Raises:

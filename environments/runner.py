@@ -46,14 +46,14 @@ async def rollout(
 ) -> Trace:
     """Run one episode and score it.
 
-    Whatever fails on the way (model, tool, environment, rubric, a deadline) ends this rollout
-    with ``Trace.error`` set and no score, and nothing else.
+    Any failure (model, tool, environment, rubric, a deadline) ends only this rollout, with
+    ``Trace.error`` set and no score.
 
     Args:
         environment: The definition; the rollout works on its own copy.
         task: The problem.
-        model: Who answers.
-        sampling: How to sample each turn; by default as the model does by itself. Its ``seed`` is
+        model: The model that answers.
+        sampling: How to sample each turn; by default with the model's own settings. Its ``seed`` is
             replaced by one per turn.
         seed: Seed of the episode: the environment's ``rng`` and every turn derive from it.
         activity: Kept up to date with what the rollout does.

@@ -247,16 +247,16 @@ async def evaluate(
     """Run a model on tasks of the eval split.
 
     Args:
-        environment: Where it acts.
-        model: Who acts.
+        environment: The environment to act in.
+        model: The model that acts.
         tasks: The tasks, or how many of the eval split's to take; all by default.
         rollouts_per_example: Rollouts of each task.
-        max_concurrent: Most rollouts in flight at once.
+        max_concurrent: Maximum number of concurrent rollouts.
         sampling: How to sample.
         seed: The same seed gives the same rollouts (as far as the model can).
-        on_trace: Called with each trace as it finishes; with all of a task's at once where the
-            rubric has group rewards, for only then are they scored.
-        check: Look first whether all that the environment needs is there, and start it.
+        on_trace: Called with each trace as it finishes; with all of a task's at once if the rubric
+            has group rewards, because only then are they scored.
+        check: First check that everything the environment needs is there, and start it.
         run: Runs one rollout, with the arguments of :func:`~vf.environments.runner.rollout`; by
             default again if the host of its sandbox was lost.
 

@@ -16,7 +16,7 @@ class Sampling:
     """How to sample one answer.
 
     Attributes:
-        max_tokens: Most tokens to sample in one turn.
+        max_tokens: Maximum tokens to sample in one turn.
         temperature: 0 is greedy.
         top_p: Nucleus mass, in (0, 1]; 1 keeps everything.
         top_k: Keep the k likeliest tokens; 0 keeps everything.
@@ -24,8 +24,9 @@ class Sampling:
         repetition_penalty: Divides the logits of tokens already in the context; 1 is off.
         seed: Seed of the turn; None draws one.
         stop: Texts that end an answer. They are not part of the message, but of its tokens.
-        structure: What an answer must be, as vLLM's ``structured_outputs``: ``{"json": SCHEMA}`` or
-            ``{"json_object": True}``. Only vLLM enforces it; log-probabilities are as without it.
+        structure: The structure of an answer, as in vLLM's ``structured_outputs``: ``{"json":
+            SCHEMA}`` or ``{"json_object": True}``. Only vLLM enforces it; log-probabilities are as
+            without it.
         fixed: Whether an agent that asks for another way to sample still gets this one.
     """
 
@@ -54,16 +55,16 @@ NEUTRAL = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 
 @dataclass(slots=True)
 class Conversation:
-    """What one rollout has said so far, as messages and as tokens.
+    """The conversation of one rollout so far, as messages and as tokens.
 
     A model reads ``messages`` and ``tools`` and extends ``branches`` (token models) in
     :meth:`Model.respond`. The runner appends the answers and the environment's messages.
 
     Attributes:
         messages: Everything said, in order.
-        tools: The tools on offer, in OpenAI's format.
+        tools: The available tools, in OpenAI's format.
         branches: Token sequences; empty for models that only speak text.
-        forks: Where a new branch had to begin, and why.
+        forks: Where a new branch had to start, and why.
         encoded: How many of ``messages`` the last branch already holds.
         options: What else an agent asks of the answer, by OpenAI's names, such as
             ``response_format``. Models that cannot do it leave it out.

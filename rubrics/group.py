@@ -41,8 +41,8 @@ class GroupReward:
 
     Attributes:
         fn: Takes the group's scored traces (at least two; their ``score`` is set) and returns a
-            number in [0, 1] for each, in order: 1 is as good as it gets. None for one of them:
-            not applicable. Sync or async.
+            number in [0, 1] for each, in order: 1 is the best. None for one of them: not
+            applicable. Sync or async.
         weight: Its share, above 0 and at most 1: see the rubric that it is part of.
         name: How it appears in scores; the function's name by default.
     """

@@ -72,7 +72,7 @@ def cpu_bound(fn: F) -> F: ...
 @overload
 def cpu_bound(*, timeout: float = DEFAULT_TIMEOUT) -> Callable[[F], F]: ...
 def cpu_bound(fn: F | None = None, *, timeout: float = DEFAULT_TIMEOUT) -> F | Callable[[F], F]:
-    """Mark a scoring function as one that computes for long: rubrics run it in a worker process.
+    """Mark a scoring function as slow: rubrics run it in a worker process.
 
     Example::
 

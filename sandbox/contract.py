@@ -113,13 +113,12 @@ class Process(Protocol):
 class Sandbox(Protocol):
     """A place where untrusted code runs.
 
-    What code does to its sandbox is that code's result, and never an infrastructure failure: else
-    a model could choose not to be scored. A sandbox that ends after code has run in it has ended
-    through that code, unless its backend knows of a cause outside: the engine or the host failed,
-    or somebody removed it. From then on ``exec``, ``python`` and ``bash`` return a result with
-    ``ended`` set, as does a process's ``wait``; ``read_file`` and ``download`` raise
-    FileNotFoundError; ``write_file``, ``upload``, ``start``, ``snapshot`` and ``forward`` raise
-    OSError.
+    What code does to its sandbox is that code's result, never an infrastructure failure; otherwise
+    a model could avoid being scored. A sandbox that ends after code has run in it was ended by that
+    code, unless its backend knows of a cause outside: the engine or the host failed, or somebody
+    removed it. From then on ``exec``, ``python`` and ``bash`` return a result with ``ended`` set,
+    as does a process's ``wait``; ``read_file`` and ``download`` raise FileNotFoundError;
+    ``write_file``, ``upload``, ``start``, ``snapshot`` and ``forward`` raise OSError.
 
     SandboxError is for everything else: a cause outside, a sandbox in which no code has run yet,
     and one that was closed. Every method may raise it.

@@ -42,7 +42,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What a task's sandbox is made from. None means: as the source of sandboxes has it.
+    """What a task's sandbox is created from. None means: as in the source of sandboxes.
 
     Equal specs share a pool of warm sandboxes. At most one of ``image``, ``build`` and ``compose``
     is given.
@@ -57,9 +57,9 @@ class SandboxSpec:
         writable: Whether the image's own files can be changed: the container's root is then a
             writable layer of at most ``limits.disk`` bytes. Otherwise only the working directory
             and ``/tmp`` are.
-        user: Whom code runs as by default, by name or number. None: an unprivileged user of the
-            sandbox's own; with a writable root, the image's user. No user has any capability,
-            ``root`` neither.
+        user: The user that code runs as by default, by name or number. None: an unprivileged user
+            of the sandbox's own; with a writable root, the image's user. No user has any
+            capability, ``root`` neither.
         workdir: The working directory. None: ``/workspace``; with a writable root, the image's.
         env: Environment variables of everything that runs inside, in addition to the image's; a
             mapping is turned into sorted pairs.

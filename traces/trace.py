@@ -264,17 +264,15 @@ class Origin:
 @with_config(ConfigDict(ser_json_inf_nan="constants"))  # a null logprob could not be read back
 @dataclass(slots=True)
 class Trace:
-    """The whole record of one rollout; one JSON line in a traces file.
+    """The complete record of one rollout; one JSON line in a traces file.
 
-    ``score`` is None where the rollout failed before it was scored or its scoring failed, and
-    ``reward`` is None then, or where the rubric said that it cannot be scored. Neither is the
-    same as a reward of 0. Where only the scoring failed, ``stop_reason`` says how the episode
-    ended, and the trace can be scored again.
-    The first ``prompt_messages`` of ``messages`` are those that ``reset`` returned, and
-    ``tools`` the schemas of the tools on offer, in OpenAI's format.
-    ``info`` is the environment's: what its steps returned as info. ``origin`` is None outside of
-    training.
-    Where an agent had several conversations, or wrote some of its model's messages itself,
+    ``score`` is None if the rollout failed before it was scored or its scoring failed. ``reward``
+    is None in these cases, and if the rubric said that it cannot be scored. This is not the same as
+    a reward of 0. If only the scoring failed, ``stop_reason`` says how the episode ended, and the
+    trace can be scored again. The first ``prompt_messages`` of ``messages`` are those that
+    ``reset`` returned, and ``tools`` the schemas of the available tools, in OpenAI's format.
+    ``info`` is the environment's: what its steps returned as info. ``origin`` is None outside
+    training. If an agent had several conversations, or wrote some of its model's messages itself,
     ``lineages`` holds all of them, and ``messages``, ``prompt_messages`` and ``tools`` are those of
     the one that was answered last; otherwise ``lineages`` is empty. ``conversations`` and
     ``answers`` are the same for both.

@@ -37,7 +37,7 @@ PROBE = "Count from one to five. /=:#\t"
 
 
 class Learner:
-    """A model that learns, and the engine that samples from it: the parts of a training step.
+    """A model to train, and the engine that samples from it: the parts of a training step.
 
     Example::
 
@@ -50,11 +50,11 @@ class Learner:
                 learner.publish()
             learner.save("checkpoint")
 
-    Its methods block, and may be called where an event loop is running. They are for one thread at
-    a time. Use it as a context manager: leaving it stops the engine.
+    Its methods block, and may be called while an event loop is running. Call them from one thread
+    at a time. Use it as a context manager: leaving it stops the engine.
 
-    Started by ``accelerate launch``, every process makes a learner. That of rank 0 returns, and the
-    others take part in what it does until it is closed, and end their process.
+    Under ``accelerate launch``, every process creates a learner. That of rank 0 returns; the others
+    take part in its work until it is closed, and then end their process.
 
     Args:
         model: A local folder or a hub name; ``tiny`` is the model that ships with the library.
@@ -65,7 +65,7 @@ class Learner:
 
     Attributes:
         config: The settings.
-        policy: The model that learns.
+        policy: The model that is trained.
         engine: What samples.
         teacher: What a ``teacher_model`` says of samples.
         version: Of the weights that the sampler has; each :meth:`publish` counts it up.

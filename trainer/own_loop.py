@@ -55,14 +55,13 @@ async def rollouts(
         rollouts_per_example: Rollouts of each.
         max_concurrent: Rollouts in flight concurrently.
         max_error_rate: Share of the rollouts that may fail.
-        sampling: How to sample; by default as the model does by itself. A learner's sampler does
-            as its settings say, and the learner computes at that temperature.
+        sampling: How to sample; by default with the model's own settings. A learner's sampler uses
+            its settings, and the learner computes at that temperature.
         seed: The same seed gives the same rollouts, as far as the model can. By default each call
             draws one from :mod:`random`, which a learner seeds.
 
     Returns:
-        The traces, those of a task behind one another. Some may have failed (``Trace.error``):
-        they have no reward.
+        The traces, grouped by task. Some may have failed (``Trace.error``): they have no reward.
 
     Raises:
         ConfigError: There are no tasks, a setting is out of range, or something that the
@@ -95,7 +94,7 @@ def samples(
     credit_discount: float = 1.0,
     mask_truncated: bool = False,
 ) -> list[Sample]:
-    """Return what there is to learn from traces: one sample for each of their branches.
+    """Return the training data of traces: one sample for each of their branches.
 
     The traces of one task, by its id, are a group. Those without a reward teach nothing. A group
     whose rewards are all equal teaches nothing either and is left out, so that the list may be
@@ -108,7 +107,7 @@ def samples(
             ``[n]``, to its n advantages.
         credit: ``trace``: every token gets the rollout's advantage; ``turn``: that of what was
             earned from its turn on.
-        credit_discount: With ``turn``: what a reward is worth one turn earlier.
+        credit_discount: With ``turn``: discount of a reward per turn.
         mask_truncated: Train no token of a rollout that a limit ended or whose answer was cut; its
             reward still counts in its group.
 

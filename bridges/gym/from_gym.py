@@ -36,8 +36,8 @@ class GymEnvironment(Environment):
 
     Each turn the model sees the observation and replies with an action. A reply that names none is
     a lost turn: the model is shown the possible actions, and the environment does not move.
-    FrozenLake, Taxi, Blackjack and CartPole come with rules, names of actions and a description of
-    what is seen. For others these are arguments; by default a text observation is shown as it is,
+    FrozenLake, Taxi, Blackjack and CartPole come with rules, names of actions and a text form of
+    observations. For others these are arguments; by default a text observation is shown as it is,
     then the environment's ``ansi`` rendering, then its numbers.
 
     The outcome is the episode's return ``R``, the sum of Gymnasium's rewards, as a share of the
@@ -46,7 +46,7 @@ class GymEnvironment(Environment):
         outcome = min(1, max(0, (R - worst) / (best - worst)))
 
     With a worst return below 0, an episode that vf-rl's own limits ended, and not Gymnasium, is
-    worth 0: else a model would do well where every step costs by never taking one.
+    worth 0. Otherwise, when every step costs, a model would do well by never taking one.
 
     ``Trace.info["gym"]`` holds ``return``, ``steps``, ``lost_turns``, ``terminated`` and
     ``truncated``; the score has the first three as metrics.

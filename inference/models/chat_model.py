@@ -35,10 +35,10 @@ class ChatModel:
             none.
         timeout: Seconds that may pass without an answer to any request, for answers of up to 1,024
             tokens; for longer ones more, in proportion to ``max_tokens``. An answer that takes
-            longer is an error, and not asked for again.
-        max_retries: Attempts after the first, on errors that may pass; 0 fails at the first.
-        away: Seconds for which an API that has answered before is waited for while it refuses
-            connections or answers 429, 502 or 503.
+            longer is an error, and is not retried.
+        max_retries: Attempts after the first, on transient errors; 0 fails at the first.
+        away: Seconds to wait for an API that has answered before while it refuses connections or
+            answers 429, 502 or 503.
         extra_body: Parameters beyond OpenAI's, sent with every request.
         tool_style: ``template`` sends the tools along. ``text`` is for a server or model that takes
             none: the system prompt lists them, and calls are read from the answers' text

@@ -38,21 +38,21 @@ class McpTools:
         command: The program that is the server, and its arguments. It speaks MCP over its
             standard streams, gets only the few environment variables that every program needs,
             and is killed with its children when its session ends.
-        url: Instead: the address of a server that runs already.
-        transport: How an address is spoken to: ``"http"`` (streamable HTTP) or ``"sse"``.
+        url: Instead of a command: the address of a running server.
+        transport: Protocol for an address: ``"http"`` (streamable HTTP) or ``"sse"``.
         env: Environment variables for the command. Never shown or recorded.
         headers: HTTP headers for the address. Never shown or recorded.
         cwd: The command's working directory.
-        session: ``"episode"`` gives each episode a session of its own, in which calls run one
-            after the other: right for any server. ``"shared"`` has one session for all episodes,
-            in which calls run concurrently: for servers without state.
+        session: ``"episode"`` gives each episode its own session, in which calls run one after
+            another: right for any server. ``"shared"`` uses one session for all episodes, with
+            concurrent calls: for stateless servers.
         include: Names of the server's tools to take; None takes all.
         exclude: Names of the server's tools to leave out.
-        prefix: Put before every tool's name, to tell two servers' tools apart.
-        timeout: Seconds for one call. The environment's ``tool_timeout`` holds as well.
+        prefix: Put before every tool's name, to distinguish the tools of two servers.
+        timeout: Seconds for one call. The environment's ``tool_timeout`` also applies.
         start_timeout: Seconds for the server to start and shake hands, and for it to list its
             tools.
-        max_output: Characters of a result that the model gets to see: head and tail.
+        max_output: Characters of a result that the model sees: head and tail.
 
     Raises:
         ConfigError: The arguments do not fit together, or one is out of range.
