@@ -1,4 +1,4 @@
-"""Whether an agent with its own loop learns as natively: `python benchmarks/agent_learning.py`.
+"""Whether an agent with its own loop learns as well: `python benchmarks/agent_learning.py`.
 
 The quickstart is trained twice: with the calculator as an environment (`configs/quickstart.toml`)
 and with openai-agents, unmodified, at its rollouts' endpoints (`configs/agent-calculator.toml`).

@@ -1,4 +1,4 @@
-"""What rollout workers and several servers are worth: `python benchmarks/cluster.py`.
+"""The gain from rollout workers and several servers: `python benchmarks/cluster.py`.
 
 Inference servers that take time instead of computing (`slow_server.py`) answer rollouts of four
 turns; everything else is real: the trainer, workers, leases, routing, traces. Three measurements,

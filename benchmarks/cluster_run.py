@@ -1,4 +1,4 @@
-"""One measurement of `cluster.py`, in a process of its own: `python cluster_run.py JSON FILE`.
+"""One measurement of `cluster.py`, in a separate process: `python cluster_run.py JSON FILE`.
 
 The JSON says what to run (:class:`Work`); what was measured is written to the file, as JSON.
 """

@@ -1,4 +1,4 @@
-"""What the processes of `cluster.py` take, and how late their event loops are.
+"""The resources that the processes of `cluster.py` use, and the lag of their event loops.
 
 In every process in which rollouts run, a timer of the event loop is looked at: how late it comes is
 for how long anything else there had to wait. The measurements go to a file in the folder that

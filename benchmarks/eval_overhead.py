@@ -1,4 +1,4 @@
-"""What `vf-rl eval` costs beside the model: `python benchmarks/eval_overhead.py`.
+"""The cost of `vf-rl eval` apart from the model: `python benchmarks/eval_overhead.py`.
 
 An instant fake chat API, in a process of its own, answers everything with a tool call. Against
 it, each in a fresh process:

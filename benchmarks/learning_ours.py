@@ -1,4 +1,4 @@
-"""The learning benchmark's ours: `RLTrainer`, as `vf-rl` runs it, and its held-out evaluation."""
+"""vf-rl's side of the learning benchmark: `RLTrainer` as `vf-rl` runs it, with its evaluation."""
 
 from __future__ import annotations
 

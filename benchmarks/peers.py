@@ -1,4 +1,4 @@
-"""Which contenders of a benchmark can run here: a package that is missing leaves out its own."""
+"""Which contenders of a benchmark can run here: those whose packages are installed."""
 
 from __future__ import annotations
 

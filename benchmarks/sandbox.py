@@ -1,4 +1,4 @@
-"""What sandboxed code costs, beside the usual ways: `python benchmarks/sandbox.py`.
+"""The cost of sandboxed code, compared with the usual ways: `python benchmarks/sandbox.py`.
 
 Needs a container engine and the image (`vf-rl sandbox build`). In one run, on one machine, one
 after the other in every round:

@@ -1,4 +1,4 @@
-"""Rows of `benchmarks/sandbox.py` for what tasks bring: writable roots, images, folders.
+"""Rows of `benchmarks/sandbox.py` for per-task sandboxes: writable roots, images, folders.
 
 Each is beside the docker SDK where that can do the same: copying a folder into a container and out
 of it goes through `put_archive` and `get_archive` there.

@@ -1,4 +1,4 @@
-"""The work of `scaling.py`, and what does it: in this process, or as a script under a launcher."""
+"""The work of `scaling.py`, run in this process or as a script under a launcher."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Other libraries' environments here, and ours there."""
+"""Using other libraries' environments in vf-rl, and vf-rl's in other libraries."""

@@ -1,4 +1,4 @@
-"""What games of other libraries share: task seeds, outcomes, and global random numbers."""
+"""Shared by other libraries' games: task seeds, outcomes, and global random numbers."""
 
 from __future__ import annotations
 

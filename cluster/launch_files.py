@@ -1,4 +1,4 @@
-"""What starts a run on a cluster that something else hands out: SLURM, or Kubernetes with KubeRay.
+"""Files that start a run under a scheduler: SLURM, or Kubernetes with KubeRay.
 
 The files are printed to be read and changed. Both start one Ray on each node, and `vf-rl` on the
 first of them; a run that was interrupted is resumed.

@@ -1,1 +1,1 @@
-"""What is asked: environments, the one rollout loop, the registry, evaluation."""
+"""Environments, the rollout loop and the registry."""

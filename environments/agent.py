@@ -1,4 +1,4 @@
-"""Agents as environments: a loop of their own, whose model is asked at an endpoint."""
+"""Agents as environments: programs with their own loop, which call a model at an endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An episode of an agent: it works by itself, and asks its model at the rollout's endpoint."""
+"""An episode of an agent, which runs on its own and calls its model at the rollout's endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments in a file or a module, by its place: nothing needs to be installed.
+"""Environments in a file or a module, which need not be installed.
 
 ./my_env.py            the one environment in a file
 my_env.py:MyEnv        a class, object or function of it, or a name that it registers

@@ -1,4 +1,4 @@
-"""Which tools an environment's episodes offer, for those who must know before the first one."""
+"""The tools that an environment's episodes offer, known before the first episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tasks of an environment need of its sandboxes: looked at first, and fetched ahead."""
+"""The sandboxes that an environment's tasks need: checked first, and prepared ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a result depends on, beside the settings: the environment's code, prompt, tools, rubric.
+"""What a result depends on apart from settings: the environment's code, prompt, tools, rubric.
 
 It is written into the results folder, and compared before an evaluation is resumed: rollouts of
 two versions of an environment never end up in one mean.

@@ -1,4 +1,4 @@
-"""Limits of one rollout that the environment knows nothing of: wall time and price."""
+"""Limits of one rollout that the environment does not know: wall time and price."""
 
 from __future__ import annotations
 

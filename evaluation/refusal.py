@@ -1,4 +1,4 @@
-"""What is said where a results folder holds another evaluation, and what can be done about it."""
+"""The error for a results folder that holds another evaluation, and how to resolve it."""
 
 from __future__ import annotations
 

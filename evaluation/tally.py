@@ -1,4 +1,4 @@
-"""What the traces of one model in one environment add up to, without keeping them.
+"""Running totals over the traces of one model in one environment, without keeping them.
 
 Memory grows with the tasks, not with the rollouts.
 """

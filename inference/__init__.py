@@ -1,1 +1,1 @@
-"""Who answers: models over OpenAI-compatible APIs, chat-template renderers, and engines."""
+"""Inference: models over OpenAI-compatible APIs, chat-template renderers, and engines."""

@@ -1,4 +1,4 @@
-"""What the trainer's attention and the embedded engine's share: how a model's layers come to it.
+"""How a model's layers reach the attention that the trainer and the embedded engine provide.
 
 transformers lets an attention function of one's own be registered by a name
 (``AttentionInterface``), and with it a function that makes masks (``AttentionMaskInterface``). A

@@ -1,4 +1,4 @@
-"""What an engine is to the trainer: a server that it owns, and publishes weights to."""
+"""The engine from the trainer's view: a server that it owns and publishes weights to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a name on the model hub can be loaded here, found out in seconds."""
+"""Checks in seconds whether a name on the model hub can be loaded."""
 
 from __future__ import annotations
 

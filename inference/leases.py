@@ -1,4 +1,4 @@
-"""Which server a request goes to, and with which weights: asked before each request.
+"""Which server, with which weights, a request goes to: leased before each request.
 
 Requests and answers go straight to the servers, from whichever process a rollout is in. What is
 served changes in one process, the trainer's, so each request asks there for a lease: a server, the

@@ -1,4 +1,4 @@
-"""What a model is to the rest of the library: something that answers a conversation."""
+"""The model protocol: something that answers a conversation."""
 
 from __future__ import annotations
 

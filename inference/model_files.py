@@ -1,4 +1,4 @@
-"""Where a model lies: a folder with weights, an adapter on top of one, or a hub name.
+"""Where a model is: a folder with weights, an adapter on top of one, or a hub name.
 
 Importing this module loads neither torch nor transformers.
 """

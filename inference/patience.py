@@ -1,4 +1,4 @@
-"""How long an answer is waited for, how many are waited for at once, and what is tried again."""
+"""How long to wait for an answer, how many concurrent requests, and what to retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a server that is back samples from the weights that it was given."""
+"""Whether a restored server samples from the weights that it was given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an inference server serves now: the trainer's thread changes it, rollouts read it."""
+"""The state of an inference server: the trainer's thread changes it, rollouts read it."""
 
 from __future__ import annotations
 

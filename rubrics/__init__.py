@@ -1,1 +1,1 @@
-"""How good it was: outcomes in [0, 1], process penalties, metrics."""
+"""Scoring: outcomes in [0, 1], process penalties, metrics."""

@@ -1,4 +1,4 @@
-"""Group rewards, ready made: each compares the rollouts of one task, and 1 is as good as it gets.
+"""Built-in group rewards: each compares the rollouts of one task, and 1 is the best.
 
 In a :class:`~vf.rubrics.rubric.Rubric` what is missing to 1 counts as a penalty, so they order
 successes and cannot lift a failure. In a :class:`~vf.rubrics.weighted_sum.WeightedSum` they are

@@ -1,4 +1,4 @@
-"""Verdicts that were given before, in memory or in a folder."""
+"""Earlier verdicts, in memory or in a folder."""
 
 from __future__ import annotations
 

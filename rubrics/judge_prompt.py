@@ -1,4 +1,4 @@
-"""What a judge is asked, and how its verdict is read.
+"""The prompt of a judge, and how its verdict is read.
 
 What is judged was written by somebody who would like a good verdict. It is placed between two marks
 that carry a nonce, drawn for every request, and the verdict has to carry the same nonce. So no text

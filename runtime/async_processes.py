@@ -1,4 +1,4 @@
-"""A function that usually waits, called many times at once, in processes of its own.
+"""A function that mainly waits, called many times concurrently, in separate processes.
 
 What it computes in between, such as the Python of a framework, then competes with this process
 for cores only, and not for the interpreter's lock. Unlike those of

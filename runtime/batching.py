@@ -1,4 +1,4 @@
-"""What belongs to one event loop: questions that are asked together, and connections."""
+"""Resources of one event loop: batched queries, and connections."""
 
 from __future__ import annotations
 

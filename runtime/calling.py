@@ -1,4 +1,4 @@
-"""Calling a user's function, be it a coroutine or plain, without holding up anybody else."""
+"""Calling a user's function, plain or a coroutine, without blocking anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A word now and then from long work, where no terminal shows that it is alive."""
+"""An occasional message from long work when no terminal shows progress."""
 
 from __future__ import annotations
 

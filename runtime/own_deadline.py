@@ -1,4 +1,4 @@
-"""Deadlines that stop while something runs that has a deadline of its own."""
+"""Deadlines that pause while something with its own deadline runs."""
 
 from __future__ import annotations
 

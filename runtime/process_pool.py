@@ -1,4 +1,4 @@
-"""Scorers that compute for long, or may hang, in processes of their own.
+"""Scorers that are slow or may hang, in separate processes.
 
 A thread does not help with these: a regular expression or a symbolic simplification that holds
 the interpreter's lock stops every rollout, and a thread cannot be stopped at all. Here each

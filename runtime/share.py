@@ -1,4 +1,4 @@
-"""This process's part of what several worker processes may use together.
+"""This process's share of what several worker processes may use together.
 
 A bound on containers or connections is the user's, for the whole run. Each process that does a part
 of the run keeps to its part of the bound, so that no process has to ask another one.

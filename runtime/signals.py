@@ -1,4 +1,4 @@
-"""Ending in order when asked to by a signal, and ending at all when the parent is gone."""
+"""Stopping cleanly on a signal, and when the parent process is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be stopped at the end, last started first, whatever goes wrong on the way."""
+"""Stops resources at the end, last started first, whatever fails on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which packages are installed, here and where vLLM is, and whether their versions fit."""
+"""Which packages are installed, here and for vLLM, and whether their versions are compatible."""
 
 from __future__ import annotations
 

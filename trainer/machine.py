@@ -1,4 +1,4 @@
-"""What this machine has for training, and the commands that give it what it lacks."""
+"""This machine's equipment for training, and the commands that install what is missing."""
 
 from __future__ import annotations
 

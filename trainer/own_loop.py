@@ -1,4 +1,4 @@
-"""The parts of your own loop beside the :class:`~vf.trainer.learner.Learner`.
+"""The parts of a custom training loop apart from :class:`~vf.trainer.learner.Learner`.
 
 :func:`rollouts` gives the traces of some tasks, :func:`samples` makes of them what is trained on.
 Importing this module loads no torch.

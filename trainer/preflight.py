@@ -1,4 +1,4 @@
-"""Everything that can be found wrong before a model is loaded, and the plan of the run."""
+"""All checks before a model is loaded, and the plan of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who answers: the embedded engine against `generate`, and runs through a vLLM server."""
+"""Inference: the embedded engine against `generate`, and runs through a vLLM server."""
 
 from __future__ import annotations
 

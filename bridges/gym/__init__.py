@@ -1,1 +1,1 @@
-"""Gymnasium, both ways: our environments as its, and its games as ours."""
+"""Gymnasium: vf-rl environments as Gymnasium's, and Gymnasium's as vf-rl environments."""

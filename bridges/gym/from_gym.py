@@ -1,4 +1,4 @@
-"""A Gymnasium environment that a model plays: observations told, actions read from its words."""
+"""A Gymnasium environment for models: observations as text, actions read from replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a task's container, and handed on to tests that have one of their own."""
+"""Artifacts of a task's container, which are kept and passed to tests in another container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done in a task's container from outside: by its supervisor, or as its user 0.
+"""Operations on a task's container from outside: by its supervisor, or as its user 0.
 
 Whatever a policy does to its container, and to the programs in it, may make these fail. That is
 :class:`Spoilt`: it earns nothing, and is not an infrastructure failure.

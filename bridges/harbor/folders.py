@@ -1,4 +1,4 @@
-"""The tasks of a folder, and what holds for all of them."""
+"""The tasks of a folder, and the settings that apply to all of them."""
 
 from __future__ import annotations
 

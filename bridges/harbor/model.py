@@ -1,4 +1,4 @@
-"""What a task folder says, whichever format it is written in."""
+"""The content of a task folder, independent of its format."""
 
 from __future__ import annotations
 

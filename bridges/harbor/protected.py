@@ -1,4 +1,4 @@
-"""What a policy changed in a container that could speak for it while the tests run.
+"""Files that a policy changed in a container and that could affect its tests.
 
 Between the agent and the tests, the container is compared with its image. Put back is what the
 tests rely on without knowing it: the image's own programs, loaders, libraries and interpreters,

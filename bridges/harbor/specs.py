@@ -1,4 +1,4 @@
-"""From what a task folder says to what its containers are made from."""
+"""From a task folder to the specs of its containers."""
 
 from __future__ import annotations
 

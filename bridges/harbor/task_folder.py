@@ -1,4 +1,4 @@
-"""Reading a task folder in Harbor's format: ``task.toml`` and what lies beside it."""
+"""Reading a task folder in Harbor's format: ``task.toml`` and the files next to it."""
 
 from __future__ import annotations
 

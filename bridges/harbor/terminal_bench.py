@@ -1,4 +1,4 @@
-"""Reading a task folder in Terminal-Bench's older format: ``task.yaml`` and what lies beside it."""
+"""Reading a task folder in Terminal-Bench's older format: ``task.yaml`` and files next to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests say of a container: the reward files that they write, or what pytest prints."""
+"""The tests' verdict: the reward files that they write, or pytest's output."""
 
 from __future__ import annotations
 

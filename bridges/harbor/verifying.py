@@ -1,4 +1,4 @@
-"""Verification: the container is put right, the tests are run, and what they say is read.
+"""Verification: the container is restored, the tests run, and their results are read.
 
 Nothing that the agent left may speak for it. Whatever it started has ended by now. The image's
 programs, libraries and interpreters are put back as they were, and what would be run or loaded

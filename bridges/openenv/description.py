@@ -1,4 +1,4 @@
-"""What an OpenEnv server says of itself before an episode: its actions, its tools, its name."""
+"""An OpenEnv server's description of itself: its actions, its tools, its name."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Rows of SWE-bench and its relatives."""
+"""Rows of SWE-bench and similar datasets."""

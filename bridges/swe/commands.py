@@ -1,4 +1,4 @@
-"""What runs the tests of a repository, and what can be said of how it reports them."""
+"""The command that runs a repository's tests, and how its results are reported."""
 
 from __future__ import annotations
 

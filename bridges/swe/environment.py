@@ -1,4 +1,4 @@
-"""Repairing repositories: rows of SWE-bench and its relatives, each with an image of its own."""
+"""Fixing repositories: rows of SWE-bench and similar datasets, each with its own image."""
 
 from __future__ import annotations
 

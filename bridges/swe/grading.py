@@ -1,4 +1,4 @@
-"""A model's patch, taken out of its container and judged in one that it has never seen."""
+"""Grading a model's patch in a container that the model has never seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs inside a container, within the process that runs tests: reports what became of each.
+"""Runs inside a container, in the process that runs the tests: reports the result of each.
 
 It is put into a folder of its own, and found there in two ways: by pytest, as the plugin that
 ``PYTEST_ADDOPTS`` names, and by any Python, as ``sitecustomize``, for programs that are built on

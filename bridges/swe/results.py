@@ -1,4 +1,4 @@
-"""What became of each test: as it was reported, or as a program printed it."""
+"""The result of each test: as reported, or parsed from a program's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of SWE-bench and its relatives, as tasks.
+"""Rows of SWE-bench and similar datasets, as tasks.
 
 A row says which image holds the repository, what is wrong with it, and which tests tell whether it
 has been repaired. The relatives use other names, and other types, for the same things:

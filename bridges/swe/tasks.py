@@ -1,4 +1,4 @@
-"""Rows as tasks, in splits, and what the sandbox of each is made from."""
+"""Rows as tasks, in splits, with the sandbox spec of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TextArena's games: alone, or against opponents, one of its seats being the model's."""
+"""TextArena's games: single-player, or against opponents, with one seat for the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making TextArena's games: what is there, what is missing, how many play."""
+"""Creating TextArena's games: which exist, what is missing, the number of players."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Any of our environments as what TRL's `GRPOTrainer` takes."""
+"""vf-rl environments as arguments of TRL's `GRPOTrainer`."""

@@ -1,4 +1,4 @@
-"""A conversation that TRL has carried out, as the trace that our rubrics read."""
+"""A conversation that TRL ran, as a trace for vf-rl's rubrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Episodes that TRL carries out: it generates, and calls our tools as methods."""
+"""Episodes that TRL runs: it generates, and calls vf-rl's tools as methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Episodes that our own loop carries out, with TRL's trainer as the one who samples.
+"""Episodes that vf-rl's loop runs, sampling through TRL's trainer.
 
 TRL's `rollout_func` is given prompts and returns token ids. Ours plays a whole episode for each,
 through the same loop as everywhere here: so the environment's own `reset` and `step` are called,

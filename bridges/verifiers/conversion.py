@@ -1,4 +1,4 @@
-"""Messages of verifiers and ours. Its two APIs have classes of their own, with the same fields."""
+"""Conversion between messages of verifiers and vf-rl. Its two APIs have separate classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rollout of verifiers, held open while our model answers.
+"""A verifiers rollout, suspended while vf-rl's model answers.
 
 verifiers runs a rollout itself and asks a client for the model's answers. Here that client hands
 each request out and waits for the answer to be handed in, so that its own code does everything

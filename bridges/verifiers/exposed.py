@@ -1,4 +1,4 @@
-"""The classes that verifiers loads: tasks, a harness that runs our rollout, and one agent.
+"""The classes that verifiers loads: tasks, a harness that runs a vf-rl rollout, one agent.
 
 A harness of verifiers may run its loop in the worker's own process, as long as every call of the
 model goes through the rollout's interception server. Ours does: it makes the environment that the

@@ -1,4 +1,4 @@
-"""One of our rollouts inside verifiers: the model that it intercepts, and what its trace gets."""
+"""A vf-rl rollout inside verifiers: the intercepted model, and the trace that verifiers gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards of verifiers, which may be any number, as ours, which lie in [0, 1].
+"""Rewards of verifiers, which may be any number, rescaled to [0, 1].
 
     reward = (theirs − lo) / (hi − lo)
 

@@ -1,4 +1,4 @@
-"""A v1 taskset of verifiers as one of our environments."""
+"""A v1 taskset of verifiers as a vf-rl environment."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Agents as they are, a function or a program, as environments."""
+"""Unmodified agents, functions or programs, as environments."""

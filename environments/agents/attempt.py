@@ -1,4 +1,4 @@
-"""A program at work on one task: what it is given, and what is recorded of it."""
+"""A program at work on one task: its inputs, and the record of its results."""
 
 from __future__ import annotations
 

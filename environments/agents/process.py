@@ -1,4 +1,4 @@
-"""A program as a child process: what it writes is read bounded, and nothing of it is left over."""
+"""A program as a child process: its output is bounded, and nothing is left running."""
 
 from __future__ import annotations
 

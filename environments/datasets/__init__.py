@@ -1,1 +1,1 @@
-"""Tasks from data: files, Hugging Face datasets, or anything that gives rows."""
+"""Tasks from data: files, Hugging Face datasets, or any iterable of rows."""

@@ -1,4 +1,4 @@
-"""Agents with a script instead of a mind: they speak text and tool calls, as models do."""
+"""Scripted agents that speak text and tool calls, as models do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be seen of an environment without judging any rewards."""
+"""Checks of an environment that need no rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What validation found, and how it is shown."""
+"""The findings of a validation, and how they are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents who want to be paid without solving anything.
+"""Agents that try to earn rewards without solving anything.
 
 None of them knows the answer to its task, save that the right one is among the options of those
 who name all of them. What each gets is compared with what an honest guess gets.

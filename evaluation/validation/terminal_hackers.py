@@ -1,4 +1,4 @@
-"""Agents with a shell who attack what grades them instead of solving the task.
+"""Agents with a shell that attack the grader instead of solving the task.
 
 They know how task folders are graded: tests are copied to ``/tests`` and run after the agent, and
 write the reward to ``/logs/verifier``. Each runs one script, and then guesses.

@@ -1,4 +1,4 @@
-"""Hackers delete and overwrite files, so they must be harmless where nothing holds them in.
+"""Keeps hackers that delete and overwrite files harmless where nothing isolates them.
 
 Their code first looks for a file that exists on the machine of the validation only. Where it finds
 it, no sandbox is between the two: then the code does no damage, and leaves a sign by which

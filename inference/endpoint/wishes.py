@@ -1,4 +1,4 @@
-"""What an agent asks for beside an answer: recorded, and honoured as far as the run allows it."""
+"""An agent's requests beyond an answer: recorded, and honoured as far as the run allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where, behind a sampled answer, the text begins that the environment adds.
+"""Where the environment's text starts after a sampled answer.
 
 A small closed conversation is rendered whose answer holds a marker. Behind the marker stand, in
 this order, whatever ends a tool call, the tokens that close the turn, those that open the next

@@ -1,4 +1,4 @@
-"""What a chat template makes of conversations: whether the context grows, and how, or where not.
+"""How a chat template renders conversations: whether the context grows, and where not.
 
 Each conversation is held as :class:`~vf.inference.models.token_model.TokenModel` would hold it,
 with answers made of what the template itself renders for them.

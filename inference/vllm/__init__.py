@@ -1,1 +1,1 @@
-"""A vLLM server beside the trainer."""
+"""A vLLM server alongside the trainer."""

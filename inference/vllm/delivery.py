@@ -1,4 +1,4 @@
-"""The way that weights take to one vLLM server, and what is left when NCCL fails on the way."""
+"""Delivery of weights to one vLLM server, with a fallback when NCCL fails."""
 
 from __future__ import annotations
 

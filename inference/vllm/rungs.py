@@ -1,4 +1,4 @@
-"""How new weights reach a vLLM server: the ways there are, and which one fits a run."""
+"""The ways to publish weights to a vLLM server, and which one fits a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes, ready made: how well a task was solved, in [0, 1].
+"""Built-in outcomes: how well a task was solved, in [0, 1].
 
 Each is a factory that returns a function of the trace, for ``Rubric(outcome=...)``. All read the
 model's last message through an *extractor*, which finds the answers stated in it, and pay only

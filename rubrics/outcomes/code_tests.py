@@ -1,4 +1,4 @@
-"""An outcome that runs the model's code against hidden tests, in a sandbox that nobody has used."""
+"""An outcome that runs the model's code against hidden tests, in an unused sandbox."""
 
 from __future__ import annotations
 

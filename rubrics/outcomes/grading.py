@@ -1,4 +1,4 @@
-"""Grading code: it runs in a sandbox, and what came out is compared here.
+"""Grading code: it runs in a sandbox, and the results are compared here.
 
 The expected values never enter the sandbox, so there is nothing in it to read, patch or print
 that would pass a test: neither "all passed" nor an early exit, a patched builtin or a forged line.

@@ -1,4 +1,4 @@
-"""Process penalties, ready made: how a task was solved, from 0 (faultless) to 1.
+"""Built-in process penalties: how a task was solved, from 0 (faultless) to 1.
 
 Each is a factory that returns a :class:`~vf.rubrics.rubric.Penalty`, for ``Rubric(penalties=...)``.
 They are computed from typed events and token counts, or from the text that the model itself wrote.

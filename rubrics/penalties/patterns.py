@@ -1,4 +1,4 @@
-"""Regular expressions that cannot hold up a run.
+"""Regular expressions that cannot block a run.
 
 A pattern that backtracks can take longer than the age of the universe on an unlucky text, and a
 model that is trained against it will find that text. So patterns are the `regex` package's, which

@@ -1,4 +1,4 @@
-"""Searching, scored: process penalties, and the rubric of an answer that was searched for.
+"""Scoring of searches: process penalties, and the rubric for answers found by searching.
 
 All read ``trace.info["search"]``, the typed record that the search tools write: ``queries`` as the
 model wrote them, ``found`` (for each query, the ids of the documents shown) and ``opened`` (ids).

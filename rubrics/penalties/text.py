@@ -1,4 +1,4 @@
-"""What the model itself wrote and called, read from a trace, and penalties on its text."""
+"""The model's own text and calls, read from a trace, and penalties on its text."""
 
 from __future__ import annotations
 

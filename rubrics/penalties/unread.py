@@ -1,4 +1,4 @@
-"""Penalties that find nothing to read: they say so once, instead of a 0 for every rollout."""
+"""Penalties that find nothing to read report it once, instead of a 0 for every rollout."""
 
 from __future__ import annotations
 

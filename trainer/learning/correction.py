@@ -1,4 +1,4 @@
-"""Weights for tokens that were sampled by another policy than the one that a batch begins with.
+"""Importance weights for tokens that another policy sampled than the batch's first one.
 
 q is the sampler's probability of a token, o the trainer's own with the weights that it had before
 the batch's first optimizer step, and p the learner's now. A loss takes its ratio r = p / o, and is

@@ -1,4 +1,4 @@
-"""What a model does at random while it trains: only what was asked for.
+"""Randomness of a model during training: only what was requested.
 
 An engine samples without dropout, so an update with it learns from another policy than the one that
 sampled: ratios are far from 1 before the first step. Transformers' models have more of the kind:

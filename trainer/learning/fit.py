@@ -1,4 +1,4 @@
-"""Whether a run fits the memory that it has, and what settings of "auto" mean there."""
+"""Whether a run fits in memory, and the values of "auto" settings."""
 
 from __future__ import annotations
 

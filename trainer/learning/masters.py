@@ -1,4 +1,4 @@
-"""What the optimizer steps, where the module computes with something else: its float32 copies.
+"""The optimizer's float32 copies of parameters that the module holds in another precision.
 
 A weight in bfloat16 has 8 significant bits, so a step of less than 2⁻⁹ of it is lost in rounding.
 Each trained parameter then has a master in float32, which owns the gradient and the optimizer's

@@ -1,4 +1,4 @@
-"""What an optimizer step minimises, one micro-batch at a time, and what is seen on the way.
+"""The objective of an optimizer step, one micro-batch at a time, and its statistics.
 
     scale · Σ over trained tokens of w · (v · loss + β·k3(p ‖ p_ref) − c·H) + a · aux
 

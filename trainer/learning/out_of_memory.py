@@ -1,4 +1,4 @@
-"""What a trainer process does where the memory for a micro-batch runs out.
+"""What a trainer process does when the memory for a micro-batch runs out.
 
 The optimizer step begins again, once, with micro-batches of half the tokens. Nothing has to be kept
 for that while all goes well: a backward pass that fails has added a part of its gradient, so the

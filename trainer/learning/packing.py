@@ -1,4 +1,4 @@
-"""From samples to micro-batches without padding, in which what samples share is there once."""
+"""From samples to micro-batches without padding, in which shared prefixes appear once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In what a model computes: bfloat16 or float32, and where more than that is needed.
+"""The precision of a model: bfloat16 or float32, and where more is needed.
 
 In bfloat16, products round their results to 8 significant bits. That is too few for logits, of
 which differences count, and for sums over many tokens: both are float32 here.

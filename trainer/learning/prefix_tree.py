@@ -1,4 +1,4 @@
-"""Token sequences that begin alike, laid out so that what they share is there once.
+"""Token sequences with common prefixes, laid out so that each prefix appears once.
 
 Sequences sorted by their tokens are the leaves of a prefix tree in depth-first order. Written down
 in that order, each sequence adds only the tokens that it does not share with the one before it, and

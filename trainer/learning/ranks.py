@@ -1,4 +1,4 @@
-"""Several trainer processes that learn as one.
+"""Several trainer processes that act as one.
 
 Rank 0 runs the whole trainer; the others follow it and only hold the model and the optimizer.
 Rank 0 sends every rank its commands. In an update each computes the gradient of its own share of

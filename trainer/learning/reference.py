@@ -1,4 +1,4 @@
-"""The reference that a KL penalty measures against: who it is, and how it follows the policy.
+"""The reference of a KL penalty: which model it is, and how it follows the policy.
 
 Every so many optimizer steps a reference may move towards the policy, ref ← α·policy + (1 − α)·ref:
 with α = 1 it becomes the policy, with less it is an exponential moving average of its weights

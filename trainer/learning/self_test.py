@@ -1,4 +1,4 @@
-"""Which way to log-probabilities a model supports: found out by comparing them on the model itself.
+"""Which way to log-probabilities a model supports, found by comparing them on the model.
 
 A model may hold on to what lies outside of the attention function (a state in a layer of its own
 kind, a window in its masks, positions that it counts itself), or change its logits after the last

@@ -1,4 +1,4 @@
-"""Which groups of a step make up which of its optimizer steps, decided as they finish."""
+"""Which groups make up which optimizer step, decided as they finish."""
 
 from __future__ import annotations
 

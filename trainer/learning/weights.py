@@ -1,4 +1,4 @@
-"""The policy's parameters, read and written whole, however the trainer processes hold them."""
+"""The policy's parameters, read and written whole, however they are sharded."""
 
 from __future__ import annotations
 

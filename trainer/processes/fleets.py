@@ -1,4 +1,4 @@
-"""Which fleet places a run's processes, and what the run asks it for."""
+"""Which fleet places a run's processes, and what the run requests from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One of the trainer's processes, on a machine of its own.
+"""One of the trainer's processes, on its own machine.
 
 `python -m vf.trainer.processes.rank COUNT RANK HOST PORT ACCELERATE_CONFIG ARGUMENTS ...`, where an
 empty ACCELERATE_CONFIG is none, and the arguments are those of `vf-rl`. HOST and PORT are where the

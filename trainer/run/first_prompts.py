@@ -1,4 +1,4 @@
-"""How long the first prompts of a run's tasks are, found out in a few seconds."""
+"""The lengths of the first prompts of a run's tasks, measured in a few seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a run: what preflight has checked and worked out."""
+"""The plan of a run: the results of preflight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's folder: where everything that a run writes has its place."""
+"""A run's folder: where everything that a run writes is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a learner is made of, in a run or in a loop of one's own."""
+"""The parts of a learner, in a run or in a custom loop."""
 
 from __future__ import annotations
 

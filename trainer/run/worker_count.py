@@ -1,4 +1,4 @@
-"""How many processes rollouts run in."""
+"""The number of processes that run rollouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint in a folder of its own, beside no run."""
+"""A checkpoint in its own folder, without a run."""
 
 from __future__ import annotations
 

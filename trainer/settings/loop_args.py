@@ -1,4 +1,4 @@
-"""The settings of `[trainer.args]` that say how rollouts, training and evaluation take turns.
+"""The settings of `[trainer.args]` for the loop of rollouts, training and evaluation.
 
 docs/loop.md explains them. Importing this module loads no torch.
 """

@@ -1,4 +1,4 @@
-"""The settings of `[trainer.args]` that say what is minimised, and by which optimizer.
+"""The settings of `[trainer.args]` for the loss and the optimizer.
 
 The formulas and their sources stand in docs/losses.md. Importing this module loads no torch.
 """

@@ -1,4 +1,4 @@
-"""What of generation and training runs at once, where the settings leave it open."""
+"""Whether generation and training overlap, if the settings leave it open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From traces files to the sequences that are learned from, with a count of what is left out."""
+"""From traces files to training sequences, with a count of what is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings help where a run spends its time, by the names that they have in its TOML."""
+"""Which settings help where a run spends its time, by their names in its TOML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run writes down about itself and shows: metrics, notes, the report, trackers."""
+"""What a run records about itself and shows: metrics, notes, the report, trackers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run's time goes, and which setting would give some of it back.
+"""Where a run's time goes, and which setting would save some of it.
 
 Every training line of ``metrics.jsonl`` has the seconds of its step by part, ``time/generate`` to
 ``time/wait``, which sum up to ``time/total``. The part that took most is the bottleneck.

@@ -1,4 +1,4 @@
-"""Whether rollouts go without a reward where they would have failed.
+"""Whether rollouts go without a reward in cases where they would have failed.
 
 A rollout that fails in the machinery, or that the rubric leaves unscored, is a *void*: it is in no
 mean, and nothing is learned from it. The mean of the others is that of all only if voids say
