@@ -15,7 +15,7 @@ from vf.runtime.errors import ConfigError, InfrastructureError, UserFailure
 from vf.runtime.seeding import derive_seed
 from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message
-from vf.traces.simulated_users import KEY
+from vf.traces.simulated_users import KEY, STOPPED
 from vf.traces.tools import Tool
 
 # A table of a model at an OpenAI-compatible API, any model, or a script: lines in order, or a
@@ -64,8 +64,8 @@ class SimulatedUser:
     fails (boundary ``user``), has no reward and is replaced. But nothing that the policy says can
     bring that about, or it could choose to go unscored. After a failed answer the same user is
     greeted in a conversation of its own, in which the policy said nothing. Only where that
-    fails, too, it is a failure. Where it is answered, the user is asked again, ``retries`` times; if
-    there is still no answer, the conversation was the cause: the episode ends, and is scored.
+    fails, too, it is a failure. Where it is answered, the user is asked again, ``retries`` times;
+    if there is still no answer, the conversation was the cause: the episode ends, and is scored.
 
     Example::
 
@@ -251,7 +251,7 @@ class UserConversation:
                 continue
             said, stop, _ = text.partition(self._user.stop)
             if stop:
-                self.ended = "stop"
+                self.ended = STOPPED
             return said.strip()
         self.ended = f"no answer: {trouble}"
         return None

@@ -10,6 +10,7 @@ from vf.traces.messages import Message
 from vf.traces.trace import Trace
 
 KEY = "simulated_user"  # in Trace.info
+STOPPED = "stop"  # why a conversation ended where the user said so
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class UserRecord:
         requests: How often it was asked, failed attempts included.
         prompt_tokens: As its server counts them, summed over the requests.
         completion_tokens: Tokens that it sampled.
-        ended: Why the user ended the conversation; None where they did not.
+        ended: Why the user ended the conversation: ``stop`` where they said so, or what kept them
+            from answering what the policy had said; None where they did not.
         messages: The conversation as the user sees it: the policy's words are those of a ``user``,
             the user's own those of an ``assistant``.
     """
