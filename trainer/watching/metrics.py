@@ -103,6 +103,7 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
 
 def user_metrics(traces: Sequence[Trace]) -> Metrics:
     """Return what the simulated users took, failed rollouts included; nothing without any."""
+    traces = [trace for trace in traces if user_of(trace) is not None]
     users = [user for trace in traces if (user := user_of(trace)) is not None]
     if not users:
         return {}
