@@ -16,14 +16,14 @@ from vf.traces.messages import Message
 _ASKED = {
     "identity": re.compile(r"e-?mail|post(al )?code|\bzip\b|identity|verify|who are you"),
     "order": re.compile(r"order (number|id)|(which|what) order|number of (the|your) order"),
-    "look": re.compile(r"neighbou?r|look for|have a look"),
+    "look": re.compile(r"neighbou?r|mailbox|(look|search) for (it|(the|your) parcel)"),
     "photo": re.compile(r"photo|picture"),
     "option": re.compile(r"(which|what) (option|size|colou?r|variant)"),
     "address": re.compile(r"(new|which|what|right|correct) address|address should|address\?"),
     "sold out": re.compile(r"sold out|out of stock|not in stock|not available|unavailable"),
     "choice": re.compile(r"replacement or|or (a |the |your )?(refund|replacement|money)|prefer"),
     "confirm": re.compile(
-        r"confirm|proceed|go ahead|(shall|may|should|can|do) (i|we) |(would|do) you (like|want) me"
+        r"confirm|proceed|go ahead|(shall|may|should) (i|we) |(would|do) you (like|want) me"
         r"|is that (ok|okay|right|correct|fine)|instead\?|\byes\b"
     ),
     "wish": re.compile(r"help you|(how|what) can (i|we)|what (do|would) you|what is it about"),
@@ -71,7 +71,7 @@ def goal(case: Case) -> str:
         f"Your order has the number {case.order.id}."
         if case.knows_order
         else "You do not know the number of your order: look it up with read_confirmation.",
-        *case.answers.values(),
+        *(f"When it comes to: {name}, say: {text}" for name, text in case.answers.items()),
     ]
     if case.found is not None:
         lines.append("Asked to look for the parcel, call look_for_parcel and tell the result.")
