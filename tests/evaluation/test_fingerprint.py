@@ -195,6 +195,7 @@ def test_a_tokenizers_chat_template_is_part_of_the_model(tmp_path: Path) -> None
 
 
 BUNDLED = ("calculator", "guess-number", "reverse-text", "math-python", "code-contest", "repo-fix")
+BUNDLED += ("support-desk",)
 PROGRAM = f"""
 import json, vf
 from vf.evaluation.fingerprint import describe_environment
