@@ -158,7 +158,8 @@ class SupportDesk(Environment):
         """Open the case."""
         self.case = _case(task)
         self.shop = self.case.shop.copy()
-        self.right, self.references = self.case.expected()
+        right, self.references = self.case.expected()
+        self.right = right.state()
         self.heard: list[str] = []
         self.private, self.closed, self.left = True, False, False
         who = self.user or SimulatedUser(ScriptedCustomer(self.case))
@@ -183,7 +184,7 @@ class SupportDesk(Environment):
         finished = self.closed or self.left
         step.info["support_desk"] = {
             "kind": self.case.kind,
-            "database": self.shop.state() == self.right.state(),
+            "database": self.shop.state() == self.right,
             "informed": told(self.case, self.references, self.heard),
             "finished": finished,
             "private": self.private,
@@ -335,13 +336,11 @@ class SupportDesk(Environment):
 
 def _task(kind: str, rng: random.Random) -> Task:
     case = draw_case(kind, number := rng.randrange(2**31))
-    _, references = case.expected()
     return Task(
         id=f"{kind}-{case.order.id}",
         prompt=case.opening,
         answer={
             "calls": [[name, args] for name, args in case.calls],
-            "references": references,
             "amounts": [dollars(cents) for cents in case.amounts],
             "dates": [day.isoformat() for day in case.dates],
         },

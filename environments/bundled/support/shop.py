@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -113,7 +113,7 @@ class Shop:
 
     def copy(self) -> Shop:
         """Return a shop in which other things can be done."""
-        return copy.deepcopy(self)
+        return replace(self, orders=copy.deepcopy(self.orders), done=copy.deepcopy(self.done))
 
     def state(self) -> str:
         """Return the end state, in which the order of the changes does not count."""
