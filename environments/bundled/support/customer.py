@@ -107,7 +107,9 @@ class ScriptedCustomer:
         asked = [name for name, pattern in _ASKED.items() if pattern.search(text)]
         if tool := self._tool(asked, set(results)):
             return {tool: {}}
-        changed = any(self.case.change in each.content for each in messages[:last])
+        own = [each.content for each in messages[:last] if each.role == "assistant"]
+        change = self.case.change
+        changed = bool(change) and any(change in line for line in own)
         said = [line for name in asked if (line := self._answer(name, changed, results))]
         named = any(_REFERENCE.search(each.content) for each in messages[: last + 1])
         if "bye" in asked and named:
@@ -116,7 +118,7 @@ class ScriptedCustomer:
             return " ".join(dict.fromkeys(said))
         if _REFERENCE.search(heard) or _REFUSAL.search(text):
             return "I see. Thank you."
-        return self.case.change if changed and self.case.change else self.case.wish
+        return change if changed else self.case.wish
 
     def _tool(self, asked: Sequence[str], called: set[str | None]) -> str | None:
         case = self.case
@@ -139,7 +141,7 @@ class ScriptedCustomer:
             case "photo":
                 return "I have uploaded the photo." if case.has_photo else "I have no photo."
             case "wish":
-                return case.change if changed and case.change else case.wish
+                return case.change if changed else case.wish
             case "confirm":
                 return case.change if case.change and not changed else "Yes, please."
         return case.answers.get(name)
