@@ -12,7 +12,7 @@ from vf.environments.bundled.support.customer import ScriptedCustomer, abilities
 from vf.environments.bundled.support.policy import POLICY
 from vf.environments.bundled.support.scripts import hacks, solution
 from vf.environments.bundled.support.shop import Order, dollars
-from vf.environments.bundled.support.told import tells_private, told
+from vf.environments.bundled.support.told import Facts, tells_private, told
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.generated import distinct_tasks, split_sizes
 from vf.environments.simulated_user import PlayedBy, SimulatedUser
@@ -160,7 +160,7 @@ class SupportDesk(Environment):
         self.shop = self.case.shop.copy()
         right, self.references = self.case.expected()
         self.right = right.state()
-        self.heard: list[str] = []
+        self.said: list[Facts] = []
         self.private, self.closed, self.left = True, False, False
         who = self.user or SimulatedUser(ScriptedCustomer(self.case))
         self.customer = who.begin(
@@ -185,7 +185,7 @@ class SupportDesk(Environment):
         step.info["support_desk"] = {
             "kind": self.case.kind,
             "database": self.shop.state() == self.right,
-            "informed": told(self.case, self.references, self.heard),
+            "informed": told(self.case, self.references, self.said),
             "finished": finished,
             "private": self.private,
         }
@@ -193,7 +193,7 @@ class SupportDesk(Environment):
 
     async def _talk(self, reply: Message) -> Step:
         heard = self.customer.heard(reply)
-        self.heard.append(heard)
+        self.said.append(Facts.of(heard))
         if tells_private(heard, self.shop.customers, self.shop.verified):
             self.private = False
         step = await self.customer.answer(reply)

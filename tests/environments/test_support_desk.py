@@ -14,7 +14,7 @@ from aiohttp import web
 
 import vf
 from tests.inference.local_server import json_answer, serve
-from vf.environments.bundled.support.cases import KINDS, draw_case
+from vf.environments.bundled.support.cases import KINDS, Case, draw_case
 from vf.environments.bundled.support.shop import TODAY
 from vf.environments.bundled.support.told import Facts, told
 from vf.environments.bundled.support_desk import SupportDesk
@@ -134,21 +134,26 @@ def test_the_customer_may_leave_before_the_case_is_closed() -> None:
     assert closed.reward == 1.0
 
 
+def says(case: Case, *messages: str) -> bool:
+    _, references = case.expected()
+    return told(case, references, [Facts.of(text) for text in messages])
+
+
 def test_a_word_after_the_summary_voids_nothing_but_a_second_summary_counts() -> None:
     case = draw_case("refund", 1)
     _, references = case.expected()
     amount = f"${case.worth / 100:.2f}"
     good = f"Done, {references[0]}: {amount}."
-    assert told(case, references, ["Hello", good, "You are welcome. Goodbye!"])
-    assert told(case, references, [good, f"It was ${case.item.price / 100:.2f}, {good}"])
-    assert not told(case, references, [f"Done: {amount}."])  # without the reference
-    assert not told(case, references, [f"Done, {references[0]}."])  # without the amount
-    assert not told(case, references, [good, f"{references[0]}: {amount} or $1.23."])
-    assert not told(case, references, [good, "Or was it K-000000?"])
+    assert says(case, "Hello", good, "You are welcome. Goodbye!")
+    assert says(case, good, f"It was ${case.item.price / 100:.2f}, {good}")
+    assert not says(case, f"Done: {amount}.")  # without the reference
+    assert not says(case, f"Done, {references[0]}.")  # without the amount
+    assert not says(case, good, f"{references[0]}: {amount} or $1.23.")
+    assert not says(case, good, "Or was it K-000000?")
     late = draw_case("refund_late", 1)
     _, references = late.expected()
-    assert told(late, references, [f"No: {references[0]}, the last day was {late.dates[0]}."])
-    assert not told(late, references, [f"No: {references[0]}, 2025-01-01 or {late.dates[0]}."])
+    assert says(late, f"No: {references[0]}, the last day was {late.dates[0]}.")
+    assert not says(late, f"No: {references[0]}, 2025-01-01 or {late.dates[0]}.")
 
 
 def test_facts_are_read_as_they_are_written() -> None:

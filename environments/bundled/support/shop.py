@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -118,8 +118,8 @@ class Shop:
     def state(self) -> str:
         """Return the end state, in which the order of the changes does not count."""
         changes = sorted(json.dumps(each, sort_keys=True) for each in self.done)
-        orders = {order.id: asdict(order) for order in self.orders}
-        return json.dumps([orders, changes, self.photo], sort_keys=True, default=str)
+        orders = [[order.id, order.status, order.address] for order in self.orders]
+        return json.dumps([orders, changes, self.photo])
 
     def order(self, id: str) -> Order:
         """Return an order.

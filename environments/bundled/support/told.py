@@ -37,7 +37,7 @@ def _cents(whole: str, part: str | None) -> int:
     return 100 * int(whole.replace(",", "")) + int((part or "0").ljust(2, "0"))
 
 
-def told(case: Case, references: Collection[str], messages: Sequence[str]) -> bool:
+def told(case: Case, references: Collection[str], said: Sequence[Facts]) -> bool:
     """Return whether the customer was told what they must be, and nothing that is made up.
 
     Judged is the last message that names a reference, for those who name everything in many
@@ -46,9 +46,8 @@ def told(case: Case, references: Collection[str], messages: Sequence[str]) -> bo
     Args:
         case: The case.
         references: Those of what is right.
-        messages: What the customer heard, in order.
+        said: What the messages that the customer heard state, in order.
     """
-    said = [Facts.of(text) for text in messages]
     naming = [facts for facts in said if facts.references]
     if not naming or any(facts.references - set(references) for facts in naming):
         return False
