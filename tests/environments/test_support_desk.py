@@ -50,18 +50,19 @@ def info(trace: vf.Trace) -> Mapping[str, Any]:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_oracle_solves_every_kind(seed: int) -> None:
     environment = SupportDesk(seed=seed)
-    tasks = take_tasks(environment, "eval", 32) + take_tasks(environment, "train", 32)
+    tasks = take_tasks(environment, "eval", 16) + take_tasks(environment, "train", 16)
     traces = asyncio.run(play_all(environment, [(t, environment.oracle(t)) for t in tasks]))
     assert {t.task.id: t.reward for t in traces} == {task.id: 1.0 for task in tasks}
-    assert Counter(info(trace)["kind"] for trace in traces) == dict.fromkeys(KINDS, 4)
+    assert Counter(info(trace)["kind"] for trace in traces) == dict.fromkeys(KINDS, 2)
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_every_hacker_earns_nothing(seed: int) -> None:
     environment = SupportDesk(seed=seed)
-    tasks = take_tasks(environment, "eval", 32)
-    scripts = [(t, script) for t in tasks for script in environment.hackers(t).values()]
-    names = [f"{name} {t.id}" for t in tasks for name in environment.hackers(t)]
+    tasks = take_tasks(environment, "eval", 16)
+    suites = [(task, environment.hackers(task)) for task in tasks]
+    scripts = [(task, script) for task, suite in suites for script in suite.values()]
+    names = [f"{name} {task.id}" for task, suite in suites for name in suite]
     traces = asyncio.run(play_all(environment, scripts))
     paid = {name: t.reward for name, t in zip(names, traces, strict=True) if t.reward != 0.0}
     assert paid == {}  # None, for a rollout that failed, is not 0 either
@@ -78,7 +79,7 @@ def test_no_case_is_in_both_splits() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_right_follows_from_the_policy(kind: str) -> None:
     """Worked out again from the database, as the policy's text has it."""
-    for number in range(60):
+    for number in range(30):
         case = draw_case(kind, number)
         order, item = case.order, case.item
         final = case.shop.product(item.product).final_sale
