@@ -294,7 +294,7 @@ def test_the_user_has_tools_that_the_policy_does_not_see() -> None:
     assert (trace.tools, trace.tool_events) == ([], [])
     tools = [m.content for m in record(trace).messages if m.role == "tool"]
     assert tools[0] == "It is empty."
-    assert tools[1].startswith("Error: where")
+    assert tools[1] == "Error: missing argument 'where'"
 
 
 def test_a_user_that_only_calls_tools_ends_the_episode() -> None:
