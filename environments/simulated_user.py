@@ -14,7 +14,7 @@ from vf.inference.models.scripted_model import Line, ScriptedModel
 from vf.runtime.errors import ConfigError, InfrastructureError, UserFailure
 from vf.runtime.seeding import derive_seed
 from vf.tools.tool_box import ToolBox
-from vf.traces.messages import Message
+from vf.traces.messages import Message, Role, as_messages
 from vf.traces.simulated_users import KEY, STOPPED
 from vf.traces.tools import Tool
 
@@ -36,6 +36,7 @@ asked for. What does not stand here you do not know: make nothing up. When you h
 or see that you will not get it, say so and add {STOP}."""
 ANSWER = Sampling(max_tokens=256)  # how a model answers that is told nothing else
 
+_OTHER: dict[Role, Role] = {"user": "assistant", "assistant": "user"}  # as the user sees them
 _SILENCE = "(The agent says nothing.)"
 _CUT = " (The rest is too long to read.)"
 _MOST_ROUNDS = 8  # of tool calls in one answer
@@ -144,7 +145,7 @@ class SimulatedUser:
         environment: Environment,
         *,
         goal: str,
-        said: str,
+        said: str | list[Message] | list[dict[str, Any]],
         persona: str = "a customer",
         tools: Sequence[Callable[..., Any] | Tool] = (),
     ) -> UserConversation:
@@ -153,13 +154,17 @@ class SimulatedUser:
         Args:
             environment: The episode; its ``rng`` gives the seed of the answers.
             goal: What the user wants and knows.
-            said: The user's first words, which are part of the policy's first messages.
+            said: What was said before, as the policy reads it: the task's prompt. What has the role
+                ``user`` in it are the user's first words.
             persona: Who the user is, and how they talk.
             tools: What the user can do, as the tools of an environment are written.
         """
         system = self.rules.format(persona=persona, goal=goal)
-        messages = [Message("system", system), Message("user", GREETING)]
-        messages.append(Message("assistant", said))
+        before = [(_OTHER[each.role], each) for each in as_messages(said) if each.role in _OTHER]
+        if not before or before[0][0] == "assistant":  # most chat templates want the other first
+            before.insert(0, ("user", Message("user", GREETING)))
+        messages = [Message("system", system)]
+        messages += [Message(role, each.content) for role, each in before]
         box = ToolBox(
             [each if isinstance(each, Tool) else Tool.from_function(each) for each in tools]
         )

@@ -31,9 +31,8 @@ def mark(
     environment: str,
     model: str,
     index: int,
-    *,
     cost: float | None,
-    user_cost: float | None,
+    user_cost: float | None = None,
 ) -> None:
     """Write into a trace what it is a rollout of, and what the policy and its user cost."""
     trace.info["eval"] = {"environment": environment, "model": model, "rollout": index}

@@ -288,7 +288,7 @@ async def _run_part(
         nonlocal in_a_row
         cost = None if price is None else _cost(trace, price.of)
         name, model = part.place.config.name, part.model.name
-        mark(trace, name, model, job.index, cost=cost, user_cost=_user_cost(trace, config.prices))
+        mark(trace, name, model, job.index, cost, _user_cost(trace, config.prices))
         writer.check()
         writer.append(part.cell.store, trace)
         part.tally.add(trace)

@@ -320,6 +320,17 @@ def test_the_same_seed_gives_the_same_conversation() -> None:
     assert len({*seeds(1), *seeds(2)}) == 8
 
 
+def test_a_prompt_of_several_messages_is_seen_from_the_other_side() -> None:
+    class Chatty(Talk):
+        def tasks(self, split: Split) -> Iterator[vf.Task]:
+            said = [("system", "Help."), ("assistant", "What is it?"), ("user", "Tea.")]
+            yield vf.Task(split, [{"role": role, "content": text} for role, text in said])
+
+    trace = asyncio.run(talk(Chatty(["Bye. ###STOP###"]), "Which one?"))
+    before = [(m.role, m.content) for m in record(trace).messages[1:4]]
+    assert before == [("user", "What is it?"), ("assistant", "Tea."), ("user", "Which one?")]
+
+
 def test_the_viewer_shows_the_users_side(tmp_path: Path) -> None:
     from rich.console import Console
 
