@@ -34,7 +34,7 @@ What you want, and what you know: {{goal}}
 Write what the user says next, in one to three short sentences, and nothing else. Say only what is
 asked for. What does not stand here you do not know: make nothing up. When you have what you want,
 or see that you will not get it, say so and add {STOP}."""
-ANSWER = Sampling(max_tokens=256)  # how a model answers that is told nothing else
+ANSWER = Sampling(max_tokens=256)  # how a model answers by default
 
 _OTHER: dict[Role, Role] = {"user": "assistant", "assistant": "user"}  # as the user sees them
 _SILENCE = "(The agent says nothing.)"
@@ -118,7 +118,7 @@ class SimulatedUser:
         except (AttributeError, KeyError, IndexError, ValueError) as error:
             raise ConfigError(
                 f"user: rules must be text with {{persona}} and {{goal}} in it, and {{{{ and }}}} "
-                f"for braces that are meant: {error}"
+                f"for literal braces: {error}"
             ) from None
         self.rules, self.stop = rules, stop
         self.hears, self.retries = hears, retries

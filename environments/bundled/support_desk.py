@@ -37,7 +37,7 @@ def _record(trace: Trace) -> Mapping[str, Any]:
 
 
 def solved(trace: Trace) -> float:
-    """1 if the case is finished, the database is as it should be, and the customer was told.
+    """1 if the case is finished, the database is as it should be, and the customer knows.
 
     All or nothing: a right database of which the customer knows nothing is worth 0, and so is the
     right answer with a change too many.
@@ -51,7 +51,7 @@ def database(trace: Trace) -> float:
 
 
 def informed(trace: Trace) -> float:
-    """1 if the customer was told all that the policy asks for, and nothing made up."""
+    """1 if the customer heard all that the policy requires, and nothing made up."""
     return float(_record(trace).get("informed", False))
 
 
@@ -71,8 +71,8 @@ class SupportDesk(Environment):
     In the manner of tau2-bench (Barres et al., arXiv:2506.07982): a domain with a database, a
     policy, tools for the agent and a few for the customer, who is simulated. Sixteen kinds of
     cases: returns, exchanges, cancellations, moves, lost and damaged parcels, and what is to be
-    refused. The outcome is 1 if the database ends as the policy has it and the customer was told
-    the references, amounts and days that the policy names, and else 0. Telling private data to
+    refused. The outcome is 1 if the database ends as the policy requires and the customer heard the
+    references, amounts and days that the policy names, otherwise 0. Telling private data to
     somebody who is not verified makes the reward 0.
 
     ``Trace.info["support_desk"]`` holds the ``kind``, ``database``, ``informed``, ``finished`` and
@@ -289,7 +289,7 @@ class SupportDesk(Environment):
 
     @tool
     async def send_replacement(self, order_id: str) -> str:
-        """Send what was lost or damaged of an order once more.
+        """Send what was lost or damaged of an order again.
 
         Args:
             order_id: The order's number.

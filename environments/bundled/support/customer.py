@@ -1,4 +1,4 @@
-"""The customer: what they can do, what a model that plays them is told, and a script for them."""
+"""The customer: what they can do, the prompt of a model that plays them, and a script for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent is told: how to work, and the shop's rules."""
+"""The agent's instructions: how to work, and the shop's rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ How to work:
   and days as {TODAY}. Then call close_case.
 
 Rules:
-R1 Identity. If find_customer finds nobody, ask once more. If it finds nobody again, refuse. The
+R1 Identity. If find_customer finds nobody, ask again. If it finds nobody again, refuse. The
    fact is the email address that was given; leave order_id out.
 R2 Returns. A delivered item can be returned up to {RETURN_DAYS} days after its delivery. Pay back
    its price less {dollars(LABEL)} for the label; customers with gold status pay nothing for it.

@@ -189,7 +189,7 @@ class Shop:
         return self._do("change_address", order=order.id, address=order.address)
 
     def send_replacement(self, order_id: str) -> str:
-        """Send all or the damaged part of an order once more, and return the reference."""
+        """Send all or the damaged part of an order again, and return the reference."""
         return self._do("send_replacement", order=self.order(order_id).id)
 
     def record_found(self, order_id: str) -> str:

@@ -1,4 +1,4 @@
-"""What the customer was told: references, amounts and days in a message of the agent's."""
+"""What the customer learned: references, amounts and days in a message of the agent's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _cents(whole: str, part: str | None) -> int:
 
 
 def told(case: Case, references: Collection[str], said: Sequence[Facts]) -> bool:
-    """Return whether the customer was told what they must be, and nothing that is made up.
+    """Return whether the customer learned what they must, and nothing that is made up.
 
     Judged is the last message that names a reference, for those who name everything in many
     messages know nothing either. No message may name a reference that there is not.
