@@ -314,7 +314,7 @@ class SupportDesk(Environment):
         Args:
             rule: The rule.
             fact: The fact that the rule names, and nothing else.
-            order_id: The order's number; left out where the customer is not verified.
+            order_id: The order's number; left out where the rule says so.
         """
         self._check_open()
         return self._done(self.shop.record_refusal(rule, fact, order_id))
