@@ -6,7 +6,7 @@ import asyncio
 import copy
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
@@ -49,7 +49,8 @@ class Step:
     info: dict[str, Any] = field(default_factory=dict)
 
 
-_EPISODES_OWN = {"rng", "timing"}  # attributes that an environment has in addition to its class's
+# Attributes that an environment has in addition to its class's.
+_EPISODES_OWN = {"rng", "timing", "trace_info"}
 
 
 class Environment:
@@ -79,6 +80,8 @@ class Environment:
         rng: This episode's random generator. Use it, never the global ones.
         turn: Zero-based turn of the reply that ``step`` is answering.
         timing: Seconds of this episode by phase; recorded in ``Trace.timing``.
+        trace_info: This episode's ``Trace.info``, into which the info of each step is merged. What
+            is put here is kept even where the step then fails.
         task_sandbox: What :meth:`sandbox_spec` returned for this episode's task.
         artifacts: Folder of the run in which episodes may keep files; None outside a run.
     """
@@ -95,6 +98,7 @@ class Environment:
     rng: random.Random
     turn: int = 0
     timing: dict[str, float]
+    trace_info: dict[str, Any]
     task_sandbox: SandboxSpec | None = None
     artifacts: Path | None = None
     _toolbox: ToolBox | None = None
@@ -194,8 +198,17 @@ class Environment:
         """
         return None
 
+    def hackers(self, task: Task) -> Mapping[str, Script]:
+        """Return who would be paid here without solving the task, for ``vf-rl eval --validate``.
+
+        Scripts as of :meth:`oracle`, by name, beside those that are tried on every environment.
+        Each must earn as little as those who know nothing. The names are the same for every task.
+        """
+        return {}
+
     def sandbox_spec(self, task: Task) -> SandboxSpec | None:
         """Return the spec of this task's sandbox, if tasks have their own.
+
         None, the default, uses the settings of the environment's ``sandbox``. It is called before
         the episode begins, and must return the same every time: images are built or pulled ahead,
         and equal specs share a pool.
@@ -299,6 +312,7 @@ class Environment:
         episode._toolbox = None
         episode._held = {}
         episode.timing = {}
+        episode.trace_info = {}
         return episode
 
     async def settle(self) -> None:

@@ -69,7 +69,7 @@ async def rollout(
     own.task_sandbox = spec_of(environment, task)
     own.timeout = own.timeout_of(task)
     trace = Trace(environment=own.id or type(own).__name__, task=task, seed=seed)
-    trace.timing = own.timing
+    trace.timing, trace.info = own.timing, own.trace_info
     episode = Episode(
         environment=own,
         task=task,

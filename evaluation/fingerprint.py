@@ -21,9 +21,9 @@ from vf.runtime.describe import Description, is_secret
 FORMAT = 2  # of the description; one of another cannot be compared
 LIMITS = ("max_turns", "max_tokens", "timeout", "tool_timeout")
 # Described by their values, not by the code that sets them. What `tasks` gives has its own digest,
-# and `oracle` has no part in an evaluation.
+# and `oracle` and `hackers` have no part in an evaluation.
 BY_VALUE = ("rubric", "system_prompt", "tools", *LIMITS, "id", "_tool_methods")
-NO_PART = ("tasks", "oracle")
+NO_PART = ("tasks", "oracle", "hackers")
 # The packages behind the bridges, by the bridge's module.
 BRIDGED = {
     "vf.bridges.gym": "gymnasium",

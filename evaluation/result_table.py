@@ -108,6 +108,17 @@ def _lines(summary: Summary) -> Iterator[str]:
         f"sampled tokens {summary.completion_tokens:,}"
         + ("" if summary.cost is None else f", cost {summary.cost:.4f}")
     )
+    if (user := summary.user) is not None:
+        yield (
+            f"simulated user, not in these figures: requests {user.requests:,}, "
+            f"prompt tokens {user.prompt_tokens:,}, sampled tokens {user.completion_tokens:,}"
+            + ("" if user.cost is None else f", cost {user.cost:.4f}")
+        )
+        if user.unanswered:
+            yield (
+                f"{user.unanswered} rollouts ended because the user had no answer to what the "
+                "model said"
+            )
     if summary.branches_per_rollout != 1.0:
         kinds = ", ".join(f"{kind} {count}" for kind, count in summary.forks.items())
         yield f"branches per rollout: {summary.branches_per_rollout:.3g} (forks: {kinds})"

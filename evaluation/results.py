@@ -26,11 +26,18 @@ TRACES = "traces.jsonl"
 Key = tuple[str, int]  # a task's id, and the number of the rollout among those of the task
 
 
-def mark(trace: Trace, environment: str, model: str, index: int, cost: float | None) -> None:
-    """Write into a trace what it is a rollout of."""
+def mark(
+    trace: Trace,
+    environment: str,
+    model: str,
+    index: int,
+    cost: float | None,
+    user_cost: float | None = None,
+) -> None:
+    """Write into a trace what it is a rollout of, and what the policy and its user cost."""
     trace.info["eval"] = {"environment": environment, "model": model, "rollout": index}
-    if cost is not None:
-        trace.info["eval"]["cost"] = cost
+    costs = {"cost": cost, "user_cost": user_cost}
+    trace.info["eval"] |= {name: value for name, value in costs.items() if value is not None}
 
 
 def key_of(trace: Trace) -> Key:

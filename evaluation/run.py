@@ -18,7 +18,7 @@ from vf.environments.offered import offered_tools
 from vf.environments.registry import make
 from vf.environments.runner import repeat_lost, rollout
 from vf.environments.sandboxes import check_sandboxes, image_stats
-from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig
+from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig, Price
 from vf.evaluation.evaluate import Job, in_batches, run_jobs, take_tasks
 from vf.evaluation.fingerprint import FORMAT, describe_environment
 from vf.evaluation.limits import Limited
@@ -36,6 +36,7 @@ from vf.evaluation.tally import Summary, Tally
 from vf.runtime.calling import call
 from vf.runtime.errors import VfError
 from vf.runtime.seeding import derive_seed
+from vf.traces.simulated_users import user_of
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 from vf.traces.writer import TraceWriter
@@ -297,7 +298,8 @@ async def _run_part(
     def on_trace(job: Job, trace: Trace) -> None:
         nonlocal in_a_row
         cost = None if price is None else _cost(trace, price.of)
-        mark(trace, part.place.config.name, part.model.name, job.index, cost)
+        name, model = part.place.config.name, part.model.name
+        mark(trace, name, model, job.index, cost, _user_cost(trace, config.prices))
         writer.check()
         writer.append(part.cell.store, trace)
         part.tally.add(trace)
@@ -334,6 +336,15 @@ def _jobs(part: _Part) -> Iterator[list[Job]]:
 
 def _cost(trace: Trace, of: Callable[[int, int], float]) -> float:
     return sum(of(turn.prompt_tokens, turn.completion_tokens) for turn in trace.turns)
+
+
+def _user_cost(trace: Trace, prices: Mapping[str, Price]) -> float | None:
+    """Return what the simulated user of a rollout cost; None without one, or without its price."""
+    user = user_of(trace)
+    price = None if user is None else prices.get(user.played_by)
+    if user is None or price is None:
+        return None
+    return price.of(user.prompt_tokens, user.completion_tokens)
 
 
 async def _unless(failure: asyncio.Task[None] | None, work: Awaitable[None]) -> None:

@@ -17,6 +17,7 @@ from vf.evaluation.estimators import (
     pass_hat_k,
 )
 from vf.traces.branching import OFTEN, Branching
+from vf.traces.simulated_users import STOPPED, UserRecord, user_of
 from vf.traces.trace import Score, Trace
 
 UNIT = (0.0, 1.0)
@@ -49,6 +50,38 @@ class _TaskTally:
     reward: _Sum = field(default_factory=_Sum)
     success: _Sum = field(default_factory=_Sum)
     components: dict[str, _Sum] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class UserUse:
+    """What the simulated users of all rollouts took; no part of the policy's figures.
+
+    Attributes:
+        requests: How often they were asked.
+        prompt_tokens: As their server counts them.
+        completion_tokens: Tokens that they sampled.
+        seconds: Spent waiting for them, summed over rollouts, which run side by side.
+        unanswered: Rollouts that ended because the policy left them without an answer.
+        cost: By the price table; None without a price of theirs.
+    """
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+    unanswered: int = 0
+    cost: float | None = None
+
+    def add(self, user: UserRecord, trace: Trace) -> None:
+        """Count one rollout's."""
+        self.requests += user.requests
+        self.prompt_tokens += user.prompt_tokens
+        self.completion_tokens += user.completion_tokens
+        self.seconds += trace.timing.get("user", 0.0)
+        self.unanswered += user.ended not in (None, STOPPED)
+        cost = trace.info.get("eval", {}).get("user_cost")
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +118,7 @@ class Summary:
             others.
         seconds: By phase, summed over rollouts, which run side by side.
         cost: By the price table; None without one.
+        user: What the simulated users took; None where no rollout had one.
     """
 
     environment: str
@@ -112,6 +146,7 @@ class Summary:
     rewriting: str | None
     seconds: dict[str, float]
     cost: float | None
+    user: UserUse | None
 
     @property
     def missing(self) -> int:
@@ -154,6 +189,7 @@ class Tally:
         self.turns = self.prompt_tokens = self.completion_tokens = 0
         self.branching = Branching()
         self.cost: float | None = None
+        self.user: UserUse | None = None
         self.stop_reasons: Counter[str] = Counter()
         self.errors: dict[str, dict[str, Any]] = {}
         self.seconds: Counter[str] = Counter()
@@ -177,6 +213,9 @@ class Tally:
         cost = trace.info.get("eval", {}).get("cost")
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
+        if (user := user_of(trace)) is not None:
+            self.user = self.user or UserUse()
+            self.user.add(user, trace)
         if trace.error is not None:
             self.failed += 1
             seen = self.errors.setdefault(
@@ -232,6 +271,7 @@ class Tally:
             rewriting=self.branching.complaint if self.branching.share >= OFTEN else None,
             seconds=dict(self.seconds),
             cost=self.cost,
+            user=self.user,
         )
 
     def _mean(self, what: Callable[[_TaskTally], _Sum], *, of_all: bool = False) -> Estimate:

@@ -7,6 +7,7 @@ VfError
     ├── ModelError         the model, its API or its engine did not answer
     │   └── EngineError    an inference engine that this process owns died or refused
     │       └── ServerDown its server went down; the request can be repeated
+    ├── UserFailure        who plays the simulated user did not answer
     ├── ToolFailure        a tool raised something other than ToolError, or timed out
     ├── EnvironmentFailure reset, step or close raised or timed out
     ├── SandboxError       the sandbox failed, and not through what ran in it
@@ -67,6 +68,12 @@ class ServerDown(EngineError):
     """The server went down. The request is lost and can be repeated."""
 
     boundary = "outage"
+
+
+class UserFailure(InfrastructureError):
+    """Whoever plays the simulated user did not answer, and not through what the policy said."""
+
+    boundary = "user"
 
 
 class PlacementError(InfrastructureError):

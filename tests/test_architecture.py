@@ -36,7 +36,11 @@ HOUSE = [
     ["environments/datasets"],
     ["environments"],
     ["environments/agents", "environments/authoring", "environments/bundled/geo"],
-    ["environments/bundled/problems", "environments/bundled/repos"],
+    [
+        "environments/bundled/problems",
+        "environments/bundled/repos",
+        "environments/bundled/support",
+    ],
     ["environments/bundled"],
     ["evaluation"],
     ["evaluation/validation"],

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.environments.registry import make as make
     from vf.environments.registry import register as register
     from vf.environments.runner import rollout as rollout
+    from vf.environments.simulated_user import SimulatedUser as SimulatedUser
     from vf.evaluation.evaluate import evaluate as evaluate
     from vf.evaluation.validation.validate import validate as validate
     from vf.inference.endpoint.address import Endpoint as Endpoint
@@ -73,6 +74,7 @@ _NAMES = {
     "vf.environments.environment": "Environment Step",
     "vf.environments.registry": "make register",
     "vf.environments.runner": "rollout",
+    "vf.environments.simulated_user": "SimulatedUser",
     "vf.evaluation.evaluate": "evaluate",
     "vf.evaluation.validation.validate": "validate",
     "vf.inference.endpoint.address": "Endpoint",

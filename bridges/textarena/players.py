@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from vf.inference.model import NEUTRAL, Conversation, Model, Reply, Sampling
-from vf.inference.models.chat_model import ChatModel
+from vf.environments.players import ChatTable
+from vf.inference.model import Conversation, Model, Reply, Sampling
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, did_you_mean
+from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 
 # A move for the messages that a player has been shown and has said so far.
@@ -22,9 +21,7 @@ Opponent: TypeAlias = str | Sequence[str] | Policy | Model | Mapping[str, Any]
 
 _MOVE = re.compile(r"\[[^\[\]\n]+\]")
 _SPEAKER = re.compile(r"^\[(?:GAME|Player [^\]]*)\]", re.MULTILINE)
-_SAMPLING = ("max_tokens", "temperature", *NEUTRAL)
-_MODEL = ("model", "base_url", "timeout", "max_retries", "extra_body")
-_KEY = "api_key_env"  # the variable that holds the key, which a saved configuration must not
+_WHERE = "textarena.opponent"  # the setting, for the errors
 
 
 @dataclass(eq=False)
@@ -79,15 +76,6 @@ def check_opponent(opponent: Opponent) -> None:
         ConfigError: It is nothing of the kind; says what is.
     """
     if isinstance(opponent, Mapping):
-        known = (*_MODEL, _KEY, *_SAMPLING)
-        for name in opponent:
-            if name not in known:
-                hint = did_you_mean(str(name), known)
-                raise ConfigError(
-                    f"textarena: opponent has no {name!r}.{hint} It takes: {', '.join(known)}"
-                )
-        if "model" not in opponent:
-            raise ConfigError("textarena: opponent: 'model' is missing, the name at the API")
         as_model(opponent, random.Random(0))
     elif isinstance(opponent, str):
         if opponent != "random":
@@ -113,8 +101,7 @@ def as_model(opponent: Opponent, rng: random.Random) -> Model:
         rng: What a random one draws from.
     """
     if isinstance(opponent, Mapping):
-        settings = {name: opponent[name] for name in opponent if name in _MODEL}
-        return ChatModel(**settings, api_key=_api_key(opponent))
+        return ChatTable.read(opponent, _WHERE).open(_WHERE)
     if isinstance(opponent, str):
         return PolicyModel(lambda messages: random_move(messages, rng))
     if isinstance(opponent, Sequence):
@@ -125,23 +112,11 @@ def as_model(opponent: Opponent, rng: random.Random) -> Model:
     return PolicyModel(opponent)
 
 
-def _api_key(table: Mapping[str, Any]) -> str | None:
-    """Return the key of an opponent's API.
-
-    Raises:
-        ConfigError: The variable that should hold it is not set.
-    """
-    name = table.get(_KEY)
-    if name is not None and not os.environ.get(name):
-        raise ConfigError(f"textarena: opponent: {_KEY}: the variable {name} is not set")
-    return None if name is None else os.environ[name]
-
-
 def sampling_of(opponent: Opponent) -> Sampling:
     """Return how an opponent's table says to sample; the defaults for any other."""
     if not isinstance(opponent, Mapping):
         return Sampling()
-    return Sampling(**{name: opponent[name] for name in opponent if name in _SAMPLING})
+    return ChatTable.read(opponent, _WHERE).sampling(Sampling())
 
 
 def random_move(messages: Sequence[Message], rng: random.Random) -> str:

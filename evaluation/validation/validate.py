@@ -126,6 +126,7 @@ class _Validation:
         suite = [await self._act(agent) for agent in hackers(self.trap)]
         if has_shell(self.tools.values()):
             suite += [await self._act(agent) for agent in terminal_hackers(self.trap)]
+        suite += [await self._act(agent) for agent in self._own_hackers()]
         findings += [
             check_tools(self.tools.values()),
             check_penalties(self.unread),
@@ -240,6 +241,30 @@ class _Validation:
             return script[min(situation.turn, len(script) - 1)]
 
         return [Agent("wrong", "does what solves another task", speak)]
+
+    def _own_hackers(self) -> list[Agent]:
+        """Return those that the environment's author has thought of.
+
+        Raises:
+            ConfigError: They are not the same for every task.
+        """
+        scripts = {task.id: dict(self.environment.hackers(task)) for task in self.tasks}
+        names = [*scripts[self.tasks[0].id]]
+        for id, own in scripts.items():
+            if {*own} != {*names}:
+                raise ConfigError(
+                    f"{self.report.environment}: hackers(task) must have the same names for every "
+                    f"task, and has {', '.join(own) or 'none'} for {id!r}"
+                )
+
+        def speak(name: str, situation: Situation) -> Line:
+            script = scripts[situation.task.id][name]
+            if callable(script):
+                return script(situation.messages)
+            lines = list(script)
+            return lines[situation.turn] if situation.turn < len(lines) else ""
+
+        return [Agent(name, "the environment's own", partial(speak, name)) for name in names]
 
     def _model(self, agent: Agent, task: Task) -> Model:
         return AgentModel(agent, task, self.notes)

@@ -326,7 +326,7 @@ def test_word_lists_that_are_missing_are_named_and_not_fetched(
         ({"opponent": "randm"}, "there is no opponent 'randm'"),
         ({"opponent": []}, "holds texts, at least one"),
         ({"opponent": 3}, "opponent cannot be int"),
-        ({"opponent": {"base_url": "http://x/v1"}}, "'model' is missing"),
+        ({"opponent": {"base_url": "http://x/v1"}}, "opponent.model: missing"),
         ({"opponent": {"modle": "x"}}, "Did you mean 'model'"),
         ({"opponent": {"model": "x", "api_key_env": "NO_SUCH_KEY"}}, "NO_SUCH_KEY is not set"),
     ],

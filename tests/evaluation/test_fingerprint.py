@@ -194,7 +194,10 @@ def test_a_tokenizers_chat_template_is_part_of_the_model(tmp_path: Path) -> None
     assert [name for name in before if before[name] != after[name]] == ["chat_template.jinja"]
 
 
-BUNDLED = ("calculator", "guess-number", "reverse-text", "math-python", "code-contest", "repo-fix")
+BUNDLED = (
+    *("calculator", "guess-number", "reverse-text", "math-python", "code-contest", "repo-fix"),
+    "support-desk",
+)
 PROGRAM = f"""
 import json, vf
 from vf.evaluation.fingerprint import describe_environment

@@ -12,6 +12,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from vf.traces.messages import Message
+from vf.traces.simulated_users import UserRecord, user_of
 from vf.traces.trace import Lineage, Trace
 
 _STYLES = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "yellow"}
@@ -32,6 +33,8 @@ def print_trace(console: Console, trace: Trace) -> None:
             console.print(Text(_begins(trace, place, said), style="bold"))
         _print_conversation(console, trace, said, shown)
         shown.update(map(repr, said.messages))
+    if (user := user_of(trace)) is not None:
+        _print_user(console, user)
     for text in _left(trace.info):
         console.print(text)
     if trace.error is not None:
@@ -77,6 +80,22 @@ def _print_conversation(console: Console, trace: Trace, said: Lineage, shown: se
                 )
                 became.stylize(how)
                 console.print(Padding(became, (0, 0, 0, 4)))
+
+
+def _print_user(console: Console, user: UserRecord) -> None:
+    """Print the conversation as the simulated user sees it."""
+    ended = "" if user.ended is None else f", ended: {user.ended}"
+    head = (
+        f"the simulated user's side, played by {user.played_by}: {user.requests} requests, "
+        f"{user.prompt_tokens} prompt tokens, {user.completion_tokens} sampled tokens{ended}"
+    )
+    console.print(Text(visible(head), style="bold"))
+    names = {"user": "the policy", "assistant": "the user"}
+    for message in user.messages:
+        name = names.get(message.role, message.role)
+        console.print(Padding(Text(name, style="bold dim"), (0, 0, 0, 2)))
+        for text in _texts(message):
+            console.print(Padding(text, (0, 0, 0, 4)))
 
 
 def visible(text: str) -> str:

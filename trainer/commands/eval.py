@@ -171,12 +171,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     run = _chosen(parser, args)
     here = str(Path.cwd())
-    sys.path.append(here)  # 'module:name' may lie here; last, for a random.py may lie here, too
+    added = [here] if here not in sys.path else []
+    sys.path += added  # 'module:name' may lie here; last, for a random.py may lie here, too
     try:
         again = "the same command, without --fresh," if args.fresh else "the same command"
         return run_command("vf-rl eval", run, kept=f"run {again} to resume")
     finally:
-        sys.path.remove(here)
+        for folder in added:  # one that was there before keeps its place
+            sys.path.remove(folder)
 
 
 def _chosen(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Callable[[], int]:

@@ -8,6 +8,7 @@ from statistics import fmean, pstdev
 
 from vf.evaluation.tally import Tally
 from vf.traces.branching import Branching
+from vf.traces.simulated_users import user_of
 from vf.traces.trace import Score, Trace
 from vf.trainer.learning.batch import group_teaches, overlong
 from vf.trainer.learning.credit import was_cut
@@ -79,6 +80,7 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
     }
     if waits:
         out |= {"sandbox/wait_s_mean": fmean(waits), "sandbox/wait_s_max": max(waits)}
+    out |= user_metrics([trace for group in groups for trace in [*group.traces, *group.failed]])
     if not traces:
         return out
     calls = [event for trace in traces for event in trace.tool_events]
@@ -97,6 +99,20 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
         ),
     }
     return out | branch_metrics(traces)
+
+
+def user_metrics(traces: Sequence[Trace]) -> Metrics:
+    """Return what the simulated users took, failed rollouts included; nothing without any."""
+    traces = [trace for trace in traces if user_of(trace) is not None]
+    users = [user for trace in traces if (user := user_of(trace)) is not None]
+    if not users:
+        return {}
+    return {
+        "user/requests": sum(user.requests for user in users),
+        "user/prompt_tokens": sum(user.prompt_tokens for user in users),
+        "user/completion_tokens": sum(user.completion_tokens for user in users),
+        "user/wait_s_mean": fmean(trace.timing.get("user", 0.0) for trace in traces),
+    }
 
 
 def branch_metrics(traces: Sequence[Trace]) -> Metrics:

@@ -17,6 +17,7 @@ BUNDLED: dict[str, tuple[str, dict[str, Any]]] = {
     "math-python": ("vf/MathPython-v0", LOCAL | SMALL),
     "repo-fix": ("vf/RepoFix-v0", LOCAL | SMALL),
     "reverse-text": ("vf/ReverseText-v0", SMALL),
+    "support-desk": ("vf/SupportDesk-v0", SMALL),
     "wiki-qa": ("vf/WikiQA-v0", {}),
 }
 RIVERS = {"Aldor": "Tavo", "Brenn": "Ursk", "Corval": "Velm", "Dunmere": "Wyr"}

@@ -28,9 +28,11 @@ TASKS = {
     "math-python": 2,
     "code-contest": 2,
     "repo-fix": 2,
+    "support-desk": 16,
 }
 IN_CONTAINERS = {"code-contest", "math-python", "repo-fix"}
-NO_TEXT_TO_LEAK = {"code-contest", "repo-fix"}  # their answers are lists of tests
+# Their answers are lists of tests, or what has to be done.
+NO_TEXT_TO_LEAK = {"code-contest", "repo-fix", "support-desk"}
 SUITE = [agent.name for agent in hackers(Trap(Path("marker"), Path("sign")))]
 TOWNS = ("Aldor", "Brenn", "Corval", "Dunmere", "Estrel", "Farrow", "Galdin", "Hestia", "Ilmen")
 RIVERS = ("Tavo", "Ursk", "Velm", "Wyr", "Xanth", "Yss", "Zoll", "Ambra", "Bior")
@@ -108,6 +110,14 @@ def test_no_hacker_is_paid_more_than_a_guess(name: str, reported: Reported) -> N
     for hacker in SUITE:
         assert results[hacker].mean <= results["guess"].mean + 0.1, hacker
         assert len(results[hacker].scored) == TASKS[name], hacker
+
+
+def test_the_hackers_of_support_desk_are_tried_and_earn_nothing(reported: Reported) -> None:
+    results = {agent.name: agent for agent in reported("support-desk").agents}
+    desk = vf.make("support-desk")
+    names = [*desk.hackers(next(iter(desk.tasks("eval"))))]
+    assert len(names) > 10
+    assert {name for name in names if {*results[name].rewards} != {0.0}} == set()
 
 
 @pytest.mark.parametrize("operations", [1, 4])

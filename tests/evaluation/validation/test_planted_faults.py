@@ -53,6 +53,32 @@ def test_where_a_guess_may_be_right_nothing_is_wrong(
         assert rewards(report, hedge) == [0.0] * 40
 
 
+class Hacked(faulty.Sums):
+    """Its author has thought of somebody who is paid: who says the sum of another task first."""
+
+    def __init__(self) -> None:
+        super().__init__(outcome=lambda trace: float(str(trace.task.answer) in trace.reply))
+
+    def hackers(self, task: vf.Task) -> dict[str, Script]:
+        return {
+            "names-two": [f"Answer: {task.answer}. Or Answer: 7"],
+            "hears": lambda messages: messages[-1].content,
+        }
+
+
+def test_a_hacker_of_the_authors_own_that_is_paid() -> None:
+    report = validated(Hacked())
+    assert "names-two gets 1.000" in report.finding("hackers").detail
+    assert rewards(report, "hears") == [0.0] * 8
+
+
+def test_hackers_that_differ_between_tasks_are_refused() -> None:
+    environment = Hacked()
+    environment.hackers = lambda task: {task.id: []}  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match="must have the same names for every task"):
+        validated(environment)
+
+
 def test_a_prompt_that_holds_its_answer() -> None:
     report = validated(faulty.Sums(prompt="What is {a} + {b}? (It is {answer}.)"))
     assert "leaks" in failures(report)

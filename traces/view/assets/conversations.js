@@ -80,6 +80,8 @@ function outputCards(info) {
     card("Program", code === undefined ? null : badge(code === null ? "stopped" : `exit code ${code}`, code ? "bad" : "good"),
       ...Object.entries(rest).filter(([, value]) => value !== "").flatMap(([name, value]) => [el("h4", {}, oneLine(name)), long(text(value), "text mono")]));
   }
+  const user = info.simulated_user;
+  if (user && typeof user === "object" && Array.isArray(user.messages)) parts.push(userCard(user));
   if (info.files && typeof info.files === "object") {
     for (const [path, content] of Object.entries(info.files)) {
       parts.push(el("details", { class: "card program" }, fill(el("summary", {}, "File "), path), long(text(content) || "(empty)", "text mono")));
@@ -88,4 +90,18 @@ function outputCards(info) {
   return parts;
 }
 
-const SHOWN_INFO = ["output", "program", "files"];
+// The conversation as the simulated user sees it: the policy's words are a user's there.
+function userCard(user) {
+  const names = { user: "the policy", assistant: "the user" };
+  const facts = `${plural(Number(user.requests), "request")}, ${number(Number(user.prompt_tokens))} prompt + ${plural(Number(user.completion_tokens), "sampled token")}`;
+  return el("details", { class: "card program" },
+    fill(el("summary", {}, "The simulated user's side, played by "), String(user.played_by)),
+    el("p", { class: "faint" }, oneLine(user.ended ? `${facts}, ended: ${user.ended}` : facts)),
+    ...user.messages.filter((message) => message && typeof message === "object").flatMap((message) => [
+      el("h4", {}, oneLine(names[message.role] ?? String(message.role))),
+      ...(message.content ? [long(String(message.content))] : []),
+      ...(Array.isArray(message.tool_calls) ? message.tool_calls.map((call) => long(`${call?.function?.name} ${call?.function?.arguments}`, "text mono")) : []),
+    ]));
+}
+
+const SHOWN_INFO = ["output", "program", "files", "simulated_user"];
