@@ -6,8 +6,10 @@ import contextlib
 import errno
 import fcntl
 import json
+import mmap
 import os
 import resource
+import select
 import socket
 from typing import NamedTuple, NoReturn
 
@@ -27,15 +29,27 @@ class Stage(NamedTuple):
     walls: int
 
 
-def start(channel: socket.socket, orders: socket.socket, stage: Stage) -> NoReturn:
-    """Wait for the order and become the program, in the child of a fork."""
+def start(
+    channel: socket.socket, orders: socket.socket, stage: Stage, noted: mmap.mmap
+) -> NoReturn:
+    """Wait for the order and become the program, in the child of a fork.
+
+    Args:
+        channel: To the supervisor.
+        orders: Where the order comes.
+        stage: Where the program will run.
+        noted: Its first byte is set before the order is taken.
+    """
     code, name = 126, ""
     try:
         prepare(stage)
+        poll = select.poll()
+        poll.register(orders.fileno(), select.POLLIN)
+        poll.poll()
+        noted[0] = 1
         fds = socket.recv_fds(orders, 1, MOST_DESCRIPTORS)[1]
         if not fds:
             os._exit(0)  # there is to be no program
-        channel.send(b"B")
         plan, *given = fds
         text = os.pread(plan, os.fstat(plan).st_size, 0)
         os.close(plan)
@@ -53,7 +67,8 @@ def start(channel: socket.socket, orders: socket.socket, stage: Stage) -> NoRetu
         reason = exc.strerror if isinstance(exc, OSError) else repr(exc)
         name = getattr(exc, "filename", None) or name
         with contextlib.suppress(OSError):
-            channel.send(f"E {str(name)[:1000]}: {reason}".encode("utf-8", "replace"))
+            if noted[0]:
+                channel.send(f"E {str(name)[:1000]}: {reason}".encode("utf-8", "replace"))
     finally:
         os._exit(code)
 
