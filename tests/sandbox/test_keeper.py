@@ -95,6 +95,7 @@ def test_a_supervisor_without_descriptors_leaves_no_process_waiting() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         assert box._session is not None
         pid = box._session.info["pid"]
+
         def held() -> int:
             return len(os.listdir(f"/proc/{pid}/fd"))
 
