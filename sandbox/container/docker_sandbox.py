@@ -31,7 +31,13 @@ from vf.sandbox.container.kit import KitGone, kit_of
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile, container_settings
 from vf.sandbox.container.reaper import this_process
 from vf.sandbox.container.remains import forget, remember_container
-from vf.sandbox.container.snapshot import check_snapshot, damaged, is_snapshot, take_snapshot
+from vf.sandbox.container.snapshot import (
+    check_lists,
+    check_snapshot,
+    damaged,
+    is_snapshot,
+    take_snapshot,
+)
 from vf.sandbox.container.stream import Stream
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.session import Session
@@ -152,6 +158,8 @@ class DockerSandbox(SessionSandbox):
         try:
             with _explained(profile):
                 await engine.call("create_container", name=name, **settings)
+                if is_snapshot(profile.image):
+                    await check_lists(engine, name)
                 stream = opened = await engine.attach(name)
                 await engine.call("start", name)
                 session = Session(

@@ -1,7 +1,7 @@
 """The state of a container's files as an image, which lives as long as the process that made it.
 
-Code with a writable root can leave a state from which no container starts, such as one with a file
-in the place of ``/etc``. That is its doing and no failure of the engine's, so what is opened from
+Code with a writable root can leave a state from which no container starts, such as one without the
+user that code runs as. That is its doing and no failure of the engine's, so what is opened from
 such a snapshot is a sandbox that has ended.
 """
 
@@ -29,6 +29,10 @@ log = logging.getLogger("vf.sandbox")
 REPOSITORY = "vf-snapshot"
 LABEL = f"{PREFIX}snapshot"
 LIFETIME = 30 * 86400.0  # seconds: where the process cannot be looked up
+# What engines read before a program starts, to learn who its user is.
+LISTS = ("/etc/passwd", "/etc/group")
+NO_FILE = 1 << 31 | 1 << 27 | 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19  # Go's os.ModeType
+LINK = 1 << 27
 T = TypeVar("T")
 _numbers = itertools.count(1)
 _damaged: dict[str, str] = {}  # why no container starts from a snapshot, by its name
@@ -51,6 +55,23 @@ def check_snapshot(image: str) -> None:
     """
     if (why := _damaged.get(image)) is not None:
         raise SnapshotDamaged(f"the snapshot {image} does not start: {why}")
+
+
+async def check_lists(engine: Engine, container: str) -> None:
+    """Make sure that an engine can read the lists of users in a container that has not started.
+
+    With a FIFO in the place of one, Docker waits for ever when it starts the container, and then
+    cannot remove it either.
+
+    Raises:
+        SandboxError: One is no file, or the engine does not answer.
+    """
+    for path in LISTS:
+        stat = await engine.stat(container, path)
+        if stat is not None and stat["mode"] & LINK:
+            stat = await engine.stat(container, stat["linkTarget"])  # where all links end
+        if stat is not None and stat["mode"] & NO_FILE:
+            raise SandboxError(f"its {path} is no file")
 
 
 def damaged(image: str, why: str) -> SnapshotDamaged:

@@ -123,8 +123,10 @@ def test_a_state_can_be_kept_and_forked(engine: Engine) -> None:
 
 
 DAMAGE = {
-    "a file in the place of a folder": "mv /etc /gone && touch /etc",
-    "no user any more": "rm /etc/passwd /etc/group",
+    "no user any more": "rm /etc/passwd",
+    "a FIFO, which an engine would wait for": "rm /etc/group; mkfifo /etc/group",
+    "a FIFO behind links": "mkfifo /f; ln -s f /g; rm /etc/passwd; ln -s ../g /etc/passwd",
+    "a link to itself": "rm /etc/passwd; ln -s passwd /etc/passwd",
 }
 
 
