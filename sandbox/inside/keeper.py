@@ -24,7 +24,6 @@ When the socket ends nothing is left either, or the keeper was killed: that is s
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import resource
@@ -34,10 +33,9 @@ import socket
 import time
 from typing import Callable, NoReturn, Protocol  # noqa: UP035  (Python 3.9 runs this)
 
-from vf.sandbox.folder import write_all
 from vf.sandbox.inside import kernel
 from vf.sandbox.inside.loop import Loop
-from vf.sandbox.inside.program import MOST_DESCRIPTORS, Stage, start
+from vf.sandbox.inside.program import MOST_DESCRIPTORS, Stage, send, start
 
 HANDLED = (
     signal.SIGCHLD,
@@ -131,13 +129,8 @@ class Keeper:
             OSError: There can be no further descriptor; it is closed then.
         """
         try:
-            plan = os.memfd_create("plan")
-            try:
-                write_all(plan, json.dumps([argv, env, cwd, list(fds)]).encode())
-                with contextlib.suppress(BrokenPipeError):  # it was killed: _read learns of that
-                    socket.send_fds(self._orders, [b"P"], [plan, *fds.values()])
-            finally:
-                os.close(plan)
+            with contextlib.suppress(BrokenPipeError):  # it was killed: _read learns of that
+                send(self._orders, (argv, env, cwd), fds)
         except OSError:
             self.close()  # nobody would give it another order
             raise
