@@ -60,18 +60,18 @@ def check_snapshot(image: str) -> None:
 async def check_lists(engine: Engine, container: str) -> None:
     """Make sure that an engine can read the lists of users in a container that has not started.
 
-    With a FIFO in the place of one, Docker waits for ever when it starts the container, and then
+    With a FIFO in place of one, Docker waits for ever when it starts the container, and then
     cannot remove it either.
 
     Raises:
-        SandboxError: One is no file, or the engine does not answer.
+        SandboxError: One is not a file, or the engine does not answer.
     """
     for path in LISTS:
         stat = await engine.stat(container, path)
         if stat is not None and stat["mode"] & LINK:
             stat = await engine.stat(container, stat["linkTarget"])  # where all links end
         if stat is not None and stat["mode"] & NO_FILE:
-            raise SandboxError(f"its {path} is no file")
+            raise SandboxError(f"its {path} is not a file")
 
 
 def damaged(image: str, why: str) -> SnapshotDamaged:

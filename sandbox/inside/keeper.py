@@ -9,7 +9,7 @@ The program's process is there before it is known what it shall be: it waits, wi
 that does not depend on that, for an order and its descriptors on a socket. So a spare one can be
 kept ready. Once nothing is left of a program, another process waits below the same keeper.
 
-A process that is killed while it waits, for want of memory say, leaves the order to the next one.
+A process that is killed while it waits, for lack of memory say, leaves the order to the next one.
 So it notes in memory that it shares with the keeper that it takes an order, before it does: then
 the order counts as carried out, and the keeper removes it where it had not been taken yet.
 

@@ -1,4 +1,4 @@
-"""What stands between the supervisor and a program, when something goes wrong just then."""
+"""A process that waits for an order, when something goes wrong just then."""
 
 from __future__ import annotations
 
