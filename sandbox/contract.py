@@ -285,7 +285,9 @@ class Sandbox(Protocol):
     async def snapshot(self) -> str:
         """Keep the state of its files, and return the name of an image that starts from it.
 
-        Processes are not part of it, nor are ``/tmp`` and other temporary file systems.
+        Processes are not part of it, nor are ``/tmp`` and other temporary file systems. Where code
+        has left a state from which nothing starts, what is opened from it is a sandbox that has
+        ended.
 
         Raises:
             NotImplementedError: This kind of sandbox cannot, or its root is not writable.

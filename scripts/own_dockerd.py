@@ -148,8 +148,10 @@ class Dockerd:
         with self.connected() as engine:
             images = engine.call_now("images")
             volumes = engine.call_now("volumes").get("Volumes") or []
+            containers = engine.call_now("containers", all=True)
             return {
-                "containers": [c["Names"][0] for c in engine.call_now("containers", all=True)],
+                # One that the engine lost halfway, when it was killed, has no name any more.
+                "containers": [(each.get("Names") or [each["Id"]])[0] for each in containers],
                 "networks": sorted(n["Name"] for n in engine.call_now("networks")),
                 "volumes": sorted(v["Name"] for v in volumes),
                 "images": sorted(tag for i in images for tag in i["RepoTags"] or [i["Id"]]),

@@ -110,4 +110,6 @@ class DiskWatch:
     async def _sizes(self) -> dict[str, int]:
         labels = [LABEL, f"{PREFIX}run={this_process().run}"]
         listed = await self._engine.call("containers", size=True, filters={"label": labels})
-        return {item["Names"][0].lstrip("/"): int(item.get("SizeRw") or 0) for item in listed}
+        # One that an engine lost halfway, when it was killed, has no name any more.
+        found = [item for item in listed if item.get("Names")]
+        return {item["Names"][0].lstrip("/"): int(item.get("SizeRw") or 0) for item in found}

@@ -204,6 +204,25 @@ class Engine:
                     f"{image} could not be copied to {self.address}: {line['error']}"
                 )
 
+    async def stat(self, container: str, path: str) -> dict[str, Any] | None:
+        """Return what the engine says of a file in a container; None where there is none.
+
+        Raises:
+            EngineRefused: It cannot say.
+            SandboxError: It does not answer.
+        """
+        from docker.utils import decode_json_header
+
+        base = f"{self.client.base_url}/v{self.client.api_version}"
+        where = f"{base}/containers/{quote(container)}/archive"
+        answer = await self.call("head", where, params={"path": path}, timeout=CALL_TIMEOUT)
+        if answer.status_code == NOT_THERE:
+            return None
+        if not answer.ok:
+            raise EngineRefused(f"the engine refused stat of {path}", answer.status_code)
+        found: dict[str, Any] = decode_json_header(answer.headers["X-Docker-Container-Path-Stat"])
+        return found
+
     async def features(self) -> Features:
         """Return what the engine can do. It is asked once.
 

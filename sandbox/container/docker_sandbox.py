@@ -13,9 +13,10 @@ import errno
 import itertools
 import logging
 from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal, Self
 
-from vf.runtime.errors import HostLost, SandboxError
+from vf.runtime.errors import ConfigError, HostLost, SandboxError
 from vf.sandbox.audit import Change
 from vf.sandbox.container.disk import LABEL as DISK_LABEL
 from vf.sandbox.container.disk import DiskWatch
@@ -27,10 +28,16 @@ from vf.sandbox.container.docker_engine import (
 )
 from vf.sandbox.container.ending import describe_end, ended_from_outside
 from vf.sandbox.container.kit import KitGone, kit_of
-from vf.sandbox.container.profile import Profile, container_settings
+from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile, container_settings
 from vf.sandbox.container.reaper import this_process
 from vf.sandbox.container.remains import forget, remember_container
-from vf.sandbox.container.snapshot import take_snapshot
+from vf.sandbox.container.snapshot import (
+    check_lists,
+    check_snapshot,
+    damaged,
+    is_snapshot,
+    take_snapshot,
+)
 from vf.sandbox.container.stream import Stream
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.session import Session
@@ -64,6 +71,7 @@ class DockerSandbox(SessionSandbox):
         self._engine, self._profile = engine, profile
         self._stream = stream
         self._overflow = False  # whether its root has grown beyond its bound
+        self._used = is_snapshot(profile.image)  # it may hold programs that nobody asked for
         if profile.watched:
             DiskWatch.of(engine).add(name, int(profile.limits.disk), self._overflows)
 
@@ -82,11 +90,42 @@ class DockerSandbox(SessionSandbox):
         Raises:
             ConfigError: It never can be: no such image or runtime, no Python in the image.
             SandboxError: The engine did not answer, or the supervisor did not start.
+            SnapshotDamaged: The image is a snapshot from which no container starts.
             ValueError: The profile has not been prepared.
         """
         profile = profile or Profile()
         if not profile.prepared:
             raise ValueError("let vf.sandbox.container.doctor.prepare prepare the profile first")
+        check_snapshot(profile.image)
+        try:
+            return await cls._with_kit(engine, profile, warm)
+        except (SandboxError, ImageUnfit) as error:
+            if not is_snapshot(profile.image) or isinstance(error, HostLost):
+                raise
+            await cls._control(engine, profile, error)
+        try:
+            return await cls._with_kit(engine, profile, warm)
+        except (SandboxError, ImageUnfit) as error:
+            if isinstance(error, HostLost):
+                raise
+            raise damaged(profile.image, str(error)) from error
+
+    @classmethod
+    async def _control(cls, engine: Engine, profile: Profile, error: Exception) -> None:
+        """Find out whether a container starts that is made in the same way, from a sound image.
+
+        Raises:
+            Exception: None does, so ``error`` says nothing of the profile's image.
+        """
+        sound = replace(profile, image=DEFAULT_IMAGE, user="0:0", workdir="/")
+        try:
+            control = await cls._with_kit(engine, sound, False)
+        except (SandboxError, ConfigError) as failure:
+            raise error from failure
+        await control.close()
+
+    @classmethod
+    async def _with_kit(cls, engine: Engine, profile: Profile, warm: bool) -> Self:
         try:
             return await cls._create(engine, profile, warm)
         except KitGone as error:  # engines prune volumes that no container uses at the time
@@ -119,6 +158,8 @@ class DockerSandbox(SessionSandbox):
         try:
             with _explained(profile):
                 await engine.call("create_container", name=name, **settings)
+                if is_snapshot(profile.image):
+                    await check_lists(engine, name)
                 stream = opened = await engine.attach(name)
                 await engine.call("start", name)
                 session = Session(

@@ -2,8 +2,9 @@
 
 Containers end by themselves when their client goes away, and at the end of their lifetime at the
 latest. What is left is what an engine or a machine lost while it was going down: the reaper removes
-it at the start of a run. It touches only containers with our labels whose owner is provably dead,
-so runs on one engine leave each other alone.
+it at the start of a run, and whenever an engine that was away answers again. It touches only what
+has our labels and an owner who is provably dead, so runs on one engine leave each other alone; and
+what this process has given up, since it could not remove it itself.
 """
 
 from __future__ import annotations
@@ -116,6 +117,13 @@ def why_dead(labels: Mapping[str, str], *, host: str, now: float) -> str | None:
 
 log = logging.getLogger("vf.sandbox")
 
+_given_up: set[str] = set()
+
+
+def give_up(name: str) -> None:
+    """Leave a network or a volume of this process to the reaper: it could not be removed now."""
+    _given_up.add(name)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -203,11 +211,15 @@ async def _reap_rest(engine: Engine) -> None:
     volumes = (await engine.call("volumes", filters=marked)).get("Volumes") or []
     found = [("network", each) for each in networks] + [("volume", each) for each in volumes]
     for kind, each in found:
+        name = each["Name"]
         dead = why_dead(each.get("Labels") or {}, host=host, now=now)
+        if name in _given_up:
+            dead = "its episode is over"
         if dead is None:
             continue
         try:
-            await engine.call(f"remove_{kind}", each["Name"])
-            log.info("removed %s %s: %s", kind, each["Name"], dead)
+            await engine.call(f"remove_{kind}", name)
+            _given_up.discard(name)
+            log.info("removed %s %s: %s", kind, name, dead)
         except SandboxError as error:  # another run was faster, say
-            log.warning("%s %s could not be removed: %s", kind, each["Name"], error)
+            log.warning("%s %s could not be removed: %s", kind, name, error)

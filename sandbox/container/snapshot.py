@@ -1,24 +1,116 @@
-"""The state of a container's files as an image, which lives as long as the process that made it."""
+"""The state of a container's files as an image, which lives as long as the process that made it.
+
+Code with a writable root can leave a state from which no container starts, such as one without the
+user that code runs as. That is its doing and no failure of the engine's, so what is opened from
+such a snapshot is a sandbox that has ended.
+"""
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
 
-from vf.runtime.errors import SandboxError
+from vf.runtime.errors import SandboxError, VfError
+from vf.sandbox.audit import Change
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.profile import Profile
 from vf.sandbox.container.reaper import PREFIX, this_host, this_process, why_dead
 from vf.sandbox.container.remains import remember
+from vf.sandbox.session import Session
+from vf.sandbox.session_sandbox import Ended, SessionSandbox
 
 log = logging.getLogger("vf.sandbox")
 
 REPOSITORY = "vf-snapshot"
 LABEL = f"{PREFIX}snapshot"
 LIFETIME = 30 * 86400.0  # seconds: where the process cannot be looked up
+# What engines read before a program starts, to learn who its user is.
+LISTS = ("/etc/passwd", "/etc/group")
+NO_FILE = 1 << 31 | 1 << 27 | 1 << 26 | 1 << 25 | 1 << 24 | 1 << 21 | 1 << 19  # Go's os.ModeType
+LINK = 1 << 27
+T = TypeVar("T")
 _numbers = itertools.count(1)
+_damaged: dict[str, str] = {}  # why no container starts from a snapshot, by its name
+
+
+class SnapshotDamaged(VfError):
+    """No container starts from a snapshot, for what ran before it was taken has damaged it."""
+
+
+def is_snapshot(image: str) -> bool:
+    """Return whether an image is a container's state, which its code has left."""
+    return image.startswith(f"{REPOSITORY}:")
+
+
+def check_snapshot(image: str) -> None:
+    """Refuse a snapshot from which no container has started before.
+
+    Raises:
+        SnapshotDamaged: It is one.
+    """
+    if (why := _damaged.get(image)) is not None:
+        raise SnapshotDamaged(f"the snapshot {image} does not start: {why}")
+
+
+async def check_lists(engine: Engine, container: str) -> None:
+    """Make sure that an engine can read the lists of users in a container that has not started.
+
+    With a FIFO in place of one, Docker waits for ever when it starts the container, and then
+    cannot remove it either.
+
+    Raises:
+        SandboxError: One is not a file, or the engine does not answer.
+    """
+    for path in LISTS:
+        stat = await engine.stat(container, path)
+        if stat is not None and stat["mode"] & LINK:
+            stat = await engine.stat(container, stat["linkTarget"])  # where all links end
+        if stat is not None and stat["mode"] & NO_FILE:
+            raise SandboxError(f"its {path} is not a file")
+
+
+def damaged(image: str, why: str) -> SnapshotDamaged:
+    """Remember that no container starts from a snapshot; return the error that says so."""
+    _damaged[image] = why
+    error = SnapshotDamaged(f"the snapshot {image} does not start: {why}")
+    log.warning("%s; what is opened from it has ended already", error)
+    return error
+
+
+class EndedSandbox(SessionSandbox):
+    """A sandbox that has ended through what ran in it, before it was opened.
+
+    Args:
+        damage: How.
+    """
+
+    def __init__(self, damage: SnapshotDamaged) -> None:
+        super().__init__("of a damaged snapshot")
+        self._end_of_it = f"the sandbox has ended through what ran before in it: {damage}"
+
+    async def snapshot(self) -> str:
+        """Raise OSError: there is nothing to keep."""
+        raise OSError(errno.EIO, self._end_of_it)
+
+    async def changes(self) -> list[Change]:
+        """Raise OSError: there is nothing to compare."""
+        raise OSError(errno.EIO, self._end_of_it)
+
+    async def _ask(self, call: Callable[[Session], Awaitable[T]]) -> T:
+        if self.closed:
+            raise SandboxError(f"the sandbox {self.name} is closed")
+        raise Ended(self._end_of_it)
+
+    async def _close(self) -> None:
+        """There is nothing to end."""
+
+    async def _outside(self) -> str | None:
+        return None
 
 
 async def take_snapshot(engine: Engine, container: str, profile: Profile) -> str:

@@ -17,6 +17,7 @@ from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
 from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.opening import open_engine
 from vf.sandbox.container.profile import Profile, profile_for
+from vf.sandbox.container.snapshot import EndedSandbox, SnapshotDamaged
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.hosting.opened import Opened, open_one
 from vf.sandbox.hosting.wanted import images_of, whole
@@ -149,13 +150,20 @@ class Host:
     async def open(self, spec: SandboxSpec | None = None) -> AsyncIterator[Sandbox]:
         """Take an unused container; it is destroyed on the way out.
 
+        From a snapshot that does not start, for what ran before has damaged it, comes a sandbox
+        that has ended.
+
         Raises:
             ConfigError: None can be made; says how to fix it.
             SandboxError: None could be made, or none in time.
         """
         wanted = whole(spec, self._own)
         async with AsyncExitStack() as stack:
-            yield await self._enter(stack, wanted)
+            try:
+                sandbox = await self._enter(stack, wanted)
+            except SnapshotDamaged as damage:
+                sandbox = await stack.enter_async_context(EndedSandbox(damage))
+            yield sandbox
 
     async def prefetch(self, spec: SandboxSpec | None, count: int = 1) -> None:
         """Build or pull the image of a spec, and count it as asked for already.

@@ -11,6 +11,7 @@ from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.snapshot import is_snapshot
 from vf.sandbox.images.builds import Images
 from vf.sandbox.services.opening import Services, open_services
 from vf.sandbox.services.proxy import Proxy
@@ -54,6 +55,7 @@ async def open_one(engine: Engine, spec: SandboxSpec, profile: Profile, images: 
     Raises:
         ConfigError: It cannot be made; says how to fix it.
         SandboxError: The engine failed, or a side service did before the episode began.
+        SnapshotDamaged: The image is a snapshot from which no container starts.
     """
     async with AsyncExitStack() as stack:
         services: Services | None = None
@@ -75,7 +77,9 @@ async def open_one(engine: Engine, spec: SandboxSpec, profile: Profile, images: 
             profile = replace(profile, env=proxied | dict(profile.env))
         if services is not None:
             profile = await asyncio.to_thread(prepare, engine, services.main_profile(profile))
-        sandbox = await DockerSandbox.create(engine, profile, warm=True)
+        # What code has left in a snapshot is not run before an episode has it.
+        warm = not is_snapshot(profile.image)
+        sandbox = await DockerSandbox.create(engine, profile, warm=warm)
         try:
             if spec.allow:
                 proxy = await stack.enter_async_context(Proxy(spec.allow))

@@ -125,15 +125,18 @@ class Console:
         if self._keeper is not None:
             return
         box = self._box
-        self._go = self._answer = self._code = -1
         fds: dict[int, int] = {0: os.dup(box.null)}
+        ours: list[int] = []
         try:
             with box.who.maker():
-                out_r, fds[1] = os.pipe()
-                err_r, fds[2] = os.pipe()
-                fds[GO], self._go = os.pipe()
-                self._answer, fds[ANSWER] = os.pipe()
-                fds[CODE] = self._code = os.memfd_create("code")
+                for target in (1, 2, ANSWER):
+                    end, fds[target] = os.pipe()
+                    ours.append(end)
+                fds[GO], end = os.pipe()
+                ours.append(end)
+                fds[CODE] = os.memfd_create("code")
+                ours.append(fds[CODE])
+            out_r, err_r, self._answer, self._go, self._code = ours
             os.set_blocking(self._go, False)
             os.set_blocking(self._answer, False)
             self._out = Capture(box.loop, out_r, KEPT)
@@ -149,9 +152,9 @@ class Console:
             if self._keeper is not None:
                 self._keeper.close()
                 self._keeper = None
-            for fd in (self._go, self._answer, self._code):
-                if fd >= 0:
-                    os.close(fd)
+            self._out = self._err = None
+            for fd in ours:
+                box.loop.close(fd)
             raise
         finally:
             for target, fd in fds.items():

@@ -9,19 +9,22 @@ The program's process is there before it is known what it shall be: it waits, wi
 that does not depend on that, for an order and its descriptors on a socket. So a spare one can be
 kept ready. Once nothing is left of a program, another process waits below the same keeper.
 
+A process that is killed while it waits, for lack of memory say, leaves the order to the next one.
+So it notes in memory that it shares with the keeper that it takes an order, before it does: then
+the order counts as carried out, and the keeper removes it where it had not been taken yet.
+
 Supervisor and keeper speak over a socket of messages. To the keeper: ``K`` kill everything;
 ``S signal ticks pid`` send the main process a signal, kill what else was started since (see
-kernel.Moment). From it: ``B`` the order was taken: a process that is killed while it waits leaves
-it to the next; ``E code text`` the program could not start; ``X status`` the main process ended;
-``D`` the ``S`` was done; ``I`` nothing is left of the program, and there may be another one. When
-the socket ends nothing is left either, or the keeper was killed: that is so where neither ``K`` nor
-``X`` came first.
+kernel.Moment). From it: ``E text`` the program could not start; ``X status`` the main process
+ended; ``D`` the ``S`` was done; ``I`` nothing is left of the program, and there may be another one.
+When the socket ends nothing is left either, or the keeper was killed: that is so where neither
+``K`` nor ``X`` came first.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import mmap
 import os
 import resource
 import select
@@ -30,10 +33,9 @@ import socket
 import time
 from typing import Callable, NoReturn, Protocol  # noqa: UP035  (Python 3.9 runs this)
 
-from vf.sandbox.folder import write_all
 from vf.sandbox.inside import kernel
 from vf.sandbox.inside.loop import Loop
-from vf.sandbox.inside.program import Stage, start
+from vf.sandbox.inside.program import MOST_DESCRIPTORS, Stage, send, start
 
 HANDLED = (
     signal.SIGCHLD,
@@ -46,7 +48,6 @@ HANDLED = (
     signal.SIGUSR1,
     signal.SIGIO,
 )
-UNTAKEN = (b"E", b"X", b"I")
 SLAY_SECONDS = 5.0
 
 
@@ -82,7 +83,6 @@ class Keeper:
         """
         self._loop = loop
         self._owner: Owner | None = None
-        self._begun = False  # whether a process has taken the order
         self._trouble = ""
         self.alive = True
         self.killed = False
@@ -107,7 +107,11 @@ class Keeper:
             theirs.close()
         self._socket = ours
         ours.setblocking(False)
-        loop.watch(ours.fileno(), self._read)
+        try:
+            loop.watch(ours.fileno(), self._read)
+        except OSError:
+            self.close()
+            raise
 
     def run(
         self,
@@ -122,16 +126,15 @@ class Keeper:
         ``fds`` maps descriptors of the program to ones of this process.
 
         Raises:
-            OSError: There can be no further descriptor.
+            OSError: There can be no further descriptor; it is closed then.
         """
-        plan = os.memfd_create("plan")
         try:
-            write_all(plan, json.dumps([argv, env, cwd, list(fds)]).encode())
             with contextlib.suppress(BrokenPipeError):  # it was killed: _read learns of that
-                socket.send_fds(self._orders, [b"P"], [plan, *fds.values()])
-        finally:
-            os.close(plan)
-        self._owner, self._trouble, self._begun = owner, "", False
+                send(self._orders, (argv, env, cwd), fds)
+        except OSError:
+            self.close()  # nobody would give it another order
+            raise
+        self._owner, self._trouble = owner, ""
 
     def kill(self) -> None:
         """Kill everything; the owner hears when it has ended."""
@@ -143,7 +146,9 @@ class Keeper:
         self._send(b"S %d %d %d" % (number, *since))
 
     def close(self) -> None:
-        """End it, with everything that is left of a program."""
+        """End it, with everything that is left of a program. Safe to call twice."""
+        if not self.alive:
+            return
         self.alive = False
         self._loop.forget(self._socket.fileno())
         self._socket.close()
@@ -161,11 +166,7 @@ class Keeper:
         except OSError:
             message = b""
         kind, _, rest = message.partition(b" ")
-        if kind == b"B":
-            self._begun = True
-        elif kind in UNTAKEN and not self._begun:
-            return  # that was a process which still waited for an order
-        elif kind == b"E":
+        if kind == b"E":
             self._trouble = rest.decode("utf-8", "replace")
         elif kind == b"X":
             if self._owner is not None:
@@ -180,7 +181,6 @@ class Keeper:
                 self.close()
             if owner is not None:
                 owner.ended()
-            self._begun = False
             if again and self._idle is not None:
                 self._idle(self)
 
@@ -220,7 +220,9 @@ class Watch:
         """Be out of the program's reach."""
         self._channel, self._orders, self._stage = channel, orders, stage
         self._who = stage.who
+        orders.setblocking(False)
         self._ending = False
+        self._noted = mmap.mmap(-1, 1)
         self.main = -1
         close_all_but({channel.fileno(), orders.fileno(), stage.walls})
         kernel.adopt_orphans()
@@ -238,23 +240,40 @@ class Watch:
         poll = select.poll()
         poll.register(self._channel.fileno(), select.POLLIN)
         poll.register(self._wakeup, select.POLLIN)
-        while self._fork():
+        while not self._ending and self._fork():
             self._watch(poll)
-            if self._ending:
-                return
-            self._channel.send(b"I")
+            if self._taken() and not self._ending:
+                self._clear()
+                self._send(b"I")
+
+    def _taken(self) -> bool:
+        """Whether the main process has taken an order, or was just about to."""
+        return self._noted[0] != 0
+
+    def _clear(self) -> None:
+        """Have the next process wait for an order of its own. Nobody else takes any now."""
+        self._noted[0] = 0
+        # It may have been killed after it noted the order, and before it took it.
+        with contextlib.suppress(OSError):
+            for fd in socket.recv_fds(self._orders, 1, MOST_DESCRIPTORS)[1]:
+                os.close(fd)
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self._channel.send(message)
+        except OSError:  # the supervisor is gone
+            self._ending = True
 
     def _fork(self) -> bool:
         """Have a process wait for an order below us, if that is possible."""
         try:
             self.main = os.fork()
         except OSError as exc:
-            self._channel.send(b"B")
-            self._channel.send(f"E cannot start: {exc.strerror}".encode())
-            self._channel.send(b"X %d" % (126 << 8))
+            self._send(f"E cannot start: {exc.strerror}".encode())
+            self._send(b"X %d" % (126 << 8))
             return False
         if self.main == 0:
-            start(self._channel, self._orders, self._stage)
+            start(self._channel, self._orders, self._stage, self._noted)
         return True
 
     def _watch(self, poll: select.poll) -> None:
@@ -274,9 +293,8 @@ class Watch:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return True
-                if pid == self.main:
-                    with contextlib.suppress(OSError):
-                        self._channel.send(b"X %d" % status)
+                if pid == self.main and self._taken():
+                    self._send(b"X %d" % status)
         except ChildProcessError:
             return False
 
@@ -291,10 +309,8 @@ class Watch:
         if message[:1] == b"S":
             number, *since = map(int, message[1:].split())
             self._who.kill(self.main, number)
-            done = self._slay(kernel.Moment(*since))
-            with contextlib.suppress(OSError):
-                if done:  # otherwise the supervisor will have all of it killed
-                    self._channel.send(b"D")
+            if self._slay(kernel.Moment(*since)):
+                self._send(b"D")  # otherwise the supervisor will have all of it killed
         else:
             self._ending = True
             self._slay(None)

@@ -44,6 +44,12 @@ class Identity(NamedTuple):
             os.setresuid(self.uid, self.uid, self.uid)
             hold(self.granted, self.granted)
 
+    def rehearse(self) -> None:
+        """Do some of what :meth:`become` does, and undo it: see program.rehearse."""
+        if self.switch:
+            hold(self.kept, self.kept)
+            hold(KILL, self.kept)
+
     def act(self) -> None:
         """Have that user's rights for good, out of that user's reach."""
         if self.switch:

@@ -6,10 +6,12 @@ import contextlib
 import errno
 import fcntl
 import json
+import mmap
 import os
 import resource
+import select
 import socket
-from typing import NamedTuple, NoReturn
+from typing import Dict, List, NamedTuple, NoReturn, Tuple, Union  # noqa: UP035  (Python 3.9 runs this)
 
 from vf.sandbox.folder import write_all
 from vf.sandbox.inside import kernel
@@ -17,6 +19,9 @@ from vf.sandbox.inside import kernel
 MOST_DESCRIPTORS = 16  # that come with an order
 NICE = 10  # what a program runs with: what may have to kill it must get to run
 LONGEST_ARGUMENT = 2**17  # the kernel refuses a longer one (MAX_ARG_STRLEN)
+
+
+Order = Tuple[Union[List[str], str], Dict[str, str], str]  # noqa: UP006, UP007
 
 
 class Stage(NamedTuple):
@@ -27,20 +32,29 @@ class Stage(NamedTuple):
     walls: int
 
 
-def start(channel: socket.socket, orders: socket.socket, stage: Stage) -> NoReturn:
-    """Wait for the order and become the program, in the child of a fork."""
+def start(
+    channel: socket.socket, orders: socket.socket, stage: Stage, noted: mmap.mmap
+) -> NoReturn:
+    """Wait for the order and become the program, in the child of a fork.
+
+    Args:
+        channel: To the supervisor.
+        orders: Where the order comes.
+        stage: Where the program will run.
+        noted: Its first byte is set before the order is taken.
+    """
     code, name = 126, ""
     try:
         prepare(stage)
-        fds = socket.recv_fds(orders, 1, MOST_DESCRIPTORS)[1]
-        if not fds:
+        rehearse(stage)
+        poll = select.poll()
+        poll.register(orders.fileno(), select.POLLIN)
+        poll.poll()
+        noted[0] = 1
+        order = receive(orders)
+        if order is None:
             os._exit(0)  # there is to be no program
-        channel.send(b"B")
-        plan, *given = fds
-        text = os.pread(plan, os.fstat(plan).st_size, 0)
-        os.close(plan)
-        argv, env, cwd, targets = json.loads(text)
-        take_on(targets, given)
+        argv, env, cwd = order
         stage.who.become()
         kernel.die_with_parent()
         os.chdir(cwd)
@@ -53,7 +67,8 @@ def start(channel: socket.socket, orders: socket.socket, stage: Stage) -> NoRetu
         reason = exc.strerror if isinstance(exc, OSError) else repr(exc)
         name = getattr(exc, "filename", None) or name
         with contextlib.suppress(OSError):
-            channel.send(f"E {str(name)[:1000]}: {reason}".encode("utf-8", "replace"))
+            if noted[0]:
+                channel.send(f"E {str(name)[:1000]}: {reason}".encode("utf-8", "replace"))
     finally:
         os._exit(code)
 
@@ -66,6 +81,54 @@ def prepare(stage: Stage) -> None:
     lower_limits(stage.rlimits)
     os.nice(NICE)
     os.umask(0o022)
+
+
+def send(orders: socket.socket, order: Order, fds: dict[int, int]) -> None:
+    """Send an order; ``fds`` maps descriptors of the program to ones of this process.
+
+    Raises:
+        OSError: There can be no further descriptor, or nobody waits for it.
+    """
+    plan = os.memfd_create("plan")
+    try:
+        write_all(plan, json.dumps([order, list(fds)]).encode())
+        socket.send_fds(orders, [b"P"], [plan, *fds.values()])
+    finally:
+        os.close(plan)
+
+
+def receive(orders: socket.socket) -> Order | None:
+    """Receive an order, and have its descriptors; None where the other end is closed.
+
+    Raises:
+        OSError: There can be no further descriptor.
+    """
+    fds = socket.recv_fds(orders, 1, MOST_DESCRIPTORS)[1]
+    if not fds:
+        return None
+    plan, *given = fds
+    text = os.pread(plan, os.fstat(plan).st_size, 0)
+    os.close(plan)
+    (argv, env, cwd), targets = json.loads(text)
+    take_on(targets, given)
+    return argv, env, cwd
+
+
+def rehearse(stage: Stage) -> None:
+    """Do once what an order will have us do, as far as limits allow.
+
+    A forked process gets a page of memory of its own when it first writes to it, and Python writes
+    to what it reads: without this that would be most of the time between an order and its program.
+    """
+    with contextlib.suppress(OSError):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            send(ours, (["/"], {"PATH": "/"}, "/"), {0: 0, 1: 1, 2: 2})
+            argv, env, cwd = receive(theirs) or ([], {}, "/")
+        stage.who.rehearse()
+        kernel.die_with_parent()
+        os.chdir(cwd)
+        execute(list(argv), env)  # no program is a folder
 
 
 def take_on(targets: list[int], given: list[int]) -> None:

@@ -18,7 +18,7 @@ from ipaddress import IPv4Network
 
 from vf.runtime.errors import ConfigError, SandboxError
 from vf.sandbox.container.docker_engine import NOT_THERE, Engine, EngineRefused
-from vf.sandbox.container.reaper import this_process
+from vf.sandbox.container.reaper import give_up, this_process
 from vf.sandbox.container.remains import forget, remember
 
 log = logging.getLogger("vf.sandbox")
@@ -94,9 +94,8 @@ async def open_network(
         complete = True
         yield Network(name, subnet, named)
     finally:
-        for method, each in _removals(name, named.values()):
-            await _remove(engine, method, each)
-        if complete:
+        gone = [await _remove(engine, *each) for each in _removals(name, named.values())]
+        if complete and all(gone):
             forget(name)
 
 
@@ -127,15 +126,16 @@ def _any_subnet() -> IPv4Network:
     return IPv4Network((start, PREFIX))
 
 
-async def _remove(engine: Engine, method: str, name: str) -> None:
-    """Remove one of them; what cannot be removed, the reaper tries again."""
+async def _remove(engine: Engine, method: str, name: str) -> bool:
+    """Remove one of them; return whether it is gone, for otherwise the reaper tries again."""
     try:
         await engine.call(method, name)
-    except EngineRefused as error:
-        if error.status != NOT_THERE:
-            log.warning("%s of an episode could not be removed: %s", name, error)
     except SandboxError as error:
-        log.warning("%s of an episode could not be removed: %s", name, error)
+        if not isinstance(error, EngineRefused) or error.status != NOT_THERE:
+            log.warning("%s of an episode could not be removed yet: %s", name, error)
+            give_up(name)
+            return False
+    return True
 
 
 def _removals(network: str, volumes: Iterable[str]) -> list[tuple[str, str]]:

@@ -7,9 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +22,12 @@ from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.profile import Profile
+from vf.sandbox.container.reaper import PREFIX, this_process
 from vf.sandbox.container.snapshot import REPOSITORY, reap_snapshots
 from vf.sandbox.contract import Limits
+from vf.sandbox.hosting.host import Bounds, Host
+from vf.sandbox.images.builds import Images
+from vf.sandbox.spec import SandboxSpec
 
 MIB = 2**20
 LIMITS = Limits(memory=192 * MIB, workspace=16 * MIB, tmp=16 * MIB, disk=32 * MIB, lifetime=300)
@@ -33,6 +40,12 @@ async def opened(engine: Engine, profile: Profile = ROOT) -> AsyncIterator[Docke
     prepared = await asyncio.to_thread(prepare, engine, profile)
     async with await DockerSandbox.create(engine, prepared) as sandbox:
         yield sandbox
+
+
+def mine(engine: Engine) -> set[str]:
+    """Return the ids of this process's containers."""
+    labels = {"label": f"{PREFIX}run={this_process().run}"}
+    return {item["Id"] for item in engine.call_now("containers", all=True, filters=labels)}
 
 
 def snapshots(engine: Engine) -> set[str]:
@@ -51,6 +64,25 @@ def test_what_outgrows_the_disk_ends_the_sandbox_and_is_scored(engine: Engine) -
             assert (await sandbox.exec("true")).ended
             with pytest.raises(OSError, match="ended through"):
                 await sandbox.snapshot()
+
+    asyncio.run(run())
+
+
+def test_a_container_without_a_name_does_not_end_the_watch(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Docker lists one that it lost halfway, when it was killed."""
+    call = engine.call
+
+    async def lists_another(method: str, *args: Any, **kwargs: Any) -> Any:
+        answer = await call(method, *args, **kwargs)
+        nameless = [{"Id": "1", "Names": None}, {"Id": "2", "Names": []}]
+        return [*nameless, *answer] if method == "containers" else answer
+
+    async def run() -> None:
+        monkeypatch.setattr(engine, "call", lists_another)
+        async with opened(engine) as sandbox:
+            assert (await sandbox.exec(GROW, timeout=60)).ended
 
     asyncio.run(run())
 
@@ -86,6 +118,63 @@ def test_a_state_can_be_kept_and_forked(engine: Engine) -> None:
                 assert await fork.snapshot() != image
         with pytest.raises(SandboxError, match="closed"):
             await sandbox.snapshot()
+
+    asyncio.run(run())
+
+
+DAMAGE = {
+    "no user any more": "rm /etc/passwd",
+    "a FIFO, which an engine would wait for": "rm /etc/group; mkfifo /etc/group",
+    "a FIFO behind links": "mkfifo /f; ln -s f /g; rm /etc/passwd; ln -s ../g /etc/passwd",
+    "a link to itself": "rm /etc/passwd; ln -s passwd /etc/passwd",
+}
+
+
+@pytest.mark.parametrize("command", DAMAGE.values(), ids=DAMAGE)
+def test_what_is_opened_from_a_damaged_snapshot_has_ended(
+    engine: Engine, tmp_path: Path, command: str
+) -> None:
+    """It is the doing of what ran before, and found out once."""
+
+    async def run() -> None:
+        async with opened(engine, replace(ROOT, user="nobody")) as sandbox:
+            assert (await sandbox.exec(command, user="root")).ok
+            image = await sandbox.snapshot()
+        host = Host(engine, ROOT, SandboxSpec(), Bounds(), Images(engine, folder=tmp_path))
+        try:
+            for again in (False, True):
+                made, began = len(mine(engine)), time.monotonic()
+                async with host.open(SandboxSpec(image=image)) as fork:
+                    result = await fork.exec("true")
+                    assert (result.ended, result.returncode) == (True, 137)
+                    assert "ended through what ran before in it" in result.stderr
+                    with pytest.raises(FileNotFoundError, match="does not start"):
+                        await fork.read_file("/f")
+                    for refused in (fork.write_file("f", ""), fork.snapshot()):
+                        with pytest.raises(OSError, match="does not start"):
+                            await refused
+                assert len(mine(engine)) == made
+                if again:
+                    assert time.monotonic() - began < 0.1
+        finally:
+            await host.close()
+
+    asyncio.run(run())
+
+
+def test_a_snapshot_is_not_blamed_for_an_engine_that_starts_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with opened(engine) as sandbox:
+            image = await sandbox.snapshot()
+        prepared = await asyncio.to_thread(prepare, engine, replace(ROOT, image=image))
+        with monkeypatch.context() as patch:
+            patch.setattr("vf.sandbox.container.docker_sandbox.START_TIMEOUT", 0.001)
+            with pytest.raises(SandboxError, match="did not answer"):
+                await DockerSandbox.create(engine, prepared)
+        async with await DockerSandbox.create(engine, prepared) as fork:
+            assert (await fork.exec("true")).ok
 
     asyncio.run(run())
 

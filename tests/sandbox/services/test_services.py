@@ -21,6 +21,7 @@ from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.doctor import prepare
 from vf.sandbox.container.profile import DEFAULT_IMAGE, Profile
 from vf.sandbox.container.reaper import PREFIX, reap, this_process
+from vf.sandbox.services.network import open_network
 from vf.sandbox.services.opening import Services, open_services
 from vf.sandbox.spec import Build
 
@@ -316,6 +317,29 @@ volumes: {data: }
     asyncio.run(reap(engine))
     assert not engine.client.networks(filters=theirs)
     assert not engine.client.volumes(filters=theirs)["Volumes"]
+
+
+def test_a_network_that_cannot_be_removed_now_is_removed_later(engine: Engine) -> None:
+    async def run() -> None:
+        async with open_network(engine, ["data"], lifetime=60) as network:
+            holder = engine.call_now(
+                "create_container",
+                DEFAULT_IMAGE,
+                command=["sleep", "600"],
+                host_config={
+                    "NetworkMode": network.name,
+                    "Binds": [f"{network.volumes['data']}:/d"],
+                },
+            )["Id"]
+            engine.call_now("start", holder)
+        assert len(left(engine)) == 2
+        await reap(engine)
+        assert len(left(engine)) == 2
+        await engine.remove(holder)
+        await reap(engine)
+        assert not left(engine)
+
+    asyncio.run(run())
 
 
 ENDS = """
