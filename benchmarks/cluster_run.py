@@ -109,7 +109,7 @@ def trainer(work: Work) -> Iterator[Any]:
         config, _ = parse_config(settings(work))
         with RLTrainer(preflight(config), folder) as made:
             made.collector.call(watch_loop())
-            made.collector.try_one()  # a worker has started
+            made.collector.try_each()  # a worker has started
             yield made
 
 

@@ -214,9 +214,10 @@ def quickstart(requests: int, max_requests: int | None) -> Row:
     args, settings = plan.config.args, plan.config.inference
     assert isinstance(settings, EmbeddedSettings)
     module = Policy(plan.config.model, args).weights.module
-    tools = plan.environment.episode(0).toolbox.schemas()
-    tasks = (plan.tasks[i // args.rollouts_per_example] for i in range(requests))
-    first = (plan.environment.first_messages(task) for task in tasks)
+    [place] = plan.environments
+    tools = place.environment.episode(0).toolbox.schemas()
+    tasks = (place.tasks[i // args.rollouts_per_example] for i in range(requests))
+    first = (place.environment.first_messages(task) for task in tasks)
     engine = EmbeddedEngine(
         module,
         max_seq_len=args.max_seq_len,

@@ -97,9 +97,9 @@ def train_trl(pipe: Connection, config: Config, folder: Path, slices: Sequence[i
     from vf.trainer.preflight import preflight
 
     plan, args = preflight(config), config.args
-    rubric = plan.environment.rubric
+    rubric = plan.environments[0].environment.rubric
     tokenizer = _tokenizer(plan)
-    cursor = TaskCursor(plan.tasks, args)
+    cursor = TaskCursor(plan.environments[0])
     tasks = [cursor.draw().task for _ in range(args.groups_per_step * args.max_steps)]
     rewards: list[float] = []
 
@@ -160,7 +160,8 @@ def train_trl(pipe: Connection, config: Config, folder: Path, slices: Sequence[i
 
 
 def _prompt(plan: Plan, task: Task) -> list[dict[str, Any]]:
-    return [message.to_openai() for message in plan.environment.first_messages(task)]
+    [place] = plan.environments
+    return [message.to_openai() for message in place.environment.first_messages(task)]
 
 
 def _tokenizer(plan: Plan) -> Any:
@@ -175,12 +176,12 @@ def _tokenizer(plan: Plan) -> Any:
     from vf.inference.model_files import resolve_model
 
     tokenizer = AutoTokenizer.from_pretrained(resolve_model(plan.config.model), padding_side="left")
-    schemas = plan.environment.episode(0).toolbox.schemas()
+    schemas = plan.environments[0].environment.episode(0).toolbox.schemas()
     ours = f"{{%- if tools %}}{{%- set tools = {json.dumps(schemas)} %}}{{%- endif %}}"
     tokenizer.chat_template = ours + tokenizer.chat_template
     tokenizer.response_template = qwen3_template
     shown = tokenizer.apply_chat_template(
-        _prompt(plan, plan.tasks[0]),
+        _prompt(plan, plan.environments[0].tasks[0]),
         tools=[TrlCalculator().calculate],
         add_generation_prompt=True,
         return_dict=False,
@@ -193,7 +194,8 @@ def _tokenizer(plan: Plan) -> Any:
 def _grpo_config(plan: Plan, folder: Path) -> Any:
     from trl import GRPOConfig
 
-    args = plan.config.args
+    args, prompts = plan.config.args, plan.environments[0].prompts
+    assert prompts is not None
     return GRPOConfig(
         output_dir=str(folder),
         seed=args.seed,
@@ -202,9 +204,9 @@ def _grpo_config(plan: Plan, folder: Path) -> Any:
         num_generations=args.rollouts_per_example,
         shuffle_dataset=False,
         # An episode may fill the context; an answer has the same limit as ours.
-        max_completion_length=args.max_seq_len - plan.prompts.longest,
+        max_completion_length=args.max_seq_len - prompts.longest,
         generation_kwargs={"max_new_tokens": args.max_tokens},
-        max_tool_calling_iterations=plan.environment.max_turns - 1,
+        max_tool_calling_iterations=plan.environments[0].environment.max_turns - 1,
         temperature=args.temperature,
         top_p=args.top_p,
         top_k=args.top_k,

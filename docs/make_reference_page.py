@@ -29,7 +29,8 @@ from vf.sandbox.hosting.host import Bounds
 from vf.sandbox.hosting.settings import BOUNDS, LIMITS, PROFILE, SPEC
 from vf.sandbox.spec import SandboxSpec
 from vf.trainer.settings.cluster import ClusterConfig, RoleResources
-from vf.trainer.settings.config import Config, EnvConfig, TrainerArgs, TrainerConfig
+from vf.trainer.settings.config import Config, TrainerArgs, TrainerConfig
+from vf.trainer.settings.environments import OWN, EnvConfig
 from vf.trainer.settings.load_config import SYNONYMS, VALUES
 from vf.trainer.settings.rollouts import RolloutsConfig
 from vf.trainer.sft.settings import SftArgs, SftConfig, SftData
@@ -104,7 +105,8 @@ guide](guide-training.md); for how they work together, [the loop](loop.md); for 
 
 An unknown key is an error, and so is a value out of range or a setting that has no effect because
 of another one. "–" means unset by default. On the command line, `--set max_steps=50` sets
-`trainer.args`; name other tables, as in `--set env.args.high=10`.
+`trainer.args`; name other tables, as in `--set env.args.high=10`. With several `[[env]]` tables,
+`--set env.0.args.high=10` sets the first.
 """
 _SYNONYMS = """\
 ### Names from other trainers
@@ -128,7 +130,16 @@ def page() -> str:
 
 def _run() -> Iterator[str]:
     yield from _section("A training run", Config, ["model"], "")
-    yield from _section("`[env]`", EnvConfig, None, "env.")
+    own = [name for name in EnvConfig.model_fields if name in OWN]
+    yield from _section(
+        "`[env]`, or several `[[env]]`",
+        EnvConfig,
+        [name for name in EnvConfig.model_fields if name not in own],
+        "env.",
+    )
+    yield "What differs there from `[trainer.args]`; its value is the default ([more](mixing.md)):"
+    yield ""
+    yield from _table(EnvConfig, own, "env.")
     yield from _environments()
     common = [name for name in EngineSettings.model_fields if name != "engine"]
     embedded, vllm = set(EmbeddedSettings.model_fields), set(VllmSettings.model_fields)

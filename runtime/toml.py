@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin
@@ -55,12 +56,20 @@ def override(raw: dict[str, Any], setting: str, where: Callable[[str], list[str]
     except tomllib.TOMLDecodeError:
         value = text.strip()
     path = where(key)
-    table = raw
-    for part in path[:-1]:
-        table = table.setdefault(part, {})
-        if not isinstance(table, dict):
+    table: Any = raw
+    for part, key in pairwise(path):
+        table = table[int(part)] if isinstance(table, list) else table.setdefault(part, {})
+        if isinstance(table, list) and not (key.isdecimal() and int(key) < len(table)):
+            raise ConfigError(
+                f"--set {setting!r}: there are {len(table)} of {part!r}; name one by its number, "
+                f"from {part}.0 to {part}.{len(table) - 1}"
+            )
+        if not isinstance(table, dict | list):
             raise ConfigError(f"--set {setting!r}: {part!r} is not a table")
-    table[path[-1]] = value
+    if isinstance(table, list):
+        table[int(path[-1])] = value
+    else:
+        table[path[-1]] = value
 
 
 def checked(model: type[Table], raw: Mapping[str, Any], *, under: str = "") -> Table:
@@ -77,12 +86,12 @@ def checked(model: type[Table], raw: Mapping[str, Any], *, under: str = "") -> T
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        lines = [_explain(model, each, under) for each in error.errors(include_url=False)]
+        lines = [_explain(model, each, under, raw) for each in error.errors(include_url=False)]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from None
 
 
-def _explain(root: type[BaseModel], problem: Any, under: str) -> str:
-    where, table, field = _place(root, problem["loc"])
+def _explain(root: type[BaseModel], problem: Any, under: str, raw: Any) -> str:
+    where, table, field = _place(root, problem["loc"], raw)
     where = f"{under}.{where}".strip(".")
     description = " ".join((field.description or "").split()) if field else ""
     match problem["type"]:
@@ -119,11 +128,14 @@ def _hint(root: type[BaseModel], table: type[BaseModel] | None, key: str, where:
         return f" Did you mean {near[0]!r}? {key!r} belongs {_in(homes[key])}."
     if key in homes:
         return f" It belongs {_in(homes[key])}."
-    if hint := did_you_mean(key, here):
+    free = here.get("args")
+    holds_any = free is not None and get_origin(free.annotation) is dict
+    alike = difflib.get_close_matches(key, here, n=1, cutoff=0.75) or not holds_any
+    if alike and (hint := did_you_mean(key, here)):
         return hint
     if near := difflib.get_close_matches(key, homes, n=1, cutoff=0.75):
         return f" Did you mean {near[0]!r}? It belongs {_in(homes[near[0]])}."
-    if (free := here.get("args")) and get_origin(free.annotation) is dict:
+    if holds_any:
         return f" Arguments of its own belong in [{where.rpartition('.')[0]}.args]."
     return ""
 
@@ -151,23 +163,37 @@ def _in(paths: list[str]) -> str:
 
 
 def _place(
-    root: type[BaseModel], loc: tuple[Any, ...]
+    root: type[BaseModel], loc: tuple[Any, ...], raw: Any
 ) -> tuple[str, type[BaseModel] | None, FieldInfo | None]:
     """Return where a problem is: its key as in the TOML, the table's model, and the last field."""
     kind: Any = root
     where, table, field = "", None, None
     for part in loc:
+        listed, raw = isinstance(raw, list), _inside(raw, part)
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             table, field = kind, kind.model_fields.get(str(part))
             where, kind = f"{where}.{part}", _optional(field.annotation) if field else None
         elif isinstance(part, int):
-            where, kind = f"{where}[{part}]", _table(kind)
+            # A single table may stand for a list of one, and several are named as --set does.
+            tables = f".{part}" if isinstance(raw, Mapping) else f"[{part}]"
+            where, kind = f"{where}{tables if listed else ''}", _table(kind)
         elif get_origin(kind) is dict:
             where, kind = f"{where}.{part}", _table(kind)
         else:  # pydantic names the member of a union that it tried; the TOML has no such table
             kind = next((each for each in get_args(kind) if Tag(str(part)) in get_args(each)), None)
             kind = _table(kind)
     return where.removeprefix("."), table, field
+
+
+def _inside(raw: Any, part: Any) -> Any:
+    """Return what raw settings have under a key or number.
+
+    A table is the first of its list, and stands for the member of a union that pydantic names.
+    """
+    try:
+        return raw[part]
+    except (KeyError, IndexError, TypeError):
+        return raw
 
 
 def _optional(kind: Any) -> Any:

@@ -96,4 +96,4 @@ def test_neither_can_be_gamed(code: str, id: str) -> None:
 
 def test_the_toml_is_a_valid_config() -> None:
     (text,) = blocks("toml")
-    assert parse_config(tomllib.loads(text))[0].env.id == "calculator"
+    assert parse_config(tomllib.loads(text))[0].env[0].id == "calculator"

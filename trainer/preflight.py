@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vf.environments.agent import AgentEnvironment
+from vf.environments.environment import Environment
 from vf.environments.offered import offered_tools
 from vf.environments.sandboxes import check_sandboxes, most_containers
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.model_files import find_model
 from vf.inference.ports import choose_port
+from vf.inference.rendering.renderer import Renderer
 from vf.inference.rendering.template_probe import (
     HIDES_TOOLS,
+    Verdict,
     check_kind,
     probe,
     shows_tools,
@@ -25,6 +28,8 @@ from vf.inference.vllm.check_settings import check_settings
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
 from vf.traces.task import Task
+from vf.trainer.collecting.curriculum import find_curriculum
+from vf.trainer.collecting.mixture import Mixture
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.fit import UNKNOWN, Device, check_fit, plan_memory, settle
 from vf.trainer.learning.frozen import check_tokenizer
@@ -35,10 +40,12 @@ from vf.trainer.learning.router_loss import find_routers
 from vf.trainer.processes.devices import check_devices, check_server_devices
 from vf.trainer.processes.launch import is_sharded, outer_environ, processes_to_launch
 from vf.trainer.run.first_prompts import FirstPrompts, measure
-from vf.trainer.run.parts import make_environment, make_renderer
+from vf.trainer.run.parts import make_environments, make_renderer
 from vf.trainer.run.plan import Memory, Plan
+from vf.trainer.run.run_environment import RunEnvironment
 from vf.trainer.run.worker_count import cores, worker_count
 from vf.trainer.settings.config import Config, TrainerArgs
+from vf.trainer.settings.environments import EnvConfig
 from vf.trainer.settings.overlap import bounded
 from vf.trainer.watching.trackers import check_trackers
 
@@ -67,14 +74,63 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     config = bounded(config)
     args = config.args
     check_trackers(args.report_to)
+    for table, env in zip(config.tables, config.env, strict=True):
+        find_curriculum(env.curriculum, table)
     model_config = check_model(config)
-    environment = make_environment(config)
-    workers, reason = worker_count(config, cores(), most_containers(environment))
+    environments = make_environments(config)
+    bounds = [most_containers(each) for each in environments.values()]
+    containers = min((bound for bound in bounds if bound is not None), default=None)
+    workers, reason = worker_count(config, cores(), containers)
     if not workers or config.cluster.backend == "local":  # else its workers, where they are
-        asyncio.run(call(environment.check))
+        for environment in environments.values():
+            asyncio.run(call(environment.check))
     renderer = make_renderer(config)
     check_tokenizer(args, renderer.tokenizer)
     verdicts = probe(renderer)
+    found = [
+        _member(name, environment, settings, config.args_of(settings), renderer, verdicts, say)
+        for (name, environment), settings in zip(environments.items(), config.env, strict=True)
+    ]
+    members = [
+        replace(member, table=table)
+        for table, (member, _) in zip(config.tables, found, strict=True)
+    ]
+    Mixture(members)  # its curricula can be made
+    fit = fitted(config, model_config)
+    template = summary(verdicts)
+    agents = any(isinstance(each, AgentEnvironment) for each in environments.values())
+    if agents and not shows_tools(renderer):
+        template += f". If the agent has tools: {HIDES_TOOLS}"  # known when it offers them
+    return Plan(
+        fit.config,
+        [replace(member, args=fit.config.args_of(member.settings)) for member in members],
+        renderer,
+        found[0][1][: found[0][0].args.max_prompt_len],
+        fit.shape.parameters,
+        fit.shape.hidden,
+        fit.memory,
+        template,
+        fit.budget,
+        fit.adapted,
+        workers,
+        reason,
+    )
+
+
+def _member(
+    name: str,
+    environment: Environment,
+    settings: EnvConfig,
+    args: TrainerArgs,
+    renderer: Renderer,
+    verdicts: Sequence[Verdict],
+    say: Callable[[str], None],
+) -> tuple[RunEnvironment, list[int]]:
+    """Return an environment with its tasks, and the token ids of its first prompt.
+
+    Raises:
+        ConfigError: Tasks, tools, template or limits do not fit together.
+    """
     tasks = take_tasks(environment, "train")
     tools = asyncio.run(offered_tools(environment, tasks[0]))
     check_kind(verdicts, "tools" if tools else "plain")
@@ -86,29 +142,10 @@ def preflight(config: Config, say: Callable[[str], None] = _silent) -> Plan:
     check_sandboxes(environment, [*tasks, *eval_tasks])
     prompts = asyncio.run(measure(environment, renderer, [*tasks, *eval_tasks], say))
     overlong, held_out, left_out = _check_prompts(prompts, tasks, eval_tasks, args)
-    fit = fitted(config, model_config)
-    template = summary(verdicts)
-    if isinstance(environment, AgentEnvironment) and not shows_tools(renderer):
-        template += f". If the agent has tools: {HIDES_TOOLS}"  # known when it offers them
-    return Plan(
-        fit.config,
-        environment,
-        renderer,
-        tasks,
-        held_out,
-        prompts.first[: args.max_prompt_len],
-        prompts,
-        fit.shape.parameters,
-        fit.shape.hidden,
-        fit.memory,
-        template,
-        overlong,
-        left_out,
-        fit.budget,
-        fit.adapted,
-        workers,
-        reason,
+    member = RunEnvironment(
+        name, settings, environment, args, tasks, held_out, overlong, prompts, left_out
     )
+    return member, prompts.first
 
 
 def check_model(config: Config) -> Any:

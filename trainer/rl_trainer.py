@@ -28,7 +28,6 @@ from vf.trainer.run.summary import Summary
 from vf.trainer.saving.checkpoint import Progress
 from vf.trainer.saving.checkpoint_keeper import Keeper
 from vf.trainer.settings.overlap import streams
-from vf.trainer.watching.alarms import Alarms
 from vf.trainer.watching.records import Records
 from vf.trainer.watching.step_clock import StepClock
 
@@ -52,7 +51,7 @@ class FinishedStep:
 
 
 class RLTrainer:
-    """Trains a model in an environment.
+    """Trains a model in one environment, or in several at once.
 
     Rollouts run in a thread of their own, ahead of training by ``max_steps_off_policy`` steps.
     Use the trainer as a context manager: leaving it stops the engine and everything in flight.
@@ -105,9 +104,10 @@ class RLTrainer:
 
         set_seed(self.args.seed)
         plan, folder = self.plan, self.folder
-        plan.environment.artifacts = folder.path / "artifacts"
-        if plan.left_out:
-            log.warning("left out: %s", plan.left_out)
+        for member in plan.environments:
+            member.environment.artifacts = folder.path / "artifacts"
+            if member.left_out:
+                log.warning("left out of %s: %s", member.name, member.left_out)
         fleet = open_fleet(plan.config, plan.workers)
         self._closing.add(fleet.stop)
         setup = Setup.of(plan, folder, self._records.note, self.display.waiting, fleet)
@@ -181,8 +181,7 @@ class RLTrainer:
         others = {
             "learning_rate": self.policy.learning_rate,
             "logprob_gap": gap,
-            "tasks/resting": self.collector.orchestrator.cursor.resting,
-            "tasks/overlong": self.collector.orchestrator.cursor.overlong,
+            **self.collector.orchestrator.mixture.metrics(),
         }
         return self._records.measure(self.step_count, groups, updates, self._clock.lap(), others)
 
@@ -242,7 +241,8 @@ class RLTrainer:
 
     def _build(self, group: Group) -> list[Sample]:
         """Return the samples of a group, if it has anything to teach."""
-        built = build_samples([group], self.args)
+        args = self.plan.args_of(group.environment)
+        built = build_samples([group], args, temperature=args.temperature)
         return self.learner.teacher.ask(built[0]) if built else []
 
     def _conclude(self, metrics: Metrics, *, again: bool = False) -> None:
@@ -317,7 +317,7 @@ class RLTrainer:
             return 0
         self.step_count = progress.step
         self._earlier_seconds = progress.seconds
-        self._records.alarms = Alarms(**progress.alarms)
+        self._records.alarms.load(progress.alarms)
         self.learner.publish(self.step_count)
         self._finished = None
         lines = [line for line in self.folder.read_metrics() if line["step"] == self.step_count]

@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.traces.tools import tool as tool
     from vf.traces.trace import StopReason as StopReason
     from vf.traces.trace import Trace as Trace
+    from vf.trainer.collecting.curriculum import Curriculum as Curriculum
     from vf.trainer.learner import Learner as Learner
     from vf.trainer.own_loop import rollouts as rollouts
     from vf.trainer.own_loop import samples as samples
@@ -102,6 +103,7 @@ _NAMES = {
     "vf.traces.task": "Task",
     "vf.traces.tools": "tool",
     "vf.traces.trace": "StopReason Trace",
+    "vf.trainer.collecting.curriculum": "Curriculum",
     "vf.trainer.learner": "Learner",
     "vf.trainer.own_loop": "rollouts samples",
     "vf.trainer.train": "train",

@@ -80,7 +80,7 @@ def test_the_toml_of_a_page_is_valid(block: Block) -> None:
         raw = REST | raw | {"env": ENV | raw.get("env", {})}
     config, notes = parse_config(raw)
     assert notes == [], "say it by our names"
-    if isinstance(sandbox := config.env.args.get("sandbox"), Mapping):
+    if isinstance(sandbox := config.env[0].args.get("sandbox"), Mapping):
         assert sandbox_source(sandbox)
 
 

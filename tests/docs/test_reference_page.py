@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from docs.make_reference_page import GROUPS, NO_BREAK, PAGE, page
 from vf.evaluation.eval_config import EvalConfig
-from vf.trainer.settings.config import ENGINES, Config, TrainerArgs
+from vf.trainer.settings.config import Config, TrainerArgs
+from vf.trainer.settings.engines import ENGINES
 from vf.trainer.settings.load_config import SYNONYMS
 from vf.trainer.sft.settings import SftConfig
 

@@ -84,7 +84,7 @@ def make_trainer(tmp_path: Path) -> Iterator[TrainerFactory]:
     """Return a factory of running trainers; they are closed when the test ends."""
     with ExitStack() as stack:
 
-        def make(run: str = "run", *, env: str = "test-digits", **settings: Any) -> RLTrainer:
+        def make(run: str = "run", *, env: Any = "test-digits", **settings: Any) -> RLTrainer:
             env_args = settings.pop("env_args", {})
             inference = settings.pop("inference", {})
             rollouts = settings.pop("rollouts", {})
@@ -103,7 +103,7 @@ def make_trainer(tmp_path: Path) -> Iterator[TrainerFactory]:
             }
             raw = {
                 "model": "tiny",
-                "env": {"id": env, "args": env_args},
+                "env": {"id": env, "args": env_args} if isinstance(env, str) else env,
                 "inference": inference,
                 "rollouts": rollouts,
                 "trainer": {"args": args},

@@ -57,8 +57,8 @@ def test_two_steps_with_right_masks(make_trainer: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "factory"), [("geo-qa", GeoQA), ("wiki-qa", WikiQA)])
 def test_the_config_that_ships_fits_its_environment(name: str, factory: Any) -> None:
     config, _ = load_config(ROOT / "configs" / f"{name}.toml")
-    assert config.env.id == name
-    inspect.signature(factory).bind(**config.env.args)
+    assert config.env[0].id == name
+    inspect.signature(factory).bind(**config.env[0].args)
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     assert points["vf.environments"][name] == f"{factory.__module__}:{factory.__name__}"
 

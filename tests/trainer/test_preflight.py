@@ -117,7 +117,8 @@ def first_prompts_of(**env_args: object) -> FirstPrompts:
     args = {"max_prompt_len": 512, "max_seq_len": 768}
     env = {"id": "test-slow-reset", "args": env_args}
     raw = config() | {"env": env, "trainer": {"args": args}}
-    found = preflight(parse_config(raw)[0]).prompts
+    found = preflight(parse_config(raw)[0]).environments[0].prompts
+    assert found is not None
     assert Slow.closed == Slow.resets
     return found
 
@@ -158,10 +159,10 @@ def overlong(**args: object) -> Plan:
 
 
 def test_an_overlong_prompt_is_left_out_and_counted() -> None:
-    plan = overlong()
-    assert plan.overlong == ["train-599"]
-    assert len(plan.tasks) == 600, "the order of the others does not depend on what was measured"
-    assert "1 of 600 train tasks" in plan.left_out
+    [found] = overlong().environments
+    assert found.overlong == ["train-599"]
+    assert len(found.tasks) == 600, "the order of the others does not depend on what was measured"
+    assert "1 of 600 train tasks" in found.left_out
 
 
 def test_an_overlong_prompt_is_refused_where_it_is_an_error() -> None:

@@ -172,7 +172,7 @@ def test_all_weights_are_learned_through_vllm_and_published_in_flight(
 
     runner = trainer.collector.orchestrator.runner
     assert isinstance(runner, InProcess)
-    model = runner.model
+    [(_, model)] = runner.places.values()
 
     async def roll() -> None:
         running.set()

@@ -17,7 +17,6 @@ from vf.environments.runner import CLOSE_TIMEOUT
 from vf.evaluation.evaluate import Evaluation
 from vf.inference.completions import TokenClient
 from vf.inference.engine import Engine
-from vf.inference.models.token_model import TokenModel
 from vf.runtime.errors import TrainingError
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace
@@ -30,10 +29,11 @@ from vf.trainer.collecting.worker_setup import WorkerSetup
 from vf.trainer.run.display import Display
 from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
+from vf.trainer.run.parts import token_models
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.overlap import steps_ahead
-from vf.trainer.watching.metrics import branch_metrics, pass_metrics, trace_metrics
+from vf.trainer.watching.eval_metrics import evaluation_metrics
 from vf.trainer.watching.step_clock import StepClock
 from vf.trainer.watching.watchdog import Watchdog
 
@@ -84,21 +84,18 @@ class Collector:
         self._step = 0  # whose rollouts are awaited
         self._stores: dict[int, TraceStore] = {}  # of the open steps
         self._ended: Counter[int] = Counter()  # rollouts by step
-        self._evaluation: tuple[Future[Evaluation], TraceStore] | None = None
+        self._evaluation: tuple[Future[dict[str, Evaluation]], TraceStore] | None = None
         self._stopped = False
         self._writer = TraceWriter()
         self._loop = BackgroundLoop()
         self._fleet = fleet
         self.sampler: TokenClient = engine.sampler(args.generation_timeout)
         self.orchestrator = Orchestrator(
-            plan.environment,
-            self._workers(note) if plan.workers else InProcess(plan.environment, self._model()),
-            tasks=plan.tasks,
-            eval_tasks=plan.eval_tasks,
+            plan.environments,
+            self._workers(note) if plan.workers else self._in_process(),
             args=args,
             leases=engine.leases,
             ahead=steps_ahead(plan.config),
-            overlong=plan.overlong,
             on_trace=self._on_trace,
             beat=lambda: self.watchdog.beat(),
             note=note,
@@ -147,8 +144,8 @@ class Collector:
 
     def begin_evaluation(self, step: int) -> None:
         """Start the evaluation on the held-out tasks after ``step`` training steps."""
-        count = self._plan.config.args.eval_rollouts_per_example
-        done, total = 0, count * len(self._plan.eval_tasks)
+        members, done = self._plan.environments, 0
+        total = sum(each.args.eval_rollouts_per_example * len(each.eval_tasks) for each in members)
         store = self._folder.eval_traces(step)
 
         def on_trace(ended: Ended) -> None:
@@ -171,22 +168,13 @@ class Collector:
             return {}
         (future, store), self._evaluation = self._evaluation, None
         with self._clock.part("evaluate"):
-            result = self._loop.wait(future, self._watch)
+            results = self._loop.wait(future, self._watch)
         self._close(store)
-        scored = [trace for trace in result.traces if trace.reward is not None]
-        if not scored:
-            raise TrainingError("not one rollout of the held-out evaluation could be scored")
-        count = self._plan.config.args.eval_rollouts_per_example
-        found = trace_metrics(scored) | pass_metrics(result.traces, count) | branch_metrics(scored)
-        metrics = {f"eval/{name}": value for name, value in found.items()}
-        metrics["eval/rollouts/scored"] = len(scored)
-        metrics["eval/rollouts/failed"] = result.errors
-        metrics["eval/rollouts/unscored"] = result.unscored
-        return metrics
+        return evaluation_metrics(results, self._plan.environments)
 
-    def try_one(self) -> Trace:
-        """Run one rollout of the first train task."""
-        return self.call(self.orchestrator.try_one())
+    def try_each(self) -> list[Trace]:
+        """Run one rollout of each environment's first train task."""
+        return self.call(self.orchestrator.try_each())
 
     def queue(self) -> Queue:
         """Return what is ahead of training, to be saved."""
@@ -223,23 +211,19 @@ class Collector:
 
         self._loop.call(stop(), watch)
 
-    def _model(self) -> TokenModel:
-        config = self._plan.config
-        return TokenModel(
-            self.sampler,
-            self._plan.renderer,
-            max_seq_len=config.args.max_seq_len,
-            max_prompt_len=config.args.max_prompt_len,
-            thinking_history=config.inference.thinking_history,
-        )
+    def _in_process(self) -> InProcess:
+        models = token_models(self._plan.config, self.sampler, self._plan.renderer)
+        members = self._plan.environments
+        return InProcess({each.name: (each.environment, models[each.name]) for each in members})
 
     def _workers(self, note: Callable[[str], None]) -> WorkerPool:
-        config, environment = self._plan.config, self._plan.environment
+        config, members = self._plan.config, self._plan.environments
+        modules = {member.name: registrar(member.settings.id) for member in members}
         setup = WorkerSetup(
             config,
-            artifacts=environment.artifacts,
+            artifacts=members[0].environment.artifacts,
             path=sys.path,
-            registrar=registrar(config.env.id),
+            registrars={name: module for name, module in modules.items() if module is not None},
             number=0,
             count=self._plan.workers,
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from vf.environments.environment import Environment
 from vf.environments.episode import Activity
 from vf.environments.runner import repeat_lost
 from vf.evaluation.evaluate import Evaluation, Job, in_batches, run_jobs
@@ -19,11 +19,12 @@ from vf.runtime.errors import fresh
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Origin, Trace
+from vf.trainer.collecting.mixture import Mixture
 from vf.trainer.collecting.places import Places
 from vf.trainer.collecting.runners import Ended, Runner
 from vf.trainer.collecting.step_rollouts import StepRollouts, check_failures, is_overlong
-from vf.trainer.collecting.task_cursor import TaskCursor
 from vf.trainer.run.group import Group
+from vf.trainer.run.run_environment import RunEnvironment
 from vf.trainer.settings.config import TrainerArgs
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class Queue:
     """The part of a checkpoint that describes rollouts ahead of training.
 
     Attributes:
-        cursor: The task cursor's state.
+        cursor: The state of the mixture, with its task cursors and curricula.
         steps: The state of every open step.
         traces: The finished rollouts of these steps.
     """
@@ -46,7 +47,7 @@ class Queue:
     traces: list[Trace] = field(default_factory=list)
 
 
-def eval_sampling(sampling: Sampling, args: TrainerArgs) -> Sampling:
+def eval_sampling(args: TrainerArgs) -> Sampling:
     """Return how evaluations sample: as training does, except for what they have set themselves."""
     own = {
         "temperature": args.eval_temperature,
@@ -55,7 +56,7 @@ def eval_sampling(sampling: Sampling, args: TrainerArgs) -> Sampling:
         "min_p": args.eval_min_p,
         "max_tokens": args.eval_max_tokens,
     }
-    return sampling.with_(**{name: value for name, value in own.items() if value is not None})
+    return args.sampling.with_(**{name: value for name, value in own.items() if value is not None})
 
 
 class Orchestrator:
@@ -69,14 +70,11 @@ class Orchestrator:
     that.
 
     Args:
-        environment: Where the model acts.
+        members: The environments, with their tasks.
         runner: Runs the rollouts.
-        tasks: The train split.
-        eval_tasks: What to evaluate on.
         args: ``[trainer.args]``.
         leases: The model's servers; rollouts wait while none is up.
         ahead: Steps that generation may run ahead of training.
-        overlong: Ids of train tasks whose first prompts are known to be too long.
         on_trace: Called with every finished training rollout and its step.
         beat: Called whenever a rollout makes progress.
         note: Called with what the user should know.
@@ -84,25 +82,19 @@ class Orchestrator:
 
     def __init__(
         self,
-        environment: Environment,
+        members: Sequence[RunEnvironment],
         runner: Runner,
         *,
-        tasks: Sequence[Task],
-        eval_tasks: Sequence[Task],
         args: TrainerArgs,
         leases: Leases,
         ahead: int,
-        overlong: Collection[str] = (),
         on_trace: Callable[[int, Ended], None] = lambda step, ended: None,
         beat: Callable[[], None] = lambda: None,
         note: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.environment = environment
+        self.members = members
         self.runner = runner
-        self.sampling = args.sampling
-        self.eval_sampling = eval_sampling(self.sampling, args)
-        self.cursor = TaskCursor(tasks, args, overlong)
-        self._eval_tasks = eval_tasks
+        self.mixture = Mixture(members)
         self._args = args
         self._leases = leases
         self._ahead = ahead
@@ -152,8 +144,8 @@ class Orchestrator:
             if rollouts.error is not None:
                 raise fresh(rollouts.error)
 
-    async def evaluate(self, on_trace: Callable[[Ended], None]) -> Evaluation:
-        """Run the rollouts of each evaluation task, always with the same seeds.
+    async def evaluate(self, on_trace: Callable[[Ended], None]) -> dict[str, Evaluation]:
+        """Evaluate in all environments at once; return what was found by their names.
 
         Args:
             on_trace: Called with every rollout as it ends.
@@ -161,18 +153,33 @@ class Orchestrator:
         Raises:
             TrainingError: More rollouts failed than ``max_error_rate`` allows; names the cause.
         """
-        args = self._args
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = {
+                    member.name: group.create_task(self._evaluate(member, on_trace))
+                    for member in self.members
+                }
+        except BaseExceptionGroup as error:
+            raise error.exceptions[0] from None
+        return {name: task.result() for name, task in running.items()}
+
+    async def _evaluate(
+        self, member: RunEnvironment, on_trace: Callable[[Ended], None]
+    ) -> Evaluation:
+        """Run the rollouts of each evaluation task, always with the same seeds."""
+        args, environment = member.args, member.environment
+        sampling = eval_sampling(args)
         base = derive_seed(args.seed, "eval")
         lines: dict[str, bytes | None] = {}  # of traces that have not been passed on, by their id
         found: dict[tuple[str, int], Trace] = {}
 
         async def run(job: Job) -> Trace:
-            ended = await self._run(job.task, job.seed(base), None, self.eval_sampling)
+            ended = await self._run(member, job.task, job.seed(base), None, sampling)
             lines[ended.trace.id] = ended.line
             return ended.trace
 
         async def score(traces: Sequence[Trace]) -> None:
-            for ended in await self.runner.score_group(traces):
+            for ended in await self.runner.score_group(member.name, traces):
                 lines[ended.trace.id] = ended.line
 
         def keep(job: Job, trace: Trace) -> None:
@@ -180,14 +187,14 @@ class Orchestrator:
             on_trace(Ended(trace, lines.pop(trace.id)))
 
         numbers = range(args.eval_rollouts_per_example)
-        jobs = [[Job(task, number) for number in numbers] for task in self._eval_tasks]
+        jobs = [[Job(task, number) for number in numbers] for task in member.eval_tasks]
         await run_jobs(
-            self.environment,
-            in_batches(self.environment, jobs),
+            environment,
+            in_batches(environment, jobs),
             run,
             max_concurrent=args.max_concurrent,
             on_trace=keep,
-            fetch=self.runner.prefetch,
+            fetch=partial(self.runner.prefetch, member.name),
             score=score,
         )
         result = Evaluation([found[job.task.id, job.index] for each in jobs for job in each])
@@ -198,14 +205,17 @@ class Orchestrator:
         check_failures(failed, len(result.traces), args.max_error_rate)
         return result
 
-    async def try_one(self) -> Trace:
-        """Run one rollout of the first train task."""
-        task = self.cursor.first
-        with self._doing(task, "starting", EVALUATION) as activity:
-            ended = await self.runner.rollout(
-                task, sampling=self.sampling, seed=0, origin=None, activity=activity
-            )
-        return ended.trace
+    async def try_each(self) -> list[Trace]:
+        """Run one rollout of each environment's first train task, one after the other."""
+        traces = []
+        for member in self.members:
+            task, sampling = self.mixture.cursors[member.name].first, member.args.sampling
+            with self._doing(task, "starting", EVALUATION) as activity:
+                ended = await self.runner.rollout(
+                    member.name, task, sampling=sampling, seed=0, origin=None, activity=activity
+                )
+            traces.append(ended.trace)
+        return traces
 
     def activities(self, step: int | None = None) -> list[Activity]:
         """Return what the rollouts of one step, or of all, are doing now."""
@@ -213,7 +223,7 @@ class Orchestrator:
 
     async def queue(self) -> Queue:
         """Return what is ahead of training, to be saved."""
-        queue = Queue(self.cursor.state())
+        queue = Queue(self.mixture.state())
         for rollouts in self._open.values():
             state, traces = rollouts.state()
             queue.steps.append(state)
@@ -227,7 +237,7 @@ class Orchestrator:
             ConfigError: It holds a task that the environment does not have.
         """
         await self.stop()
-        self.cursor.load(queue.cursor)
+        self.mixture.load(queue.cursor)
         for state in queue.steps:
             step = int(state["step"])
             self._open[step] = self._step(step)
@@ -235,9 +245,14 @@ class Orchestrator:
 
     def _fetch_ahead(self) -> None:
         """Have the images built or pulled that the step after the open ones needs."""
-        if self.environment.brings_sandboxes and (self._fetching is None or self._fetching.done()):
-            tasks = self.cursor.next(self._args.groups_per_step)
-            self._fetching = asyncio.ensure_future(self.runner.prefetch(tasks))
+        coming = {
+            member.name: self.mixture.cursors[member.name].next(self._args.groups_per_step)
+            for member in self.members
+            if member.environment.brings_sandboxes
+        }
+        if coming and (self._fetching is None or self._fetching.done()):
+            fetching = [self.runner.prefetch(name, tasks) for name, tasks in coming.items()]
+            self._fetching = asyncio.ensure_future(_all_of(fetching))
             self._fetching.add_done_callback(_look_at)
 
     async def stop(self) -> None:
@@ -250,25 +265,37 @@ class Orchestrator:
         self._open.clear()
 
     def _step(self, step: int) -> StepRollouts:
-        async def run(task: Task, seed: int, origin: Origin) -> Ended:
-            return await self._run(task, seed, origin, self.sampling)
+        async def run(group: Group, seed: int, origin: Origin) -> Ended:
+            member = self.mixture.members[group.environment]
+            return await self._run(member, group.task, seed, origin, member.args.sampling)
+
+        async def score(group: Group, traces: Sequence[Trace]) -> list[Ended]:
+            return await self.runner.score_group(group.environment, traces)
 
         return StepRollouts(
             step,
             run=run,
-            score=self.runner.score_group if self.environment.rubric.group_rewards else None,
+            score=score,
             doing=lambda task, doing: self._doing(task, doing, step),
-            cursor=self.cursor,
+            mixture=self.mixture,
             args=self._args,
             oldest=step - 1 - self._ahead,
             on_trace=lambda ended: self._on_trace(step, ended),
             note=self._note,
         )
 
-    async def _run(self, task: Task, seed: int, origin: Origin | None, sampling: Sampling) -> Ended:
+    async def _run(
+        self,
+        member: RunEnvironment,
+        task: Task,
+        seed: int,
+        origin: Origin | None,
+        sampling: Sampling,
+    ) -> Ended:
         """Run a rollout once it has its image and a place; repeat it if it is lost under way.
 
         Args:
+            member: The environment.
             task: The problem.
             seed: Of the rollout.
             origin: Which rollout of a training step it is; None for evaluation.
@@ -278,15 +305,22 @@ class Orchestrator:
         if origin is not None:
             step, rank = origin.step, (origin.step, origin.group)
         with self._doing(task, "image", step) as activity:
-            if rank is not None and self.environment.brings_sandboxes:  # else `evaluate` has
-                await self.runner.prefetch([task])  # holds no place: others overtake it
+            if rank is not None and member.environment.brings_sandboxes:  # else `evaluate` has
+                await self.runner.prefetch(member.name, [task])  # holds no place: others overtake
             activity.enter("place")
             async with self._places.hold(rank):
-                return await self._repeated(task, seed, origin, sampling, activity)
+                start = partial(
+                    self.runner.rollout,
+                    member.name,
+                    task,
+                    sampling=sampling,
+                    seed=seed,
+                    origin=origin,
+                    activity=activity,
+                )
+                return await self._repeated(start, activity)
 
-    async def _repeated(
-        self, task: Task, seed: int, origin: Origin | None, sampling: Sampling, activity: Activity
-    ) -> Ended:
+    async def _repeated(self, start: Callable[[], Awaitable[Ended]], activity: Activity) -> Ended:
         """Run a rollout until it is not lost with its server or with its sandbox's machine."""
         ended: Ended
 
@@ -296,9 +330,7 @@ class Orchestrator:
 
         async def once() -> Trace:
             nonlocal ended
-            ended = await self.runner.rollout(
-                task, sampling=sampling, seed=seed, origin=origin, activity=activity
-            )
+            ended = await start()
             return ended.trace
 
         await repeat_lost(once, ready)
@@ -315,6 +347,11 @@ class Orchestrator:
         finally:
             del self._live[activity]
             self._beat()
+
+
+async def _all_of(works: Sequence[Awaitable[None]]) -> None:
+    """Wait for several, and end all if one fails."""
+    await asyncio.gather(*works)
 
 
 def _look_at(fetching: asyncio.Future[None]) -> None:

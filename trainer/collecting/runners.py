@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from vf.environments.environment import Environment
@@ -43,8 +43,12 @@ class Runner(Protocol):
         """
         ...
 
-    async def prefetch(self, tasks: Sequence[Task]) -> None:
+    async def prefetch(self, environment: str, tasks: Sequence[Task]) -> None:
         """Have the images of tasks built or pulled, and return when all are there or have failed.
+
+        Args:
+            environment: The name of the tasks' environment in the run.
+            tasks: The tasks.
 
         Raises:
             ConfigError: A sandbox cannot be made as its task has it.
@@ -53,6 +57,7 @@ class Runner(Protocol):
 
     async def rollout(
         self,
+        environment: str,
         task: Task,
         *,
         sampling: Sampling,
@@ -63,6 +68,7 @@ class Runner(Protocol):
         """Run one rollout; see :func:`~vf.environments.runner.rollout`.
 
         Args:
+            environment: The name of the task's environment in the run.
             task: The problem.
             sampling: How to sample each turn.
             seed: Seed of the episode.
@@ -71,7 +77,7 @@ class Runner(Protocol):
         """
         ...
 
-    async def score_group(self, traces: Sequence[Trace]) -> list[Ended]:
+    async def score_group(self, environment: str, traces: Sequence[Trace]) -> list[Ended]:
         """Let group rewards score the rollouts of one task, in place, and return these."""
         ...
 
@@ -84,27 +90,27 @@ class InProcess:
     """Runs rollouts in this process.
 
     Args:
-        environment: Where the model acts.
-        model: What acts.
+        places: By its name in the run, each environment, and what acts there.
     """
 
-    def __init__(self, environment: Environment, model: Model) -> None:
-        self.environment = environment
-        self.model = model
+    def __init__(self, places: Mapping[str, tuple[Environment, Model]]) -> None:
+        self.places = places
 
     async def start(self) -> None:
-        """Start what the environment's episodes share."""
-        await call(self.environment.start)
+        """Start what the environments' episodes share."""
+        for environment, _ in self.places.values():
+            await call(environment.start)
 
     def check(self) -> None:
         """Nothing can be wrong: what fails, fails in a rollout."""
 
-    async def prefetch(self, tasks: Sequence[Task]) -> None:
+    async def prefetch(self, environment: str, tasks: Sequence[Task]) -> None:
         """See :class:`Runner`."""
-        await prefetch(self.environment, tasks)
+        await prefetch(self.places[environment][0], tasks)
 
     async def rollout(
         self,
+        environment: str,
         task: Task,
         *,
         sampling: Sampling,
@@ -113,15 +119,15 @@ class InProcess:
         activity: Activity,
     ) -> Ended:
         """See :class:`Runner`."""
-        trace = await rollout(
-            self.environment, task, self.model, sampling=sampling, seed=seed, activity=activity
-        )
+        place, model = self.places[environment]
+        trace = await rollout(place, task, model, sampling=sampling, seed=seed, activity=activity)
         trace.origin = origin
         return Ended(trace)
 
-    async def score_group(self, traces: Sequence[Trace]) -> list[Ended]:
+    async def score_group(self, environment: str, traces: Sequence[Trace]) -> list[Ended]:
         """See :class:`Runner`."""
-        await score_group(self.environment.rubric, traces, self.environment.timeout)
+        place, _ = self.places[environment]
+        await score_group(place.rubric, traces, place.timeout)
         return [Ended(trace) for trace in traces]
 
     async def stop(self) -> None:

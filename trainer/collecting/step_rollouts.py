@@ -14,8 +14,9 @@ from vf.runtime.errors import ConfigError, TrainingError
 from vf.runtime.seeding import derive_seed
 from vf.traces.task import Task
 from vf.traces.trace import Origin, Trace
+from vf.trainer.collecting.mixture import Mixture
 from vf.trainer.collecting.runners import Ended
-from vf.trainer.collecting.task_cursor import Draw, TaskCursor
+from vf.trainer.collecting.task_cursor import Draw
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
@@ -29,8 +30,8 @@ class _Overlong(Exception):
         self.ended = ended
 
 
-Run = Callable[[Task, int, Origin], Awaitable[Ended]]
-Score = Callable[[Sequence[Trace]], Awaitable[list[Ended]]]
+Run = Callable[[Group, int, Origin], Awaitable[Ended]]
+Score = Callable[[Group, Sequence[Trace]], Awaitable[list[Ended]]]
 Doing = Callable[[Task, str], AbstractContextManager[Any]]
 
 
@@ -42,14 +43,14 @@ class StepRollouts:
     is not replaced: it did not fail, and a rubric that cannot score this task would be called
     forever. A task whose first prompt is too long is replaced by another, and left out from then
     on, or ends the run (``overlong_prompts``). A group without spread is followed by one of another
-    task, within ``max_refill``.
+    task, within ``max_refill``. Another task is one of the same environment.
 
     Args:
         step: Number of the step.
-        run: Runs one rollout, given its task, its seed and which rollout of the run it is.
-        score: Scores a whole group, in place; None where the rubric has no group rewards.
+        run: Runs one rollout, given its group, its seed and which rollout of the run it is.
+        score: Scores a whole group, in place; for environments whose rubric has group rewards.
         doing: Lists an activity, given a task and what is done for it, while a block runs.
-        cursor: Where tasks come from.
+        mixture: Where tasks come from.
         args: ``[trainer.args]``.
         oldest: Version of the oldest weights whose tokens may be trained on.
         on_trace: Called with every rollout as it ends, failed ones included; where the rubric has
@@ -62,9 +63,9 @@ class StepRollouts:
         step: int,
         *,
         run: Run,
-        score: Score | None,
+        score: Score,
         doing: Doing,
-        cursor: TaskCursor,
+        mixture: Mixture,
         args: TrainerArgs,
         oldest: int,
         on_trace: Callable[[Ended], None],
@@ -74,7 +75,7 @@ class StepRollouts:
         self._run = run
         self._doing = doing
         self._score = score
-        self._cursor = cursor
+        self._mixture = mixture
         self._args = args
         self._oldest = oldest
         self._on_trace = on_trace
@@ -90,11 +91,11 @@ class StepRollouts:
 
     def start(self) -> None:
         """Draw the step's tasks and start their rollouts."""
-        for _ in range(self._args.groups_per_step):
-            self._launch(self._group(self._cursor.draw()))
+        for draw in self._mixture.draws(self._args.groups_per_step):
+            self._launch(self._group(draw))
 
     async def next_group(self) -> Group | None:
-        """Wait for a group to finish; None once all have been returned.
+        """Wait for a group to finish; None once all have been returned, and taken note of.
 
         A group that is too old is retried instead.
 
@@ -106,9 +107,11 @@ class StepRollouts:
                 group = self._finished.popleft()
                 if not self._too_old(group):
                     return group
-                self._launch(self._group(Draw(group.task, group.number, group.epoch)))
+                self._launch(self._group(_draw(group)))
                 continue
             if not self._work:
+                for note in self._mixture.observe([*self._groups.values()]):
+                    self._note(note)
                 return None
             self._changed.clear()
             await self._changed.wait()
@@ -132,6 +135,7 @@ class StepRollouts:
             groups.append(
                 {
                     "number": number,
+                    "environment": group.environment,
                     "task": group.task.id,
                     "epoch": group.epoch,
                     "stopped": group.stopped,
@@ -169,7 +173,7 @@ class StepRollouts:
                 ended = {t.origin.rollout: t for t in traces if t.origin and t.error is None}
                 self._launch(group, ended)
             for trace in traces:
-                if done or trace.error is not None or self._score is None:
+                if done or trace.error is not None or not self._together(group):
                     self._on_trace(Ended(trace))
 
     def _group(self, draw: Draw, stopped: int = 0) -> Group:
@@ -178,17 +182,24 @@ class StepRollouts:
             number=draw.number,
             epoch=draw.epoch,
             stopped=stopped,
-            min_size=self._args.min_group_size,
+            min_size=self._mixture.members[draw.environment].args.min_group_size,
+            environment=draw.environment,
         )
 
+    def _together(self, group: Group) -> bool:
+        """Return whether the rollouts of a group are scored together, once all have ended."""
+        return bool(self._mixture.members[group.environment].environment.rubric.group_rewards)
+
     def _saved_group(self, saved: dict[str, Any]) -> Group:
-        task = self._cursor.task(saved["task"])
+        name = saved.get("environment", next(iter(self._mixture.members)))
+        cursor = self._mixture.cursors.get(name)
+        task = None if cursor is None else cursor.task(saved["task"])
         if task is None:
             raise ConfigError(
                 f"the checkpoint has rollouts of the task {saved['task']!r}, which the environment "
-                "does not have: it has changed since"
+                f"{name!r} does not have: it has changed since"
             )
-        return self._group(Draw(task, saved["number"], saved["epoch"]), saved["stopped"])
+        return self._group(Draw(task, saved["number"], saved["epoch"], name), saved["stopped"])
 
     def _too_old(self, group: Group) -> bool:
         oldest = group.oldest_version
@@ -215,19 +226,18 @@ class StepRollouts:
         except _Overlong as found:
             self._replace(group, found.ended)
             return
-        if self._score is not None:
+        if self._together(group):
             with self._doing(group.task, "score"):
-                scored = await self._score(traces)
+                scored = await self._score(group, traces)
             for ended in scored:
                 self._on_trace(ended)
         self._failures += [trace for trace in traces if trace.error is not None]
         group.take(traces)
         del self._ended[group.number]
         self._check_failures()
-        self._cursor.observe(Draw(group.task, group.number, group.epoch), group.outcomes)
         if group.uniform and self._refills:
             self._refills -= 1
-            self._launch(self._group(self._cursor.draw()))
+            self._launch(self._group(self._mixture.draw(group.environment)))
         self._finished.append(group)
 
     def _replace(self, group: Group, ended: Ended) -> None:
@@ -245,10 +255,10 @@ class StepRollouts:
                 f"task {group.task.id!r}: {message}, and overlong_prompts = 'error'; raise "
                 "max_prompt_len, shorten the prompt, or have such tasks left out with 'skip'"
             )
-        if self._cursor.leave_out(group.task.id):
+        if self._mixture.cursors[group.environment].leave_out(group.task.id):
             self._note(f"task {group.task.id!r} is left out of the run: {message}")
         del self._groups[group.number], self._ended[group.number]
-        self._launch(self._group(self._cursor.draw()))
+        self._launch(self._group(self._mixture.draw(group.environment, instead=True)))
 
     async def _enough(self, group: Group) -> list[Trace]:
         """Run the group's rollouts, and return as many as it needs.
@@ -283,7 +293,7 @@ class StepRollouts:
         tried = sum(trace.origin == origin for trace in group.failed)
         for attempt in range(tried, ATTEMPTS):
             seed = derive_seed(self._args.seed, "train", group.number, index, attempt)
-            found = await self._run(group.task, seed, origin)
+            found = await self._run(group, seed, origin)
             trace = found.trace
             if is_overlong(trace):
                 raise _Overlong(found)
@@ -293,7 +303,7 @@ class StepRollouts:
                 return
             if trace.error is None:
                 ended[index] = trace
-            if trace.error is not None or self._score is None:
+            if trace.error is not None or not self._together(group):
                 self._on_trace(found)
             if trace.error is None:
                 return
@@ -303,6 +313,10 @@ class StepRollouts:
 
     def _check_failures(self) -> None:
         check_failures(self._failures, self._args.batch_size, self._args.max_error_rate)
+
+
+def _draw(group: Group) -> Draw:
+    return Draw(group.task, group.number, group.epoch, group.environment)
 
 
 def is_overlong(trace: Trace) -> bool:

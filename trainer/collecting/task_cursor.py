@@ -1,15 +1,16 @@
-"""Which task comes next: shuffled epochs, in which tasks may rest or be left out."""
+"""Which task of an environment comes next: what its curriculum chooses, and may come now."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from vf.runtime.errors import ConfigError
-from vf.runtime.seeding import derive_seed
+from vf.runtime.errors import ConfigError, TrainingError, VfError
 from vf.traces.task import Task
-from vf.trainer.settings.config import TrainerArgs
+from vf.trainer.collecting.curriculum import make_curriculum
+from vf.trainer.run.run_environment import RunEnvironment
+
+MOST_REFUSED = 1000  # draws in a row of tasks that are left out, beside those of a whole epoch
 
 
 class Draw(NamedTuple):
@@ -18,33 +19,41 @@ class Draw(NamedTuple):
     Attributes:
         task: The problem.
         number: Its unique place in the sequence of all draws; seeds derive from it.
-        epoch: How many passes over all tasks came before.
+        epoch: How many passes over all tasks of its environment came before.
+        environment: The name of its environment.
     """
 
     task: Task
     number: int
     epoch: int
+    environment: str
 
 
 class TaskCursor:
-    """Walks through the tasks, in an order that is shuffled for every epoch.
+    """Asks an environment's curriculum for tasks, and lets some rest or leaves them out.
 
     Args:
-        tasks: The train split.
-        args: ``[trainer.args]``: the seed, and how long easy and hard tasks rest.
-        overlong: Ids of tasks whose first prompts are known to be too long: they are left out.
+        member: The environment, its tasks, and how long easy and hard ones rest.
     """
 
-    def __init__(
-        self, tasks: Sequence[Task], args: TrainerArgs, overlong: Collection[str] = ()
-    ) -> None:
-        self._tasks = tasks
-        self._args = args
-        self._by_id = {task.id: task for task in tasks}
-        self._position = 0
+    def __init__(self, member: RunEnvironment) -> None:
+        self.member = member
+        self._tasks = member.tasks
+        self._args = member.args
+        self._by_id = {task.id: task for task in member.tasks}
+        self.position = 0  # draws so far, with those of tasks that could not come
         self._rests_through: dict[str, int] = {}  # the last epoch without it, by a task's id
-        self._left_out = dict.fromkeys(overlong, args.max_prompt_len)  # by the limit they exceed
-        self._shuffled: tuple[int, list[int]] = (-1, [])
+        # By the limit they exceed.
+        self._left_out = dict.fromkeys(member.overlong, member.args.max_prompt_len)
+        settings = member.settings
+        self._named = f"{member.table}.curriculum = {settings.curriculum!r}"
+        self._curriculum = make_curriculum(
+            settings.curriculum,
+            settings.curriculum_args,
+            member.tasks,
+            member.args.seed,
+            member.table,
+        )
 
     @property
     def first(self) -> Task:
@@ -54,7 +63,7 @@ class TaskCursor:
     @property
     def resting(self) -> int:
         """How many tasks rest in the current epoch. For any thread."""
-        epoch = self._position // len(self._tasks)
+        epoch = self.position // len(self._tasks)
         return sum(through >= epoch for through in self._rests_through.copy().values())
 
     @property
@@ -76,65 +85,75 @@ class TaskCursor:
         """Return the next task that neither rests nor is left out.
 
         Raises:
-            ConfigError: All are left out.
+            ConfigError: All are left out, or all that the curriculum chooses.
+            TrainingError: The curriculum is at fault.
         """
         if len(self._left_out) == len(self._tasks):
             raise ConfigError(
-                f"the first prompts of all {len(self._tasks)} train tasks are longer than "
-                f"trainer.args.max_prompt_len = {self._args.max_prompt_len}; raise it"
+                f"the first prompts of all {len(self._tasks)} train tasks of environment "
+                f"{self.member.name!r} are longer than trainer.args.max_prompt_len = "
+                f"{self._args.max_prompt_len}; raise it"
             )
-        while True:
-            number = self._position
-            epoch, place = divmod(number, len(self._tasks))
-            self._position += 1
-            task = self._tasks[self._order(epoch)[place]]
-            if self._may_come(task, epoch):
-                return Draw(task, number, epoch)
+        for found in self._coming(self.position):
+            self.position = found.number + 1
+            return found
+        raise ConfigError(
+            f"{self._named}: it chooses only tasks whose first prompts are longer than "
+            f"max_prompt_len = {self._args.max_prompt_len}; raise it"
+        )
 
     def next(self, count: int) -> list[Task]:
         """Return the tasks that are drawn next, as far as can be seen now; draws none."""
         coming: list[Task] = []
-        for number in range(self._position, self._position + len(self._tasks)):
-            if len(coming) == count:
+        for found in self._coming(self.position):
+            if len(coming) == count or found.number >= self.position + len(self._tasks):
                 break
-            epoch, place = divmod(number, len(self._tasks))
-            task = self._tasks[self._order(epoch)[place]]
-            if self._may_come(task, epoch):
-                coming.append(task)
+            coming.append(found.task)
         return coming
 
     def task(self, task_id: str) -> Task | None:
         """Return a task of the split by its id."""
         return self._by_id.get(task_id)
 
-    def observe(self, draw: Draw, outcomes: Sequence[float]) -> None:
-        """Let a task rest if its group shows that it is easy, or hard.
+    def observe(self, draw: Draw, outcomes: Sequence[float]) -> str | None:
+        """Tell the curriculum of a group; let its task rest if it shows to be easy, or hard.
 
         Args:
             draw: The task as it was drawn.
             outcomes: Those of the group's rollouts, each in [0, 1].
+
+        Returns:
+            What the user should know.
+
+        Raises:
+            TrainingError: The curriculum is at fault.
         """
         args, rest = self._args, 0
         if not outcomes:
-            return
+            return None
         if args.rest_easy and min(outcomes) >= args.easy_outcome:
             rest = args.rest_easy
         elif args.rest_hard and max(outcomes) <= args.hard_outcome:
             rest = args.rest_hard
         if rest:
             self._rests_through[draw.task.id] = draw.epoch + rest
+        try:
+            return self._curriculum.observe(draw.task, outcomes)
+        except Exception as error:
+            raise self._fault("observe", error) from error
 
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, as JSON."""
         return {
-            "position": self._position,
+            "position": self.position,
             "rests_through": dict(self._rests_through),
             "left_out": dict(self._left_out),
+            "curriculum": self._curriculum.state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Resume where a saved cursor was. A higher ``max_prompt_len`` lets tasks return."""
-        self._position = int(state["position"])
+        self.position = int(state["position"])
         self._rests_through = dict(state["rests_through"])
         limit = self._args.max_prompt_len
         self._left_out |= {
@@ -142,13 +161,32 @@ class TaskCursor:
             for task, exceeded in state.get("left_out", {}).items()
             if exceeded >= limit and task in self._by_id
         }
+        self._curriculum.load(state.get("curriculum", {}))
 
-    def _may_come(self, task: Task, epoch: int) -> bool:
-        return task.id not in self._left_out and self._rests_through.get(task.id, -1) < epoch
+    def _coming(self, number: int) -> Iterator[Draw]:
+        """Yield the draws that may come from a number on, until too many in a row may not."""
+        rest, refused = 1 + max(self._args.rest_easy, self._args.rest_hard), 0
+        while refused <= rest * len(self._tasks) + MOST_REFUSED:
+            task, epoch = self._choose(number), number // len(self._tasks)
+            resting = self._rests_through.get(task.id, -1) >= epoch
+            if resting or task.id in self._left_out:
+                refused += 1
+            else:
+                refused = 0
+                yield Draw(task, number, epoch, self.member.name)
+            number += 1
 
-    def _order(self, epoch: int) -> list[int]:
-        if self._shuffled[0] != epoch:
-            order = list(range(len(self._tasks)))
-            random.Random(derive_seed(self._args.seed, "epoch", epoch)).shuffle(order)
-            self._shuffled = epoch, order
-        return self._shuffled[1]
+    def _choose(self, number: int) -> Task:
+        try:
+            task = self._curriculum.choose(number)
+            known = self._by_id.get(task.id) is task
+        except Exception as error:
+            raise self._fault("choose", error) from error
+        if not known:
+            raise TrainingError(f"{self._named}: choose returned a task that it was not given")
+        return task
+
+    def _fault(self, method: str, error: Exception) -> VfError:
+        if isinstance(error, VfError):
+            return error
+        return TrainingError(f"{self._named}: {method} raised {type(error).__name__}: {error}")

@@ -40,7 +40,7 @@ from vf.traces.task import Task
 from vf.traces.trace import Origin, Trace
 from vf.trainer.collecting.worker_leases import RemoteLeases
 from vf.trainer.collecting.worker_setup import Doing, Scored, WorkerSetup
-from vf.trainer.run.parts import make_environment, make_renderer
+from vf.trainer.run.parts import make_environments, make_renderer, token_models
 from vf.trainer.run.run_folder import LOG_FORMAT
 
 REPORT_SECONDS = 0.25  # between two reports of what the rollouts do
@@ -58,9 +58,9 @@ class Worker:
         }
         self._peer: Peer | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._environment: Environment
+        self._environments: dict[str, Environment] = {}
         self._client: TokenClient | None = None
-        self._model: TokenModel
+        self._models: dict[str, TokenModel] = {}  # by the environment's name
         self._held = ExitStack()  # until it ends
         self._stall = 0.0  # seconds without news of any rollout that are a stall
         self._live = 0  # rollouts under way
@@ -94,7 +94,7 @@ class Worker:
             self._ending = asyncio.create_task(self._peer.close())
 
     async def _begin(self, setup: WorkerSetup) -> None:
-        """Make environment and model; may take minutes.
+        """Make environments and models; may take minutes.
 
         Raises:
             ConfigError: One cannot be made.
@@ -103,29 +103,30 @@ class Worker:
         config, args = setup.config, setup.config.args
         take_share(setup.number, setup.count)
         self._stall = args.stall_timeout
-        self._environment = await in_thread(_load_environment, setup)
+        self._environments = await in_thread(_load_environments, setup)
         renderer = await in_thread(make_renderer, config)
         await in_thread(quiet_transformers)
         self._client = TokenClient(
             RemoteLeases(self._peer), timeout=args.generation_timeout, known=setup.known
         )
-        self._model = TokenModel(
-            self._client,
-            renderer,
-            max_seq_len=args.max_seq_len,
-            max_prompt_len=args.max_prompt_len,
-            thinking_history=config.inference.thinking_history,
-        )
-        if config.cluster.backend != "local":  # the trainer's process could not, from its machine
-            await call(self._environment.check)
-        await call(self._environment.start)
+        self._models = token_models(config, self._client, renderer)
+        for environment in self._environments.values():
+            if config.cluster.backend != "local":  # the trainer's process could not, from there
+                await call(environment.check)
+            await call(environment.start)
         self._held.enter_context(fewer_collections())  # what is loaded now is never garbage
 
-    async def _prefetch(self, tasks: Sequence[Task]) -> None:
-        await prefetch(self._environment, tasks)
+    async def _prefetch(self, name: str, tasks: Sequence[Task]) -> None:
+        await prefetch(self._environments[name], tasks)
 
     async def _rollout(
-        self, number: int, task: Task, sampling: Sampling, seed: int, origin: Origin | None
+        self,
+        number: int,
+        name: str,
+        task: Task,
+        sampling: Sampling,
+        seed: int,
+        origin: Origin | None,
     ) -> tuple[Trace, bytes | None]:
         """Run a rollout; return its trace, and its JSON unless it is still to be scored."""
 
@@ -133,15 +134,15 @@ class Worker:
             self._news[number] = activity
             self._changed.set()
 
-        activity = Activity(task, changed)
+        environment, activity = self._environments[name], Activity(task, changed)
         self._live += 1
         try:
             if self._live == 1:
                 self._watch()
             trace = await rollout(
-                self._environment,
+                environment,
                 task,
-                self._model,
+                self._models[name],
                 sampling=sampling,
                 seed=seed,
                 activity=activity,
@@ -153,11 +154,12 @@ class Worker:
                 faulthandler.cancel_dump_traceback_later()
         trace.origin = origin
         make_sendable(trace)
-        waits = trace.error is None and self._environment.rubric.group_rewards
+        waits = trace.error is None and environment.rubric.group_rewards
         return trace, None if waits else trace.to_json()
 
-    async def _score_group(self, traces: Sequence[Trace]) -> list[Scored]:
-        await score_group(self._environment.rubric, traces, self._environment.timeout)
+    async def _score_group(self, name: str, traces: Sequence[Trace]) -> list[Scored]:
+        environment = self._environments[name]
+        await score_group(environment.rubric, traces, environment.timeout)
         return [(trace.score, trace.error, trace.to_json()) for trace in traces]
 
     def _watch(self) -> None:
@@ -190,23 +192,24 @@ def make_sendable(trace: Trace) -> None:
         trace.info = Trace.from_json(trace.to_json()).info
 
 
-def _load_environment(setup: WorkerSetup) -> Environment:
+def _load_environments(setup: WorkerSetup) -> dict[str, Environment]:
     known = set(sys.path)
     sys.path += [each for each in setup.path if each not in known]
-    if setup.registrar is not None:
+    for name, module in setup.registrars.items():
         try:
-            importlib.import_module(setup.registrar)
+            importlib.import_module(module)
         except VfError:
             raise
         except Exception as error:
             raise ConfigError(
-                f"environment {setup.config.env.id!r}: {setup.registrar}, which registers it, "
+                f"environment {name!r}: {module}, which registers it, "
                 f"cannot be imported in a rollout worker: {type(error).__name__}: {error}. Give "
                 "the environment a file of its own, or set rollouts.workers = 0"
             ) from error
-    environment = make_environment(setup.config)
-    environment.artifacts = setup.artifacts
-    return environment
+    environments = make_environments(setup.config)
+    for environment in environments.values():
+        environment.artifacts = setup.artifacts
+    return environments
 
 
 async def _run(silence: float) -> None:

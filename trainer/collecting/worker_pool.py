@@ -105,19 +105,20 @@ class WorkerPool:
         if self._failure is not None:
             raise fresh(self._failure)
 
-    async def prefetch(self, tasks: Sequence[Task]) -> None:
+    async def prefetch(self, environment: str, tasks: Sequence[Task]) -> None:
         """Have each task's image fetched by the worker that will run its rollouts."""
-        await asyncio.gather(*(self._prefetch(task) for task in tasks))
+        await asyncio.gather(*(self._prefetch(environment, task) for task in tasks))
 
-    async def _prefetch(self, task: Task) -> None:
+    async def _prefetch(self, environment: str, task: Task) -> None:
         async with self._places.hold(task) as (_, worker):
             try:
-                await worker.peer.call("prefetch", [task])
+                await worker.peer.call("prefetch", environment, [task])
             except WorkerLost:  # the rollout's worker fetches it then
                 self._places.leave(worker)
 
     async def rollout(
         self,
+        environment: str,
         task: Task,
         *,
         sampling: Sampling,
@@ -135,19 +136,19 @@ class WorkerPool:
         """
 
         def begin(number: int, peer: Peer) -> Awaitable[Any]:
-            return peer.call("rollout", number, task, sampling, seed, origin)
+            return peer.call("rollout", number, environment, task, sampling, seed, origin)
 
         try:
             ended = Ended(*await self._run(task, begin, activity))
         except WorkerLost as error:
-            trace = Trace(environment=self._setup.config.env.id, task=task, seed=seed)
+            trace = Trace(environment=environment, task=task, seed=seed)
             trace.origin, trace.stop_reason = origin, StopReason.ERROR
             trace.error = Failure.of(error)
             return Ended(trace)
         self._known |= bool(ended.trace.turns)
         return ended
 
-    async def score_group(self, traces: Sequence[Trace]) -> list[Ended]:
+    async def score_group(self, environment: str, traces: Sequence[Trace]) -> list[Ended]:
         """Let a worker score the rollouts of one task, and write the scores down here.
 
         Where worker after worker ends with it, the rollouts have failed.
@@ -156,7 +157,9 @@ class WorkerPool:
             return []
         task = traces[0].task
         try:
-            found = await self._run(task, lambda _, peer: peer.call("score_group", traces))
+            found = await self._run(
+                task, lambda _, peer: peer.call("score_group", environment, traces)
+            )
         except WorkerLost as error:
             found = [(None, Failure.of(error), None)] * len(traces)
         ended = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,8 @@ class WorkerSetup:
         config: The run's settings.
         artifacts: Folder of the run in which episodes may keep files.
         path: Where the trainer's process looks for modules.
-        registrar: The module that registers the environment when it is imported, if one does.
+        registrars: The modules that register the environments when they are imported, of those
+            that are registered in code, by the environments' names.
         number: The worker's, from 0.
         count: How many workers there are.
         known: Whether the inference servers have answered another worker.
@@ -34,7 +35,7 @@ class WorkerSetup:
     config: Config
     artifacts: Path | None
     path: Sequence[str]
-    registrar: str | None
+    registrars: Mapping[str, str]
     number: int
     count: int
     known: bool = False

@@ -124,7 +124,7 @@ def _job(args: argparse.Namespace, config: Config) -> Job:
     named = config.args.run_name or ""
     ours = {"trainer.args.run_name", "trainer.args.output_dir"}
     return Job(
-        title=f"{config.model} in {Path(config.env.id).name}",
+        title=f"{config.model} in {', '.join(Path(env.id).name for env in config.env)}",
         name=job_name(named or args.config.stem),
         run_name=named,
         nodes=nodes_needed(placed, node),
@@ -142,6 +142,15 @@ def _ray_version() -> str:
         return ""
 
 
+def _of_environments(config: Config) -> dict[str, str]:
+    """Return the settings of environments that may name files, as --set names them."""
+    return {
+        f"{table}.{key}": value
+        for table, env in zip(config.tables, config.env, strict=True)
+        for key, value in (("id", env.id), ("curriculum", env.curriculum))
+    }
+
+
 def _files(path: Path, config: Config) -> tuple[dict[str, str], list[str]]:
     """Return the files of a run that are no package's, for pods that do not see this machine.
 
@@ -154,7 +163,7 @@ def _files(path: Path, config: Config) -> tuple[dict[str, str], list[str]]:
     from vf.cluster.launch_files import POD_FOLDER
 
     named = {
-        "env.id": config.env.id,
+        **_of_environments(config),
         "trainer.accelerate_config": config.trainer.accelerate_config,
         "trainer.args.import_path": config.args.import_path,
         "inference.chat_template": config.inference.chat_template,

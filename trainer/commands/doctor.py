@@ -149,8 +149,12 @@ def _run(config: Config) -> Iterator[Check]:
     from vf.runtime.calling import call
     from vf.trainer.learning.quantized import check_quantized
     from vf.trainer.processes.devices import check_devices, check_server_devices
-    from vf.trainer.run.parts import make_environment
+    from vf.trainer.run.parts import make_environments
     from vf.trainer.watching.trackers import check_trackers
+
+    async def check_all() -> None:
+        for environment in make_environments(config).values():
+            await call(environment.check)
 
     yield from _try("devices", lambda: check_devices(config), lambda: check_server_devices(config))
     yield from _try(
@@ -160,8 +164,8 @@ def _run(config: Config) -> Iterator[Check]:
     )
     yield from _try(
         "environment",
-        lambda: asyncio.run(call(make_environment(config).check)),
-        said=f"{config.env.id} has what it needs",
+        lambda: asyncio.run(check_all()),
+        said=f"{', '.join(env.id for env in config.env)} has what it needs",
     )
 
 

@@ -211,18 +211,22 @@ def _dry_run(plan: Plan, console: Console) -> int:
         folder.create()
         try:
             with RLTrainer(plan, folder) as trainer:
-                trace = trainer.collector.try_one()
+                traces = trainer.collector.try_each()
         finally:
             folder.close()
-    if trace.error is not None:
-        return complain(
-            "vf-rl", f"a rollout failed in the {trace.error.boundary}: {trace.error.message}"
+    said = []
+    for member, trace in zip(plan.environments, traces, strict=True):
+        where = f" of {member.name}" if len(traces) > 1 else ""
+        if (error := trace.error) is not None:
+            return complain(
+                "vf-rl", f"a rollout{where} failed in the {error.boundary}: {error.message}"
+            )
+        reward = "not scored" if trace.reward is None else f"reward {trace.reward:.2f}"
+        said.append(
+            f"one rollout{where} took {trace.timing['total']:.1f} s, {len(trace.turns)} turns, "
+            f"{trace.completion_tokens} sampled tokens, {reward}"
         )
-    reward = "not scored" if trace.reward is None else f"reward {trace.reward:.2f}"
-    console.print(
-        f"[{GOOD}]everything starts[/]: one rollout took {trace.timing['total']:.1f} s, "
-        f"{len(trace.turns)} turns, {trace.completion_tokens} sampled tokens, {reward}"
-    )
+    console.print(f"[{GOOD}]everything starts[/]: {'; '.join(said)}")
     return DONE
 
 
@@ -250,7 +254,12 @@ def _summarise(summary: Summary, folder: RunFolder, config: Config, console: Con
 def _cautions(config: Config) -> list[str]:
     """Return what is to be known about settings: what they cost, and what was found for them."""
     args = config.args
-    filters = [name for name, neutral in NEUTRAL.items() if getattr(args, name) != neutral]
+    everywhere = [config.args_of(env) for env in config.env]
+    filters = [
+        name
+        for name, neutral in NEUTRAL.items()
+        if any(getattr(each, name) != neutral for each in everywhere)
+    ]
     cautions = []
     if args.num_iterations > 1 and args.loss_fn == "importance_sampling":
         cautions.append(

@@ -37,6 +37,8 @@ class Sample:
         old_logprobs: If not empty, the trainer's log-probability of each token before the batch's
             first optimizer step; 0 for those that are not trained.
         teacher_logprobs: If not empty, the teacher's log-probability of each token; 0 likewise.
+        temperature: That it was sampled at, which its log-probabilities are of; None for that of
+            the settings.
     """
 
     branch: Branch
@@ -46,6 +48,7 @@ class Sample:
     weight: float = 1.0
     old_logprobs: tuple[float, ...] = ()
     teacher_logprobs: tuple[float, ...] = ()
+    temperature: float | None = None
 
     def __len__(self) -> int:
         return len(self.branch)
@@ -70,6 +73,7 @@ class MicroBatch:
             where there is no loss. None if that is this one, or if nothing asks for them.
         teacher_logprobs: float32 ``[B, L]``, the teacher's; 0 where there is no loss. None without
             a teacher.
+        temperature: All samples'; None for that of the settings.
     """
 
     input_ids: torch.Tensor
@@ -81,11 +85,12 @@ class MicroBatch:
     tree: PrefixTree | None = None
     old_logprobs: torch.Tensor | None = None
     teacher_logprobs: torch.Tensor | None = None
+    temperature: float | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on a device."""
         held = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        moved = {name: each.to(device) for name, each in held.items() if each is not None}
+        moved = {name: each.to(device) for name, each in held.items() if hasattr(each, "to")}
         return replace(self, **moved)
 
     @property
@@ -95,7 +100,11 @@ class MicroBatch:
 
 
 def build_samples(
-    groups: Sequence[Group], args: TrainerArgs, advantages: AdvantageFn | None = None
+    groups: Sequence[Group],
+    args: TrainerArgs,
+    advantages: AdvantageFn | None = None,
+    *,
+    temperature: float | None = None,
 ) -> list[list[Sample]]:
     """Return the samples of each group that has something to teach.
 
@@ -107,6 +116,7 @@ def build_samples(
         groups: The step's rollouts.
         args: ``[trainer.args]``: advantage, credit, overlong shaping and ``mask_truncated``.
         advantages: In place of ``args.advantage``.
+        temperature: That they were sampled at; None for that of the learner's settings.
     """
     batches: list[list[Sample]] = []
     for group in groups:
@@ -118,7 +128,13 @@ def build_samples(
         if advantages is not None and not any(map(any, by_turn)):
             continue
         batch = [
-            Sample(branch, values[0], values if args.credit == "turn" else (), trace.id)
+            Sample(
+                branch,
+                values[0],
+                values if args.credit == "turn" else (),
+                trace.id,
+                temperature=temperature,
+            )
             for trace, values in zip(group.traces, by_turn, strict=True)
             if not (args.mask_truncated and was_cut(trace))
             for branch in trace.branches
@@ -264,8 +280,21 @@ def micro_batches(
     return [collate(batch, pad_id) for batch in batches]
 
 
+def by_temperature(samples: Sequence[Sample]) -> list[list[Sample]]:
+    """Return samples in lists of one temperature each: those of a micro-batch have the same."""
+    found: dict[float | None, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.temperature, []).append(sample)
+    return [*found.values()]
+
+
 def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
-    """Return samples as the rows of one micro-batch."""
+    """Return samples as the rows of one micro-batch.
+
+    Raises:
+        ValueError: They were sampled at different temperatures.
+    """
+    [temperature] = {sample.temperature for sample in samples}
     shape = (len(samples), max(len(sample) for sample in samples))
     batch = MicroBatch(
         input_ids=torch.full(shape, pad_id, dtype=torch.long),
@@ -278,6 +307,7 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
         teacher_logprobs=(
             torch.zeros(shape) if any(each.teacher_logprobs for each in samples) else None
         ),
+        temperature=temperature,
     )
     for row, sample in enumerate(samples):
         branch, length = sample.branch, len(sample)

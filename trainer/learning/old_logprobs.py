@@ -1,7 +1,8 @@
 """Log-probabilities that samples bring along: the trainer's from before a batch, and a teacher's.
 
 They are computed on micro-batches, which reorder samples and are shared out over ranks, and find
-their way back by the tokens that they are of: equal tokens have equal log-probabilities.
+their way back by the tokens that they are of: equal tokens have equal log-probabilities at equal
+temperatures.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import torch
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.out_of_memory import Work
 
-# Token ids, and which of them are trained except for the first, which nothing predicts.
-Tokens = tuple[tuple[int, ...], tuple[bool, ...]]
+# Token ids, which of them are trained except for the first, which nothing predicts, and temperature.
+Tokens = tuple[tuple[int, ...], tuple[bool, ...], float | None]
 Known = dict[Tokens, tuple[float, ...]]
 Which = Literal["old_logprobs", "teacher_logprobs"]
 
@@ -31,7 +32,7 @@ def by_tokens(work: Iterable[Work]) -> Known:
         spread = torch.zeros(mask.shape).masked_scatter(mask, each.reference.float().cpu())
         for row, length in enumerate(batch.attention_mask.sum(1).tolist()):
             ids, trained = batch.input_ids[row, :length], mask[row, 1:length]
-            tokens = tuple(ids.tolist()), tuple(trained.tolist())
+            tokens = tuple(ids.tolist()), tuple(trained.tolist()), batch.temperature
             known[tokens] = tuple(spread[row, :length].tolist())
     return known
 
@@ -45,11 +46,11 @@ def attach(
 
     A sample that will be cut to its first tokens has those of these.
     """
-    limit = max((len(ids) for ids, _ in known), default=0)
+    limit = max((len(ids) for ids, *_ in known), default=0)
     done = []
     for sample in samples:
         ids, mask = sample.branch.token_ids[:limit], sample.branch.loss_mask[1:limit]
-        found = known.get((tuple(ids), tuple(map(bool, mask))), getattr(sample, which))
-        named: dict[str, Any] = {which: found}
+        tokens = tuple(ids), tuple(map(bool, mask)), sample.temperature
+        named: dict[str, Any] = {which: known.get(tokens, getattr(sample, which))}
         done.append(replace(sample, **named))
     return done

@@ -18,7 +18,7 @@ import torch
 
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import MicroBatch, Sample, micro_batches
+from vf.trainer.learning.batch import MicroBatch, Sample, by_temperature, micro_batches
 from vf.trainer.learning.custom_loss import Loss
 from vf.trainer.learning.packing import fills, pack
 
@@ -95,9 +95,14 @@ class Budget:
             packed: Whether the model runs on packed tokens rather than padded rows.
             share: Whether packed samples that begin alike share their beginning.
         """
-        if packed:
-            return pack(samples, self.tokens, self._rows, share=share, apart=self.apart)
-        return micro_batches(samples, self.tokens, self._rows)
+        batches: list[MicroBatch] = []
+        for part in by_temperature(samples):
+            batches += (
+                pack(part, self.tokens, self._rows, share=share, apart=self.apart)
+                if packed
+                else micro_batches(part, self.tokens, self._rows)
+            )
+        return batches
 
     def filled(self, samples: Sequence[Sample], ranks: int, *, share: bool) -> bool:
         """Return whether samples are enough for a full micro-batch on every rank."""
@@ -205,6 +210,7 @@ def unpack(batch: MicroBatch) -> list[Sample]:
                 weight=float(batch.weights[row]),
                 old_logprobs=() if old is None else tuple(old[row, :length].tolist()),
                 teacher_logprobs=() if teacher is None else tuple(teacher[row, :length].tolist()),
+                temperature=batch.temperature,
             )
         )
     return samples

@@ -39,7 +39,7 @@ class Passes:
         forward: The way to log-probabilities of the model that learns.
         ranks: The trainer processes.
         budget: Of a micro-batch.
-        temperature: The sampler's.
+        temperature: The sampler's, of samples that name none.
         share: Whether samples that begin alike may share their beginning.
 
     Attributes:
@@ -94,11 +94,20 @@ class Passes:
             )
         return self._budget.halve(work, shortage, share=self._share)
 
+    def temperature(self, batch: MicroBatch) -> float:
+        """Return the temperature that a micro-batch was sampled at."""
+        return self._temperature if batch.temperature is None else batch.temperature
+
     def idle(self) -> MicroBatch:
         """Return the least micro-batch: layers that are spread need every rank in every round."""
         branch = Branch([0, 0], [0, 1], [0.0, 0.0], [0, 0], [0, 0])
         [batch] = self._pack([Sample(branch, 0.0)], share=False)
         return batch.to(self._ranks.accelerator.device)
+
+    def pass_idly(self, forward: Forward) -> torch.Tensor:
+        """Make a pass over the least micro-batch, and return its log-probabilities."""
+        idle = self.idle()
+        return forward(idle, self.temperature(idle))[0]
 
     def ask(self, whole: Iterable[Work], rounds: int, forward: Forward, phase: str) -> list[Work]:
         """Return work with log-probabilities of its trained tokens, of any model.
@@ -117,14 +126,14 @@ class Passes:
             if work.reference is None:
                 batch = work.batch.to(self._ranks.accelerator.device)
                 with self.phase(phase, batch):
-                    work.reference, _ = forward(batch, self._temperature)
+                    work.reference, _ = forward(batch, self.temperature(batch))
 
         work = self.cut(whole)
         with self._without_gradient(forward):
             while shortage := attempt(work, one):
                 work = self.halve(work, shortage)
             for _ in range(rounds - len(work)):
-                forward(self.idle(), self._temperature)
+                self.pass_idly(forward)
         return work
 
     def logprobs(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
@@ -138,7 +147,7 @@ class Passes:
         with self._without_gradient(self.forward):
             for batch in self._pack(numbered, share=self._share):
                 batch = batch.to(self._ranks.accelerator.device)
-                logprobs, _ = self.forward(batch, self._temperature)
+                logprobs, _ = self.forward(batch, self.temperature(batch))
                 rows = spread(logprobs, batch.loss_mask).cpu()
                 for row, index in zip(rows, batch.weights[:, 0].int().tolist(), strict=True):
                     found[index].copy_(row[: len(found[index])])

@@ -264,15 +264,15 @@ class Policy:
         self._added = self._sums - before, part.totals
 
     def _pass_idly(self, weight: float = 0.0) -> None:
-        logprobs, _ = self.forward(self.passes.idle(), self.args.temperature)
-        self.sharding.backward(weight * logprobs.sum())
+        self.sharding.backward(weight * self.passes.pass_idly(self.forward).sum())
 
     def _backward(self, work: Work) -> None:
         """Add the gradient of one micro-batch."""
         args = self.args
         batch = work.batch.to(self.accelerator.device)
         with self.passes.phase("forward", batch), self.router_loss.watching():
-            found = self.forward(batch, args.temperature, entropy_gradient=args.entropy_coef > 0)
+            temperature = self.passes.temperature(batch)
+            found = self.forward(batch, temperature, entropy_gradient=args.entropy_coef > 0)
             router = self.router_loss(batch, work.token_weight)
             objective = self.objective if work.loss is None else Objective(args, work.loss)
             loss, sums = objective(batch, *found, work.reference, work.mean_gap, router)

@@ -24,6 +24,7 @@ class Group:
         number: Its place in the sequence of all draws of tasks.
         epoch: How often all tasks had had their turn before.
         min_size: Fewest scored rollouts that it can teach with.
+        environment: The name of its environment in the run.
     """
 
     task: Task
@@ -34,6 +35,7 @@ class Group:
     number: int = 0
     epoch: int = 0
     min_size: int = 2
+    environment: str = ""
 
     @property
     def rewards(self) -> list[float]:
@@ -51,6 +53,11 @@ class Group:
     def uniform(self) -> bool:
         """Whether the group teaches nothing because its rewards have no spread."""
         return len(self.rewards) < self.min_size or is_uniform(self.rewards)
+
+    @property
+    def loss_tokens(self) -> int:
+        """Tokens of its scored rollouts that carry loss, or would if the rewards differed."""
+        return sum(sum(branch.loss_mask) for trace in self.traces for branch in trace.branches)
 
     @property
     def oldest_version(self) -> int | None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vf.environments.environment import Environment
 from vf.inference.rendering.renderer import Renderer
-from vf.traces.task import Task
-from vf.trainer.run.first_prompts import FirstPrompts
-from vf.trainer.settings.config import Config
+from vf.trainer.run.run_environment import RunEnvironment
+from vf.trainer.settings.config import Config, TrainerArgs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +44,13 @@ class Plan:
 
     Attributes:
         config: The settings.
-        environment: Where the model acts.
+        environments: The environments, with their tasks.
         renderer: Chat template and parser.
-        tasks: The train split, with the tasks that are left out.
-        eval_tasks: The held-out tasks to evaluate on; empty if there is no evaluation.
         probe_ids: The first train task's prompt, which the engine is probed with.
-        prompts: What is known of the tasks' first prompts.
         parameters: Parameters of the model.
         hidden_size: Width of the model.
         memory: What trainer and server are predicted to need.
         template: What the chat template makes of conversations, in one line.
-        overlong: Ids of the train tasks whose first prompts were found to be too long.
-        left_out: How many tasks are left out because of that, in one line; empty if none is.
         budget: How ``micro_batch_tokens = "auto"`` was found, in one line; empty if it is a number.
         adapted: What LoRA adapts, in one line; empty if all weights are trained.
         workers: Processes that rollouts run in; 0 if they run in the trainer's.
@@ -65,22 +58,21 @@ class Plan:
     """
 
     config: Config
-    environment: Environment
+    environments: Sequence[RunEnvironment]
     renderer: Renderer
-    tasks: Sequence[Task]
-    eval_tasks: Sequence[Task]
     probe_ids: list[int]
-    prompts: FirstPrompts
     parameters: int
     hidden_size: int
     memory: Memory
     template: str
-    overlong: Sequence[str] = ()
-    left_out: str = ""
     budget: str = ""
     adapted: str = ""
     workers: int = 0
     worker_reason: str = ""
+
+    def args_of(self, environment: str) -> TrainerArgs:
+        """Return ``[trainer.args]`` as they are in an environment, by its name."""
+        return next(member.args for member in self.environments if member.name == environment)
 
 
 def size_text(size: int) -> str:

@@ -33,14 +33,14 @@ def worker_count(config: Config, cores: int, containers: int | None) -> tuple[in
         ConfigError: Workers are wanted, and could not make the environment, or are more than its
             containers.
     """
-    wanted, module = config.rollouts.workers, registrar(config.env.id)
+    wanted = config.rollouts.workers
     if wanted == 0:
         return 0, "in the trainer's process, as rollouts.workers = 0 says"
-    if module == "__main__":
+    for id in [env.id for env in config.env if registrar(env.id) == "__main__"]:
         if wanted == "auto":
-            return 0, f"in the trainer's process: its program registers {config.env.id!r} itself"
+            return 0, f"in the trainer's process: its program registers {id!r} itself"
         raise ConfigError(
-            f"rollouts.workers = {wanted}, but environment {config.env.id!r} is registered by the "
+            f"rollouts.workers = {wanted}, but environment {id!r} is registered by the "
             "program that was started, which worker processes do not run: put it into a file of "
             "its own and set env.id to that file, or set rollouts.workers = 0"
         )
@@ -48,8 +48,8 @@ def worker_count(config: Config, cores: int, containers: int | None) -> tuple[in
         if containers is not None and wanted > containers:
             raise ConfigError(
                 f"rollouts.workers = {wanted}, but sandbox.max_containers = {containers} of "
-                f"environment {config.env.id!r}: each worker needs a container. Lower workers, or "
-                "raise max_containers"
+                f"environment {' or '.join(map(repr, config.names))}: each worker needs a "
+                "container. Lower workers, or raise max_containers"
             )
         return wanted, "as rollouts.workers says"
     if not isinstance(config.inference, VllmSettings):

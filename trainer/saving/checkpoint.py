@@ -39,7 +39,7 @@ class Progress:
     Attributes:
         step: Training steps done.
         seconds: Wall time spent so far.
-        alarms: What the alarms remember (:meth:`~vf.trainer.watching.alarms.Alarms.state`).
+        alarms: What the alarms remember (:meth:`~vf.trainer.watching.run_alarms.RunAlarms.state`).
         best_reward: Highest held-out mean reward of any checkpoint so far.
         base: Fingerprint of the weights that are not trained
             (:class:`~vf.trainer.learning.weights.Weights`).
@@ -51,7 +51,7 @@ class Progress:
     alarms: dict[str, Any] = field(default_factory=dict)
     best_reward: float | None = None
     base: str = ""
-    queue: Queue = field(default_factory=lambda: Queue({"position": 0, "rests_through": {}}))
+    queue: Queue = field(default_factory=lambda: Queue({}))
 
 
 def begin_checkpoint(

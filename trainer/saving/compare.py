@@ -77,6 +77,8 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in table.items():
         name = f"{prefix}{key}"
+        if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+            value = {str(place): each for place, each in enumerate(value)}  # as --set names them
         if isinstance(value, dict):
             flat |= _flat(value, f"{name}.")
         else:

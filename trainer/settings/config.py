@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from vf.inference.model import Sampling
 from vf.inference.settings import (
     EmbeddedSettings,
-    EngineSettings,
     MinP,
     Positive,
     RepetitionPenalty,
@@ -23,36 +28,12 @@ from vf.inference.settings import (
     VllmSettings,
 )
 from vf.trainer.settings.cluster import ClusterConfig
+from vf.trainer.settings.engines import InferenceConfig
+from vf.trainer.settings.environments import EnvConfig, check_mixture, listed, names_of, tables_of
 from vf.trainer.settings.loop_args import LoopArgs
 from vf.trainer.settings.loss_args import LossArgs
 from vf.trainer.settings.rollouts import RolloutsConfig
 from vf.trainer.settings.shared import SharedArgs
-
-
-class EnvConfig(Strict):
-    """``[env]``: which environment, and its arguments."""
-
-    id: str
-    """Name of a registered or installed environment, a file (`my_env.py`, or `my_env.py:MyEnv`), or
-    `package.module:MyEnv`. A relative path begins at the TOML's folder."""
-    args: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of its constructor."""
-
-
-def _engine(raw: Any) -> str:
-    """Return which engine a raw ``[inference]`` asks for."""
-    if isinstance(raw, EngineSettings):
-        return str(raw.engine)
-    named = raw.get("engine", "embedded") if isinstance(raw, dict) else "embedded"
-    return named if isinstance(named, str) else repr(named)
-
-
-ENGINES: dict[str, type[EngineSettings]] = {"embedded": EmbeddedSettings, "vllm": VllmSettings}
-InferenceConfig = Annotated[
-    Annotated[EmbeddedSettings, Tag("embedded")] | Annotated[VllmSettings, Tag("vllm")],
-    Discriminator(_engine),
-]
-
 
 # Which settings belong to which losses.
 _LOSS_SETTINGS: dict[tuple[str, ...], tuple[str, ...]] = {
@@ -328,7 +309,8 @@ class Config(Strict):
 
     model: str
     """A local folder or a hub name; `tiny` is the model that ships with the library."""
-    env: EnvConfig
+    env: Annotated[list[EnvConfig], BeforeValidator(listed)]
+    """The environments: one `[env]`, or several `[[env]]`."""
     inference: InferenceConfig = Field(default_factory=EmbeddedSettings)
     rollouts: RolloutsConfig = Field(default_factory=RolloutsConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
@@ -339,10 +321,35 @@ class Config(Strict):
         """``[trainer.args]``, for short."""
         return self.trainer.args
 
+    @property
+    def names(self) -> list[str]:
+        """The environments' names, all different."""
+        return names_of(self.env)
+
+    @property
+    def tables(self) -> list[str]:
+        """The environments' tables, as ``--set`` and messages name them."""
+        return tables_of(self.env)
+
+    def args_of(self, env: EnvConfig) -> TrainerArgs:
+        """Return ``[trainer.args]`` as they are in an environment."""
+        return self.args.model_copy(update=env.own_args)
+
     def with_args(self, **found: Any) -> Self:
         """Return a copy with other ``[trainer.args]``, which are not checked again."""
         args = self.args.model_copy(update=found)
         return self.model_copy(update={"trainer": self.trainer.model_copy(update={"args": args})})
+
+    @field_serializer("env")
+    def _as_written(self, envs: list[EnvConfig]) -> Any:
+        """Write a single environment as a table, and not as a list."""
+        return envs[0] if len(envs) == 1 else envs
+
+    @model_validator(mode="after")
+    def _mixes(self) -> Self:
+        """Refuse environments that do not go together, or with ``[trainer.args]``."""
+        check_mixture(self.env, self.args, TrainerArgs.model_validate)
+        return self
 
     @model_validator(mode="after")
     def _serves_what_is_trained(self) -> Self:

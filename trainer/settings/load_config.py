@@ -61,7 +61,11 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list
         ConfigError: The file is missing or not TOML, or a key or value is wrong. All problems
             are listed.
     """
-    raw = read_toml(path)
+    try:
+        raw = read_toml(path)
+    except ConfigError:
+        _check_tables(path)
+        raise
     _locate(raw, path.absolute().parent)
     for_vllm = _engine(raw) == "vllm"
     for each in overrides:
@@ -70,11 +74,36 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> tuple[Config, list
     return parse_config(raw, for_vllm=for_vllm)
 
 
+def _check_tables(path: Path) -> None:
+    """Say what is wrong with a file that has both kinds of table for its environments.
+
+    Raises:
+        ConfigError: It has.
+    """
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    lines = {
+        line.strip().replace(" ", ""): number for number, line in enumerate(text.splitlines(), 1)
+    }
+    found = {
+        kind: next((n for line, n in lines.items() if line.startswith(kind)), None)
+        for kind in ("[env]", "[[env]]")
+    }
+    if None not in found.values():
+        raise ConfigError(
+            f"{path}: [env] in line {found['[env]']} is the only environment of a run, and "
+            f"[[env]] in line {found['[[env]]']} one of several; write [[env]] for each"
+        )
+
+
 def _locate(raw: dict[str, Any], folder: Path) -> None:
     """Make the path of an environment's file absolute: a resumed run may be started elsewhere."""
-    env = raw.get("env")
-    if isinstance(env, dict) and isinstance(env.get("id"), str):
-        env["id"] = absolute(env["id"], folder)
+    envs = raw.get("env")
+    for env in envs if isinstance(envs, list) else [envs]:
+        if not isinstance(env, dict):
+            continue
+        for key in ("id", "curriculum"):
+            if isinstance(env.get(key), str):
+                env[key] = absolute(env[key], folder)
 
 
 def parse_config(raw: dict[str, Any], *, for_vllm: bool = False) -> tuple[Config, list[str]]:

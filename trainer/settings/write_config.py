@@ -32,7 +32,8 @@ def without_secrets(config: Config) -> Config:
     argument of the environment or the server that is called a key, token, secret or password.
     """
     shown = config.model_copy(deep=True)
-    shown.env.args = _hide(shown.env.args)
+    for env in shown.env:
+        env.args, env.curriculum_args = _hide(env.args), _hide(env.curriculum_args)
     if isinstance(shown.inference, VllmSettings):
         shown.inference.args = _hide(shown.inference.args)
         shown.inference.env = dict.fromkeys(shown.inference.env, HIDDEN)
@@ -43,14 +44,24 @@ def without_secrets(config: Config) -> Config:
     return shown
 
 
-def _table(values: dict[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
-    plain = {key: value for key, value in values.items() if not isinstance(value, dict)}
+def _table(
+    values: dict[str, Any], path: tuple[str, ...], lines: list[str], many: bool = False
+) -> None:
+    inner = {key: value for key, value in values.items() if _is_inner(value, path)}
+    plain = {key: value for key, value in values.items() if key not in inner}
     if path and (plain or not values):
-        lines += ["", f"[{'.'.join(map(_key, path))}]"]
+        name = ".".join(map(_key, path))
+        lines += ["", f"[[{name}]]" if many else f"[{name}]"]
     lines += [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
-    for key, value in values.items():
-        if isinstance(value, dict):
-            _table(value, (*path, key), lines)
+    for key, value in inner.items():
+        for each in value if isinstance(value, list) else [value]:
+            _table(each, (*path, key), lines, many=isinstance(value, list))
+
+
+def _is_inner(value: Any, path: tuple[str, ...]) -> bool:
+    """Return whether a value is written as a table of its own: of lists, only those at the top."""
+    tables = not path and isinstance(value, list) and value
+    return isinstance(value, dict) or bool(tables and all(isinstance(v, dict) for v in value))
 
 
 def _key(key: str) -> str:

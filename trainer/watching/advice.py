@@ -286,8 +286,9 @@ def _stragglers(case: _Case) -> Iterator[str]:
 
 
 def _sandbox_pool(config: Config) -> str:
-    sandbox = config.env.args.get("sandbox")
-    size = sandbox.get("pool") if isinstance(sandbox, dict) else None
+    sandboxes = [env.args.get("sandbox") for env in config.env]
+    sizes = [each["pool"] for each in sandboxes if isinstance(each, dict) and "pool" in each]
+    size = sizes[0] if len(config.env) == 1 and sizes else None
     return f" = {size}" if size is not None else ""
 
 

@@ -190,7 +190,10 @@ def _voids_rise(steps: Sequence[StepVoids]) -> bool:
 
 
 def observe_kl(
-    ringing: set[str], metrics: Mapping[str, float], args: TrainerArgs
+    ringing: set[str],
+    metrics: Mapping[str, float],
+    args: TrainerArgs,
+    others: Sequence[TrainerArgs] = (),
 ) -> tuple[dict[str, float], list[str]]:
     """Check how far a step's learner was from its sampler.
 
@@ -198,6 +201,7 @@ def observe_kl(
         ringing: The alarms that are on; ``kl`` is added or removed.
         metrics: The step's, with ``kl_sample_train_v1`` to ``_v3`` if anything was trained.
         args: ``[trainer.args]``; the note names only checks that apply to it.
+        others: The same, as they are in each environment.
 
     Returns:
         The metric ``alarm/kl``: 1 while it rings, else 0. And a note when it begins.
@@ -210,7 +214,7 @@ def observe_kl(
         return {"alarm/kl": 1.0}, []
     ringing.add("kl")
     checks = "; ".join(
-        f"({place}) {check}" for place, check in enumerate(_kl_checks(metrics, args), 1)
+        f"({place}) {check}" for place, check in enumerate(_kl_checks(metrics, args, others), 1)
     )
     return {"alarm/kl": 1.0}, [
         f"kl_sample_train is {worst:.3g} nats, above the threshold of {KL_THRESHOLD:g}: the tokens "
@@ -219,10 +223,17 @@ def observe_kl(
     ]
 
 
-def _kl_checks(metrics: Mapping[str, float], args: TrainerArgs) -> list[str]:
+def _kl_checks(
+    metrics: Mapping[str, float], args: TrainerArgs, others: Sequence[TrainerArgs]
+) -> list[str]:
     """Return possible reasons for the disagreement, the likeliest first."""
     checks = []
-    used = [name for name, neutral in NEUTRAL.items() if getattr(args, name) != neutral]
+    settings = others or [args]
+    used = [
+        name
+        for name, neutral in NEUTRAL.items()
+        if any(getattr(each, name) != neutral for each in settings)
+    ]
     if used:
         checks.append(
             f"{', '.join(used)} changes what is sampled and not what is trained: set it neutral"

@@ -71,10 +71,23 @@ CURVES = [
 ]
 
 
+def environment_curves(names: Sequence[str]) -> list[Curve]:
+    """Return the chart of each environment's rewards, where there are several."""
+    if len(names) == 1:
+        return []
+    keys = {"training": "reward/mean", "held out": "eval/reward/mean"}
+    return [
+        Curve(f"Reward: {name}", {kind: f"env/{name}/{key}" for kind, key in keys.items()}, NUMBER)
+        for name in names
+    ]
+
+
 def pass_curves(lines: Sequence[Metrics]) -> list[Curve]:
     """Return the chart of the held-out tasks' pass@k, if the lines have any."""
     kind = "eval/pass@"
-    ks = sorted({int(name[len(kind) :]) for line in lines for name in line if kind in name})
+    ks = sorted(
+        {int(name[len(kind) :]) for line in lines for name in line if name.startswith(kind)}
+    )
     metrics = {f"k = {k}": f"{kind}{k}" for k in ks}
     return [Curve("Held out: pass@k", metrics, SHARE)] if metrics else []
 

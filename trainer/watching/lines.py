@@ -62,7 +62,13 @@ def evaluation_line(step: int, metrics: Metrics) -> Text:
     if ks:
         said[f"pass@{max(ks)}"] = metrics[f"eval/pass@{max(ks)}"]
     shares = ", ".join(f"{name} {share:.0%}" for name, share in said.items() if share is not None)
-    return Text.assemble((reward, "bold"), f" ({shares})" if shares else "")
+    own = {
+        name.removeprefix("env/").removesuffix("/eval/reward/mean"): value
+        for name, value in metrics.items()
+        if name.startswith("env/") and name.endswith("/eval/reward/mean")
+    }
+    each = "; " * bool(own) + ", ".join(f"{visible(name)} {own[name]:.3f}" for name in own)
+    return Text.assemble((reward, "bold"), f" ({shares})" if shares else "", each)
 
 
 def note_line(text: str) -> Text:

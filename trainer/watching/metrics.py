@@ -14,7 +14,7 @@ from vf.trainer.learning.batch import group_teaches, overlong
 from vf.trainer.learning.credit import was_cut
 from vf.trainer.learning.objective import UpdateStats
 from vf.trainer.run.group import Group
-from vf.trainer.run.metrics import Metrics
+from vf.trainer.run.metrics import Metrics, by_environment
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.watching.voids import StepVoids
 
@@ -25,8 +25,12 @@ def step_metrics(
     updates: Sequence[UpdateStats],
     times: Mapping[str, float],
     args: TrainerArgs,
+    args_of: Mapping[str, TrainerArgs] | None = None,
 ) -> Metrics:
     """Return what a training step's rollouts, updates and time say.
+
+    Where there are several environments, what the rollouts say is also there of each by itself, as
+    ``env/NAME/...``.
 
     Args:
         step: Which one; the first is 1.
@@ -34,12 +38,22 @@ def step_metrics(
         updates: Its optimizer steps.
         times: Seconds by part, with ``train`` and ``total``.
         args: ``[trainer.args]``.
+        args_of: The same by the environment's name, as they are there.
     """
-    seconds = times["total"]
+    seconds, args_of = times["total"], args_of or {"": args}
+    own = {name: [group for group in groups if group.environment == name] for name in args_of}
+    found = {
+        name: rollout_metrics(each)
+        | signal_metrics(each, step - 1, seconds, args)
+        | shaping_metrics(each, args_of)
+        for name, each in own.items()
+        if each and len(own) > 1
+    }
     metrics: Metrics = {
+        **by_environment(found, len(args_of)),
         **rollout_metrics(groups),
         **signal_metrics(groups, step - 1, seconds, args),
-        **shaping_metrics(groups, args),
+        **shaping_metrics(groups, args_of),
         **update_metrics(
             updates,
             reference=bool(args.kl_penalty_coef),
@@ -161,18 +175,25 @@ def signal_metrics(
     return out
 
 
-def shaping_metrics(groups: Sequence[Group], args: TrainerArgs) -> Metrics:
+def shaping_metrics(groups: Sequence[Group], args_of: Mapping[str, TrainerArgs]) -> Metrics:
     """Return how much ``mask_truncated`` and ``overlong_buffer`` changed of a step's rollouts.
 
     ``masked_fraction`` is the share of the scored rollouts that train no token, and
-    ``overlong/cost_mean`` what length cost a rollout on average. Only what is on is there.
+    ``overlong/cost_mean`` what length cost a rollout on average. Only what is on is there: both are
+    over the environments where it is.
+
+    Args:
+        groups: The step's.
+        args_of: ``[trainer.args]`` by the environment's name.
     """
-    traces = [trace for group in groups for trace in group.traces]
+    traces = [(trace, args_of[group.environment]) for group in groups for trace in group.traces]
+    masked = [was_cut(trace) for trace, args in traces if args.mask_truncated]
+    costs = [sum(overlong(trace, args)) for trace, args in traces if args.overlong_buffer]
     out: Metrics = {}
-    if traces and args.mask_truncated:
-        out["masked_fraction"] = fmean(was_cut(trace) for trace in traces)
-    if traces and args.overlong_buffer is not None:
-        out["overlong/cost_mean"] = fmean(sum(overlong(trace, args)) for trace in traces)
+    if masked:
+        out["masked_fraction"] = fmean(masked)
+    if costs:
+        out["overlong/cost_mean"] = fmean(costs)
     return out
 
 

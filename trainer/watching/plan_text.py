@@ -8,6 +8,7 @@ from vf.inference.vllm.server_args import each_server, parallel_args
 from vf.trainer.learning.learning_rate import advice, peak_learning_rate
 from vf.trainer.processes.launch import is_sharded, world, zero_stage
 from vf.trainer.run.plan import Memory, Plan, size_text
+from vf.trainer.run.run_environment import RunEnvironment
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.overlap import steps_ahead, streams
 
@@ -22,7 +23,6 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     """Return a plan as pairs of name and text."""
     args, config = plan.config.args, plan.config
     groups = args.groups_per_step
-    tools = len(plan.environment.episode(0).toolbox.tools)
     weights = f"LoRA rank {args.lora_rank}" if args.use_lora else "all weights"
     if args.load_in_4bit:
         weights += " on a base of 4 bits"
@@ -51,9 +51,6 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     if (mode := args.importance_sampling_mode) not in (None, "off"):
         order += f"; importance weights: {mode} at {args.importance_sampling_clip_max:g}"
     hint = advice(args, plan.hidden_size)
-    few = ""  # left_out names tasks that were too long; where it is empty, there are no more
-    if args.eval_strategy == "steps" and len(plan.eval_tasks) < args.eval_examples:
-        few = f" (of eval_examples = {args.eval_examples})" if not plan.left_out else ""
     budget = [("micro-batch", plan.budget)] if plan.budget else []
     return [
         ("model", f"{config.model}: {plan.parameters / 1e6:,.2f} M parameters"),
@@ -61,11 +58,8 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         *([("adapted", plan.adapted)] if plan.adapted else []),
         *([("advice", hint)] if hint else []),
         ("engine", _engine(config)),
-        (
-            "environment",
-            f"{config.env.id}: {len(plan.tasks)} train tasks, "
-            f"{len(plan.eval_tasks)} held out{few}, {tools} tools",
-        ),
+        *(("environment", _environment(member, plan)) for member in plan.environments),
+        *([("mixture", _mixture(plan))] if len(plan.environments) > 1 else []),
         (
             "step",
             f"{args.batch_size} rollouts = {groups} tasks × {args.rollouts_per_example}; "
@@ -74,8 +68,8 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("loop", order),
         ("rollouts", _rollouts(plan)),
         ("template", plan.template),
-        ("prompts", plan.prompts.how),
-        *([("left out", plan.left_out)] if plan.left_out else []),
+        *(("prompts", _of(m, plan) + m.prompts.how) for m in plan.environments if m.prompts),
+        *(("left out", _of(m, plan) + m.left_out) for m in plan.environments if m.left_out),
         *describe_memory(plan.memory, args.max_seq_len),
         *budget,
     ]
@@ -100,6 +94,44 @@ def describe_memory(memory: Memory, max_seq_len: int) -> list[tuple[str, str]]:
         text = f"about {server} {where}: {parts(memory.server)}; the cache holds {holds}"
         said.append(("server", text))
     return said
+
+
+def _of(member: RunEnvironment, plan: Plan) -> str:
+    return f"{member.name}: " if len(plan.environments) > 1 else ""
+
+
+def _environment(member: RunEnvironment, plan: Plan) -> str:
+    """Say how much there is in an environment, and what differs there."""
+    settings = member.settings
+    name = member.name if len(plan.environments) > 1 else settings.id
+    tools = len(member.environment.episode(0).toolbox.tools)
+    few, args = "", member.args  # left_out names tasks that were too long; else there are no more
+    if args.eval_strategy == "steps" and len(member.eval_tasks) < args.eval_examples:
+        few = f" (of eval_examples = {args.eval_examples})" if not member.left_out else ""
+    said = (
+        f"{name}: {len(member.tasks)} train tasks, "
+        f"{len(member.eval_tasks)} held out{few}, {tools} tools"
+    )
+    own = [f"{key} = {value}" for key, value in settings.own_args.items()]
+    if settings.curriculum != "uniform":
+        own.append(f"curriculum = {settings.curriculum}")
+    return f"{said}; {', '.join(own)}" if own else said
+
+
+def _mixture(plan: Plan) -> str:
+    """Say what share each environment has."""
+    settings, args = [member.settings for member in plan.environments], plan.config.args
+    by_tokens = [each.token_ratio for each in settings if each.token_ratio is not None]
+    weights = by_tokens or [each.ratio or 1.0 for each in settings]
+    parts = []
+    for member, weight in zip(plan.environments, weights, strict=True):
+        share = weight / sum(weights)
+        text = f"{member.name} {100 * share:.3g} %"
+        if not by_tokens:
+            text += f" ({share * args.groups_per_step:.3g} of {args.groups_per_step} tasks)"
+        parts.append(text)
+    of = "the tokens that carry loss, over time" if by_tokens else "a step's rollouts"
+    return f"of {of}: {', '.join(parts)}"
 
 
 def _rollouts(plan: Plan) -> str:

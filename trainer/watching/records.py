@@ -12,10 +12,10 @@ from vf.trainer.run.group import Group
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
-from vf.trainer.watching.alarms import Alarms, observe_kl
 from vf.trainer.watching.metrics import step_metrics
 from vf.trainer.watching.notes import baseline_notes, step_notes
 from vf.trainer.watching.report import Report
+from vf.trainer.watching.run_alarms import RunAlarms
 from vf.trainer.watching.trackers import Tracker, open_trackers
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,8 @@ class Records:
         self._display = display
         self._report = Report(folder, plan)
         self._tracker: Tracker | None = None
-        self.alarms = Alarms()
+        self._args_of = {member.name: member.args for member in plan.environments}
+        self.alarms = RunAlarms(self._args_of)
 
     def open(self, step: int) -> None:
         """Open the trackers, then start the display.
@@ -72,15 +73,15 @@ class Records:
             others: Metrics that are known already.
         """
         args = self._config.args
-        metrics = {"step": step, **step_metrics(step, groups, updates, times, args), **others}
-        alarms, alarm_notes = self.alarms.observe(groups)
-        kl_alarm, kl_notes = observe_kl(self.alarms.ringing, metrics, args)
-        notes = [f"step {step}: {note}" for note in [*alarm_notes, *kl_notes]]
+        measured = step_metrics(step, groups, updates, times, args, self._args_of)
+        metrics = {"step": step, **measured, **others}
+        alarms, notes = self.alarms.observe(groups, metrics, args)
+        notes = [f"step {step}: {note}" for note in notes]
         for note in [*notes, *step_notes(step, groups, metrics)]:
             self.note(note)
         if (shown := groups[0].traces) and (step - 1) % args.sample_steps == 0:
             self._display.sample(shown[0])
-        return metrics | alarms | kl_alarm
+        return metrics | alarms
 
     def tell(self, step: int, metrics: Metrics) -> None:
         """Show the evaluation after a step, if there was one, and log its metrics to the trackers.
@@ -92,7 +93,9 @@ class Records:
         if "eval/reward/mean" in metrics:
             self._display.evaluation(step, metrics)
         args = self._config.args
-        alike = args.eval_temperature in (None, args.temperature)  # else it is no baseline
+        alike = all(  # else it is no baseline
+            each.eval_temperature in (None, each.temperature) for each in self._args_of.values()
+        )
         evaluates = args.eval_strategy == "steps" and alike
         for note in baseline_notes(step, metrics, evaluates=evaluates):
             self.note(note)

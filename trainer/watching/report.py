@@ -22,7 +22,14 @@ from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.write_config import to_toml, without_secrets
 from vf.trainer.watching.charts import Point, Series, escape, figure, short, stacked_bar
 from vf.trainer.watching.conversations import choose, render
-from vf.trainer.watching.curves import CURVES, REWARD, component_curves, pass_curves, ringing
+from vf.trainer.watching.curves import (
+    CURVES,
+    REWARD,
+    component_curves,
+    environment_curves,
+    pass_curves,
+    ringing,
+)
 from vf.trainer.watching.plan_text import describe
 from vf.trainer.watching.step_clock import PARTS
 from vf.trainer.watching.verdict import verdict
@@ -100,7 +107,8 @@ def write_report(folder: RunFolder, plan: Plan) -> None:
         style=style,
         title=escape(folder.path.name),
         subtitle=escape(
-            f"{config.model} in {config.env.id}. Step {done:,} of {config.args.max_steps:,}, "
+            f"{config.model} in {', '.join(env.id for env in config.env)}. "
+            f"Step {done:,} of {config.args.max_steps:,}, "
             f"written {time.strftime('%Y-%m-%d %H:%M:%S')}"
         ),
         tiles=_tiles(lines),
@@ -109,7 +117,7 @@ def write_report(folder: RunFolder, plan: Plan) -> None:
                 _rewards(lines),
                 _alarms(lines),
                 _time(lines, plan),
-                _curves(lines),
+                _curves(lines, [each.name for each in plan.environments]),
                 _traces(folder, done, lines),
                 _section("Plan", _table(describe(plan))),
                 _section("Settings", f"<pre>{escape(to_toml(config))}</pre>"),
@@ -190,11 +198,11 @@ def _time(lines: Sequence[Metrics], plan: Plan) -> str:
     )
 
 
-def _curves(lines: Sequence[Metrics]) -> str:
+def _curves(lines: Sequence[Metrics], environments: Sequence[str]) -> str:
     drawn = []
-    for curve in [*CURVES, *pass_curves(lines)]:
+    for curve in [*environment_curves(environments), *CURVES, *pass_curves(lines)]:
         series = [
-            Series(name, points(lines, key), dotted=key.startswith("eval/"))
+            Series(name, points(lines, key), dotted=key.startswith("eval/") or "/eval/" in key)
             for name, key in curve.metrics.items()
         ]
         if any(each.points for each in series):

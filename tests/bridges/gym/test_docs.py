@@ -31,4 +31,4 @@ def test_the_python_runs(code: str) -> None:
 def test_the_toml_is_a_valid_config() -> None:
     (text,) = blocks("toml")
     config, _ = parse_config(tomllib.loads(text))
-    assert vf.make(config.env.id, **config.env.args).max_turns == 8
+    assert vf.make(config.env[0].id, **config.env[0].args).max_turns == 8

@@ -9,12 +9,12 @@ from typing import Any
 
 import vf
 from tests.inference.one_server import leases_of
+from tests.trainer.run_environments import in_a_run, in_process
 from tests.waiting import until
 from vf.environments.environment import Split
 from vf.inference.serving import Serving
 from vf.sandbox.hosting.host import HostStats
 from vf.trainer.collecting.orchestrator import Orchestrator
-from vf.trainer.collecting.runners import InProcess
 from vf.trainer.settings.config import TrainerArgs
 
 
@@ -65,12 +65,11 @@ class Tasks(vf.Environment):
 
 
 def build(environment: Tasks, **args: Any) -> Orchestrator:
+    made = TrainerArgs(batch_size=4, rollouts_per_example=2, max_steps=2, **args)
     return Orchestrator(
-        environment,
-        InProcess(environment, vf.ScriptedModel(["Done."])),
-        tasks=list(environment.tasks("train")),
-        eval_tasks=list(environment.tasks("eval")),
-        args=TrainerArgs(batch_size=4, rollouts_per_example=2, max_steps=2, **args),
+        [in_a_run(environment, made)],
+        in_process(environment, vf.ScriptedModel(["Done."])),
+        args=made,
         leases=leases_of(Serving("m")),
         ahead=0,
     )
@@ -80,7 +79,7 @@ def test_a_rollout_waits_for_its_image_without_a_place() -> None:
     async def run() -> None:
         environment = Tasks()
         work = build(environment, max_concurrent=1)
-        late, other = (task.id for task in work.cursor.next(2))
+        late, other = (task.id for task in work.mixture.cursors["env"].next(2))
         environment.source.late = late
         await work.open(1, version=0)
         group = await work.next_group(1)  # the only place was free for it
@@ -101,7 +100,7 @@ def test_the_images_of_the_next_step_are_fetched_while_this_one_runs() -> None:
     async def run() -> None:
         environment = Tasks()
         work = build(environment)
-        coming = [task.id for task in work.cursor.next(4)]
+        coming = [task.id for task in work.mixture.cursors["env"].next(4)]
         environment.source.late = coming[0]
         await work.open(1, version=0)
         await until(lambda: set(environment.source.asked) == set(coming))

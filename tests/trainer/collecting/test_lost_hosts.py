@@ -10,13 +10,13 @@ import pytest
 
 import vf
 from tests.inference.one_server import leases_of
+from tests.trainer.run_environments import in_a_run, in_process
 from vf.environments.environment import Split
 from vf.environments.runner import HOST_LOSSES, repeat_lost
 from vf.inference.serving import Serving
 from vf.runtime.errors import HostLost, SandboxError, ServerDown
 from vf.traces.trace import Failure
 from vf.trainer.collecting.orchestrator import Orchestrator
-from vf.trainer.collecting.runners import InProcess
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
@@ -84,12 +84,11 @@ def test_a_sandbox_that_failed_by_itself_is_not_repeated() -> None:
 
 def test_they_do_not_count_as_failures_in_training() -> None:
     environment = Unlucky(losses=HOST_LOSSES)
+    made = TrainerArgs(batch_size=8, rollouts_per_example=4, max_error_rate=0.0, max_steps=1)
     work = Orchestrator(
-        environment,
-        InProcess(environment, vf.ScriptedModel(count)),
-        tasks=list(environment.tasks("train")),
-        eval_tasks=[],
-        args=TrainerArgs(batch_size=8, rollouts_per_example=4, max_error_rate=0.0, max_steps=1),
+        [in_a_run(environment, made)],
+        in_process(environment, vf.ScriptedModel(count)),
+        args=made,
         leases=leases_of(Serving("m")),
         ahead=0,
     )

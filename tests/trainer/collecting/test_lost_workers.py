@@ -90,7 +90,7 @@ class Reluctant(LocalFleet):
 async def rollout(pool: WorkerPool, name: str) -> Ended:
     task = vf.Task(name, "Hello.")
     return await pool.rollout(
-        task, sampling=Sampling(), seed=0, origin=None, activity=Activity(task)
+        ENV, task, sampling=Sampling(), seed=0, origin=None, activity=Activity(task)
     )
 
 

@@ -12,13 +12,14 @@ import pytest
 
 import vf
 from tests.inference.one_server import leased, leases_of
+from tests.trainer.run_environments import in_a_run, in_process
 from vf.environments.environment import Split
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.serving import Serving
 from vf.runtime.errors import ModelError, ServerDown, TrainingError
 from vf.traces.messages import Message
 from vf.trainer.collecting.orchestrator import Orchestrator
-from vf.trainer.collecting.runners import Ended, InProcess
+from vf.trainer.collecting.runners import Ended
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
@@ -78,12 +79,11 @@ def orchestrator(
 ) -> Orchestrator:
     environment = TwoTurns()
     usual = {"batch_size": 8, "rollouts_per_example": 4, "max_error_rate": 0.0, "max_steps": 1}
+    made = TrainerArgs(**usual | args)
     return Orchestrator(
-        environment,
-        InProcess(environment, server),
-        tasks=list(environment.tasks("train")),
-        eval_tasks=list(environment.tasks("eval")),
-        args=TrainerArgs(**usual | args),
+        [in_a_run(environment, made)],
+        in_process(environment, server),
+        args=made,
         leases=leases_of(serving),
         ahead=0,
         on_trace=on_trace,
@@ -149,7 +149,7 @@ def test_an_evaluation_waits_an_outage_out_too() -> None:
     server = Server({3, 11})
     finished: list[Ended] = []
     work = orchestrator(server, server.serving).evaluate(finished.append)
-    result = asyncio.run(asyncio.wait_for(work, 30.0))
+    result = asyncio.run(asyncio.wait_for(work, 30.0))["env"]
     assert server.lost
     assert result.errors == 0
     assert [trace.task.id for trace in result.traces] == [f"eval-{n}" for n in range(8)]

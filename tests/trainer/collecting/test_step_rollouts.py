@@ -12,6 +12,7 @@ import pytest
 
 import vf
 from tests.inference.one_server import leases_of
+from tests.trainer.run_environments import in_a_run, in_process
 from vf.environments.environment import Split
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.models.token_model import PromptTooLong
@@ -20,7 +21,6 @@ from vf.runtime.errors import TrainingError
 from vf.traces.messages import Message
 from vf.traces.trace import Branch, Origin, Score
 from vf.trainer.collecting.orchestrator import Orchestrator, Queue
-from vf.trainer.collecting.runners import InProcess
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 
@@ -58,12 +58,11 @@ def build(
     kept = traces if traces is not None else []
     usual = {"batch_size": 8, "rollouts_per_example": 4, "max_steps": 1}
     environment = environment or Say()
+    made = TrainerArgs(**usual | args)
     return Orchestrator(
-        environment,
-        InProcess(environment, Model(answer)),
-        tasks=list(environment.tasks("train")),
-        eval_tasks=list(environment.tasks("eval")),
-        args=TrainerArgs(**usual | args),
+        [in_a_run(environment, made)],
+        in_process(environment, Model(answer)),
+        args=made,
         leases=leases_of(Serving("m")),
         ahead=ahead,
         on_trace=lambda step, ended: kept.append(ended.trace),
@@ -122,7 +121,7 @@ def test_groups_without_spread_are_followed_by_fresh_tasks(
     expected: list[str] = []
     left, useful = wanted + budget, 0
     while left and useful < wanted and (len(expected) < wanted or budget):
-        draw = reference.cursor.draw()
+        draw = reference.mixture.draw("env")
         expected.append(draw.task.id)
         flat = int(str(draw.task.prompt)) in alike
         useful += not flat
@@ -163,7 +162,7 @@ def test_rollouts_that_end_at_once_are_no_more_than_asked_for(rewards: bool) -> 
     traces: list[vf.Trace] = []
     work = build(mixed, traces, oversample=2.0)
     if rewards:
-        work.environment.rubric = vf.Rubric(
+        work.members[0].environment.rubric = vf.Rubric(
             outcome=lambda trace: float(trace.reply),
             group_rewards=[vf.GroupReward(lambda group: [0.0] * len(group))],
         )
@@ -301,7 +300,7 @@ def test_what_was_stopped_before_a_save_is_counted_once() -> None:
         settings: dict[str, Any] = {"batch_size": 4, "oversample": 1.5}
         work, again = build(answer, **settings), build(answer, **settings)
         for each in (work, again):
-            each.environment.rubric = vf.Rubric(
+            each.members[0].environment.rubric = vf.Rubric(
                 outcome=lambda trace: float(trace.reply), group_rewards=[vf.GroupReward(slow)]
             )
         await one_step(work)
@@ -327,7 +326,7 @@ def test_what_an_environment_records_is_there_for_group_rewards_and_in_the_trace
 
     rewards = [vf.GroupReward(same)]
     work = build(mixed, environment=Records())
-    work.environment.rubric = vf.Rubric(outcome=lambda trace: 0.0, group_rewards=rewards)
+    work.members[0].environment.rubric = vf.Rubric(outcome=lambda trace: 0.0, group_rewards=rewards)
     groups = run(one_step(work))
     assert seen == [mine] * 8
     traces = [trace for group in groups for trace in group.traces]
@@ -362,11 +361,11 @@ def test_a_task_with_an_overlong_prompt_is_replaced_and_not_drawn_again() -> Non
     assert set(trained) == {f"train-{n}" for n in range(12)} - {"train-3", "train-7"}
     tried = sorted(trace.task.id for trace in traces if trace.error is not None)
     assert tried == ["train-3", "train-7"], "none was tried twice"
-    assert work.cursor.overlong == 2
+    assert work.mixture.metrics()["tasks/overlong"] == 2
     assert ["9 tokens, over max_prompt_len = 8" in note for note in notes] == [True, True]
     again = build(too_long({3, 7}), max_steps=12)
-    again.cursor.load(work.cursor.state())
-    assert again.cursor.overlong == 2, "nor is it after a resume"
+    again.mixture.load(work.mixture.state())
+    assert again.mixture.metrics()["tasks/overlong"] == 2, "nor is it after a resume"
 
 
 def test_an_overlong_prompt_ends_the_run_where_it_is_an_error() -> None:
@@ -378,14 +377,15 @@ def test_an_overlong_prompt_ends_the_run_where_it_is_an_error() -> None:
 def test_tasks_that_are_all_overlong_end_the_run() -> None:
     work = build(too_long(set(range(12))))
     with pytest.raises(
-        vf.ConfigError, match=r"all 12 train tasks are longer than .*max_prompt_len"
+        vf.ConfigError,
+        match=r"all 12 train tasks of environment 'env' are longer than .*max_prompt_len",
     ):
         run(one_step(work))
 
 
 def test_an_overlong_prompt_is_no_failure_of_an_evaluation() -> None:
     work = build(too_long({3, 7}), max_error_rate=0.0)
-    result = run(work.evaluate(lambda trace: None))
+    result = run(work.evaluate(lambda trace: None))["env"]
     assert sum(trace.reward is not None for trace in result.traces) == 10
 
 
@@ -393,8 +393,8 @@ def test_a_queue_with_a_task_that_is_gone_is_refused() -> None:
     async def scene() -> None:
         work = build(mixed)
         state = {"step": 1, "refills": 0, "groups": [saved]}
-        await work.restore(Queue(work.cursor.state(), [state]))
+        await work.restore(Queue(work.mixture.state(), [state]))
 
     saved = {"number": 0, "task": "gone", "epoch": 0, "stopped": 0, "done": False}
-    with pytest.raises(vf.ConfigError, match="'gone', which the environment does not have"):
+    with pytest.raises(vf.ConfigError, match="'gone', which the environment 'env' does not have"):
         run(scene())

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 
 import vf
 from vf.trainer.collecting.task_cursor import TaskCursor
+from vf.trainer.run.run_environment import RunEnvironment
 from vf.trainer.settings.config import TrainerArgs
+from vf.trainer.settings.environments import EnvConfig
 
 
 def cursor(count: int, **args: Any) -> TaskCursor:
     tasks = [vf.Task(f"task-{n}", "?") for n in range(count)]
-    return TaskCursor(tasks, TrainerArgs(**args))
+    settings = EnvConfig(id="e")
+    return TaskCursor(RunEnvironment("e", settings, vf.Environment(), TrainerArgs(**args), tasks))
 
 
 @given(count=st.integers(1, 12), epochs=st.integers(1, 4), seed=st.integers(0, 99))

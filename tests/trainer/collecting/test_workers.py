@@ -206,13 +206,18 @@ def test_what_a_killed_worker_had_under_way_is_run_again_and_counted_once(
     assert len(re.findall(ending, said)) == 1
 
 
-async def rollout_in(pool: WorkerPool, **info: Any) -> None:
+async def rollout_in(pool: WorkerPool, name: str, **info: Any) -> None:
     task = vf.Task("1", "Hello.", info=info)
     async with asyncio.timeout(SECONDS):
         try:
             await pool.start()
             await pool.rollout(
-                task, sampling=Sampling(), seed=0, origin=None, activity=Activity(task)
+                name,
+                task,
+                sampling=Sampling(),
+                seed=0,
+                origin=None,
+                activity=Activity(task),
             )
         finally:
             await pool.stop()
@@ -230,7 +235,9 @@ def make_pool(
         "trainer": {"args": args},
     }
     config, _ = parse_config(raw)
-    setup = WorkerSetup(config, None, [], registrar(config.env.id), number=0, count=count)
+    module = registrar(config.env[0].id)
+    modules = {} if module is None else {config.names[0]: module}
+    setup = WorkerSetup(config, None, [], modules, number=0, count=count)
     leases = Router([Slot(Member("http://127.0.0.1:9/v1"), Serving("tiny"))])
     return WorkerPool(setup, fleet=fleet, leases=leases, logs=folder, note=notes.append)
 
@@ -250,8 +257,9 @@ def test_a_worker_that_cannot_begin_ends_the_run_with_the_cause(
     notes: list[str] = []
     fleet = LocalFleet()
     env = {"id": "test-unborn", "args": {"maker": TESTS, "how": how}}
+    pool = make_pool(tmp_path, fleet, env, notes, restarts_per_hour=1)
     with pytest.raises(kind, match=said):
-        asyncio.run(rollout_in(make_pool(tmp_path, fleet, env, notes, restarts_per_hour=1)))
+        asyncio.run(rollout_in(pool, "test-unborn"))
     assert len(notes) == (how == "kill")
     fleet.stop()
 
@@ -271,7 +279,7 @@ def test_a_task_that_cannot_be_sent_is_named_with_the_remedy(tmp_path: Path) -> 
     fleet = LocalFleet()
     pool = make_pool(tmp_path, fleet, {"id": "test-mortal"}, [])
     with pytest.raises(ConfigError, match=r"(?s)task '1' cannot be sent.*rollouts\.workers = 0"):
-        asyncio.run(rollout_in(pool, odd=Odd(3)))
+        asyncio.run(rollout_in(pool, "test-mortal", odd=Odd(3)))
     fleet.stop()
 
 
@@ -294,7 +302,9 @@ def test_what_a_rollout_does_is_seen_here_and_it_ends_there_when_it_is_cancelled
         activity = Activity(task, note)
         await pool.start()
         work = asyncio.create_task(
-            pool.rollout(task, sampling=Sampling(), seed=0, origin=None, activity=activity)
+            pool.rollout(
+                "test-patient", task, sampling=Sampling(), seed=0, origin=None, activity=activity
+            )
         )
         await resetting.wait()
         assert seen == ["worker", "reset"]
@@ -314,7 +324,7 @@ def test_a_worker_that_stands_still_says_where_and_is_then_lost(tmp_path: Path) 
     env = {"id": "test-patient", "args": {"closed": str(tmp_path / "closed"), "hogs": True}}
     pool = make_pool(tmp_path, fleet, env, [], restarts_per_hour=0, stall_timeout=3.0)
     with pytest.raises(TrainingError, match=r"no sign of life for 6 s.*under way: 1"):
-        asyncio.run(rollout_in(pool))
+        asyncio.run(rollout_in(pool, "test-patient"))
     stack = (tmp_path / "worker-0.log").read_text()
     assert re.search(r"Timeout(.|\n)*test_workers\.py.* in reset", stack)
     fleet.stop()

@@ -66,7 +66,7 @@ def test_every_combination_is_complete(kind: tuple[bool, bool], capsys: Capsys) 
     }
     assert project["dependencies"] == ["vf-rl[sandbox]" if sandbox else "vf-rl"]
     config, notes = parse_config(tomllib.loads(texts[folder / "word-count.toml"]))
-    assert (config.env.id, config.model, notes) == ("word-count", "tiny", [])
+    assert (config.env[0].id, config.model, notes) == ("word-count", "tiny", [])
 
 
 @pytest.mark.parametrize("flags", EVERY, ids=" ".join)

@@ -16,7 +16,11 @@ CLOCK = ("time/", "tokens_per_s/", "groups_per_s/")
 def comparable(folder: RunFolder) -> list[dict[str, float]]:
     """Return a run's metrics, line by line, except for those of the clock."""
     return [
-        {name: value for name, value in line.items() if not name.startswith(CLOCK)}
+        {
+            name: value
+            for name, value in line.items()
+            if not any(f"/{part}" in f"/{name}" for part in CLOCK)
+        }
         for line in folder.read_metrics()
     ]
 

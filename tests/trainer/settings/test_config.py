@@ -18,7 +18,8 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.run import run_folder
 from vf.trainer.run.run_folder import RunFolder, choose_folder, make_folder
 from vf.trainer.settings.cluster import ClusterConfig, RoleResources
-from vf.trainer.settings.config import EnvConfig, TrainerArgs, TrainerConfig
+from vf.trainer.settings.config import TrainerArgs, TrainerConfig
+from vf.trainer.settings.environments import EnvConfig
 from vf.trainer.settings.load_config import load_config, parse_config
 from vf.trainer.settings.rollouts import RolloutsConfig
 from vf.trainer.settings.write_config import to_toml
@@ -255,7 +256,7 @@ def test_overrides(tmp_path: Path) -> None:
         ["max_steps=7", "env.args.max_operations=3", "model=other/model", "trainer.args.seed=5"],
     )
     assert (config.args.max_steps, config.args.seed, config.model) == (7, 5, "other/model")
-    assert config.env.args == {"max_operations": 3}
+    assert config.env[0].args == {"max_operations": 3}
     with pytest.raises(ConfigError, match="key=value"):
         load_config(path, ["max_steps"])
     with pytest.raises(ConfigError, match="'model' is not a table"):
@@ -284,7 +285,7 @@ def test_what_toml_has_no_less_than_json_is_written_as_it_was(tmp_path: Path) ->
     path = write(tmp_path, f'model = "tiny"\n[env]\nid = "x"\n[env.args]\n{args}')
     config, _ = load_config(path)
     assert args in to_toml(config)
-    made = config.model_copy(update={"env": EnvConfig(id="x", args={"data": Path("a/b")})})
+    made = config.model_copy(update={"env": [EnvConfig(id="x", args={"data": Path("a/b")})]})
     assert 'data = "a/b"' in to_toml(made)
 
 
@@ -302,14 +303,14 @@ def test_no_setting_is_dead() -> None:
         if path.name
         not in (
             *("cluster.py", "config.py", "rollouts.py", "settings.py"),
-            *("loop_args.py", "loss_args.py", "shared.py"),
+            *("environments.py", "loop_args.py", "loss_args.py", "shared.py"),
         )
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute)
     }
     models = (
         *(TrainerConfig, TrainerArgs, EmbeddedArgs, EmbeddedSettings, VllmSettings),
-        *(ClusterConfig, RoleResources, RolloutsConfig),
+        *(ClusterConfig, RoleResources, RolloutsConfig, EnvConfig),
     )
     assert {name for model in models for name in model.model_fields} <= read
 
@@ -361,12 +362,12 @@ def test_the_file_of_an_environment_is_found_from_the_tomls_folder(
     monkeypatch.chdir(here)
     path = write(tmp_path, 'model = "tiny"\n[env]\nid = "envs/my_env.py:MyEnv"\n')
     config, _ = load_config(path)
-    assert config.env.id == f"{tmp_path}/envs/my_env.py:MyEnv"
+    assert config.env[0].id == f"{tmp_path}/envs/my_env.py:MyEnv"
     config, _ = load_config(path, ["env.id=my_env.py"])  # as one types it, from here
-    assert config.env.id == f"{here}/my_env.py"
+    assert config.env[0].id == f"{here}/my_env.py"
     resumed = write(here, to_toml(config))
     monkeypatch.chdir(tmp_path)
-    assert load_config(resumed)[0].env.id == f"{here}/my_env.py"
+    assert load_config(resumed)[0].env[0].id == f"{here}/my_env.py"
 
 
 def test_runs_that_start_together_each_have_a_folder(

@@ -16,7 +16,9 @@ pytest.importorskip("torch")
 import vf
 from vf.traces.trace import Fork, ForkKind, Score, ToolEvent, Turn
 from vf.trainer.run.group import Group
+from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.watching.alarms import MIN_ROLLOUTS, STEPS, Alarms, spearman
+from vf.trainer.watching.run_alarms import RunAlarms
 
 Rollout = tuple[float, int, int]  # reward, tokens, failed calls
 
@@ -198,3 +200,36 @@ def test_spearman_is_pearson_of_the_ranks(pairs: list[tuple[int, int]]) -> None:
     spread = (sum((a - mx) ** 2 for a in x) * sum((b - my) ** 2 for b in y)) ** 0.5
     found = spearman([float(a) for a, _ in pairs], [float(b) for _, b in pairs])
     assert found == pytest.approx(covariance / spread if spread else 0.0, abs=1e-12)
+
+
+def test_environments_are_watched_apart() -> None:
+    """Reward goes with length in one, against it in the other: mixed up, neither would ring."""
+    rng, args = random.Random(0), TrainerArgs()
+    alarms, said = RunAlarms({"a": args, "b/c": args}), list[str]()
+    for step in range(20):
+        groups = []
+        for name, sign in (("a", 1), ("b/c", -1)):
+            for _ in range(4):
+                tokens = [rng.randint(1, 99) for _ in range(8)]
+                group = make_group([(sign * count / 99, count, 0) for count in tokens])
+                group.environment = name
+                groups.append(group)
+        metrics, notes = alarms.observe(groups, {}, args)
+        said += notes
+        if step == 12:
+            saved = json.loads(json.dumps(alarms.state()))
+            alarms = RunAlarms({"a": args, "b/c": args})
+            alarms.load(saved)
+    assert metrics["env/a/alarm/length"] == pytest.approx(1.0)
+    assert metrics["env/b/c/alarm/length"] == pytest.approx(-1.0)
+    assert abs(metrics["alarm/length"]) == pytest.approx(1.0)
+    rang = sorted(note.partition(":")[0] for note in said if "length" in note)
+    assert rang == ["a", "b/c"]
+
+
+def test_the_alarms_of_before_there_were_mixtures_are_read() -> None:
+    old = Alarms(ringing=["kl", "length"], rollouts=[(0.1, 0.2, 0.3)]).state()
+    alarms = RunAlarms({"a": TrainerArgs()})
+    alarms.load(old)
+    assert alarms.state()["environments"]["a"]["rollouts"] == [(0.1, 0.2, 0.3)]
+    assert alarms.state()["ringing"] == ["kl"]

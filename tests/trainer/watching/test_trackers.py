@@ -216,4 +216,4 @@ def test_secrets_are_hidden_and_the_rest_is_not() -> None:
     assert "hush" not in json.dumps(shown)
     assert shown["env"]["args"]["judge"]["api_key_env"] == "KEY"
     assert shown["inference"]["args"]["max_num_seqs"] == 8
-    assert config.env.args["judge"]["api_key"] == "hush-1"
+    assert config.env[0].args["judge"]["api_key"] == "hush-1"

@@ -1,0 +1,53 @@
+"""The numbers of a held-out evaluation, in all and by environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from vf.evaluation.evaluate import Evaluation
+from vf.runtime.errors import TrainingError
+from vf.trainer.run.metrics import Metrics, by_environment
+from vf.trainer.run.run_environment import RunEnvironment
+from vf.trainer.watching.metrics import branch_metrics, pass_metrics, trace_metrics
+
+
+def evaluation_metrics(
+    results: Mapping[str, Evaluation], members: Sequence[RunEnvironment]
+) -> Metrics:
+    """Return what an evaluation found: means over all held-out tasks, and over each environment's.
+
+    Args:
+        results: By the environment's name.
+        members: The environments.
+
+    Raises:
+        TrainingError: Not one rollout could be scored.
+    """
+    counts = {member.name: member.args.eval_rollouts_per_example for member in members}
+    passed = {name: pass_metrics(each.traces, counts[name]) for name, each in results.items()}
+    tasks = {name: len(each.traces) // counts[name] for name, each in results.items()}
+    total = sum(tasks.values())
+    shared = set.intersection(*(set(each) for each in passed.values()))
+    overall = {
+        key: sum(each[key] * (tasks[name] / total) for name, each in passed.items())
+        for key in sorted(shared)
+    }
+    whole = Evaluation([trace for each in results.values() for trace in each.traces])
+    if all(trace.reward is None for trace in whole.traces):
+        raise TrainingError("not one rollout of the held-out evaluation could be scored")
+    found = {name: _metrics(each) | _named(passed[name]) for name, each in results.items()}
+    return by_environment(found) | _metrics(whole) | _named(overall)
+
+
+def _metrics(result: Evaluation) -> Metrics:
+    scored = [trace for trace in result.traces if trace.reward is not None]
+    found = _named(trace_metrics(scored) | branch_metrics(scored)) if scored else {}
+    return found | {
+        "eval/rollouts/scored": len(scored),
+        "eval/rollouts/failed": result.errors,
+        "eval/rollouts/unscored": result.unscored,
+    }
+
+
+def _named(metrics: Metrics) -> Metrics:
+    return {f"eval/{name}": value for name, value in metrics.items()}
