@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vf.runtime.errors import did_you_mean
+from vf.viewer.evaluations import Evaluations
 from vf.viewer.find import Found, find
 from vf.viewer.runs import About, RunReader, names_of, nothing_known
 
@@ -21,12 +22,18 @@ class Watch:
         paths: Runs, evaluations, files of traces, or folders of these; they need not exist yet.
         about: What is known about a run besides its metrics; see
             :class:`~vf.viewer.runs.RunReader`.
+        evaluates: Read the traces of evaluations, too, which takes seconds where they are many.
     """
 
-    def __init__(self, paths: Sequence[Path], about: About = nothing_known) -> None:
+    def __init__(
+        self, paths: Sequence[Path], about: About = nothing_known, *, evaluates: bool = True
+    ) -> None:
         self.paths = list(paths)
+        self.evaluates = evaluates
         self._about = about
         self._runs: dict[Path, RunReader] = {}
+        self._evaluations = Evaluations()
+        self._measured: Any = None
         self._told: dict[str, str] = {}
         self.found = Found()
 
@@ -41,13 +48,24 @@ class Watch:
         for reader in self._runs.values():
             if (news := reader.refresh()) is not None:
                 events.append(("run", news))
+        if (measured := self._measure()) is not None:
+            self._measured = measured
+            events.append(("evaluations", measured))
         return events
+
+    def _measure(self) -> Any:
+        if not self.evaluates:
+            return None
+        runs = {folder: reader.name for folder, reader in self._runs.items()}
+        results = dict(zip(self.found.results, names_of(self.found.results), strict=True))
+        return self._evaluations.scan(runs, results)
 
     def everything(self) -> list[Event]:
         """Return all that a page needs which has nothing yet, as of the last :meth:`scan`."""
         return [
             *((name, json.loads(text)) for name, text in self._told.items()),
             *(("run", reader.everything()) for reader in self._runs.values()),
+            *([("evaluations", self._measured)] if self._measured else []),
         ]
 
     def _look(self) -> list[Event]:

@@ -13,6 +13,7 @@ from chromium import Tab, chromium, find_chromium
 import vf
 from tests.traces.view.material import ATTACK, hostile
 from tests.viewer.pages import append, line, make_run
+from tests.viewer.test_evaluations import results, scored
 from vf.traces.view.sources import find_sources
 from vf.traces.view.write_page import write_page
 from vf.trainer.watching.about import AboutFolders
@@ -179,3 +180,26 @@ def test_an_offline_file_shows_the_same_with_all_traces(tmp_path: Path) -> None:
         assert "#/traces?trace=" in await tab.evaluate("location.hash")
 
     offline(page, check)
+
+
+def test_evaluations_are_shown_with_links_to_their_traces(tmp_path: Path) -> None:
+    one = results(tmp_path / "one", [scored(t, 0.0) for t in "aabb"])
+    two = results(tmp_path / "two", [scored(t, float(i % 2)) for i, t in enumerate("aabb")])
+
+    async def check(tab: Tab) -> None:
+        await tab.until("document.querySelectorAll('.whisker').length > 2")
+        assert await tab.evaluate("document.body.dataset.view") == "evaluations"
+        said = await tab.evaluate(text(".evaluations tbody"))
+        assert "0.500 [0.000, 1.000]" not in said  # both tasks at one half: no interval
+        assert "0.500" in said
+        assert await tab.evaluate(text("#evaluations .chart h3")) == "Rewards|Success in k rollouts"
+        assert "outcome below 1" in await tab.evaluate(text(".failures"))
+        await tab.until("document.querySelector('#evaluations canvas')")
+        await tab.evaluate("document.querySelector('.failures a').click()")
+        await tab.until(f"{FRAME}?.body?.dataset.ready")
+        assert "q=reward%3C1" in await tab.evaluate("location.hash")
+        await tab.evaluate("location.hash = '#/overview'")
+        await tab.until("document.body.dataset.view === 'overview'")
+        assert "no training run" in await tab.evaluate(text("#overview"))
+
+    live([one, two], tmp_path, check)

@@ -104,6 +104,8 @@ def _run(args: argparse.Namespace) -> int:
     watch = Watch(args.paths, AboutFolders())
     watch.scan()
     if args.output is not None:
+        while "evaluations" in dict(watch.scan()):  # they are read a second's worth at a time
+            pass
         return _write(watch, args)
     from vf.viewer.live import serve
 
@@ -119,19 +121,21 @@ def _write(watch: Watch, args: argparse.Namespace) -> int:
 
     output: Path = args.output
     check_output(output)
-    if watch.found.traces or not watch.found.runs:
+    shell = watch.found.runs or watch.found.results
+    if watch.found.traces or not shell:
         written = _traces(find_sources(args.paths), output, watch.title)
-        if not written.traces and not watch.found.runs:
+        if not written.traces and not shell:
             output.unlink()
             return complain("vf-rl view", "there are no traces to show")
     else:
         written = Written()
-    if watch.found.runs:
+    if shell:
         traces = output.read_bytes() if written.traces else None
         write_offline(offline_page(watch.everything(), watch.title, traces=traces), output)
     size = output.stat().st_size / 1e6
-    runs = f"{len(watch.found.runs)} runs and " if watch.found.runs else ""
-    print(f"{runs}{written.traces} traces in {output} ({size:.1f} MB)")
+    counts = {"run": len(watch.found.runs), "evaluation": len(watch.found.results)}
+    others = "".join(f"{n} {what}{'s' * (n > 1)}, " for what, n in counts.items() if n)
+    print(f"{others}{written.traces} traces in {output} ({size:.1f} MB)")
     if args.open:
         webbrowser.open(output.resolve().as_uri())
     return DONE

@@ -16,6 +16,7 @@ from vf.trainer.watching.about import about_run
 from vf.trainer.watching.conversations import choose, escape, render
 from vf.trainer.watching.plan_text import describe
 from vf.viewer.page import offline_page, write_offline
+from vf.viewer.runs import About
 from vf.viewer.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Report:
 
     def __init__(self, folder: RunFolder, plan: Plan) -> None:
         self._folder, self._plan = folder, plan
+        self._watch = Watch([folder.path], _about(plan))  # reads of each file what is new
         self._next = 0.0
         self._warned = False
 
@@ -47,7 +49,7 @@ class Report:
         if not final and started < self._next:
             return False
         try:
-            write_report(self._folder, self._plan)
+            write_report(self._folder, self._plan, self._watch)
         except (OSError, ConfigError) as error:  # a full disk is no reason to stop training
             if not self._warned:
                 log.warning("the report cannot be written: %s; the run continues", error)
@@ -59,19 +61,26 @@ class Report:
         return True
 
 
-def write_report(folder: RunFolder, plan: Plan) -> None:
+def write_report(folder: RunFolder, plan: Plan, watch: Watch | None = None) -> None:
     """Write the report of what the run's folder holds by now, whole or not at all.
+
+    Args:
+        folder: The run's.
+        plan: What is run.
+        watch: Follows the run; without it, everything but the evaluations is read again.
 
     Raises:
         OSError: The disk is full, or the folder cannot be written to.
     """
-    plan_text = describe(plan)
-    watch = Watch(
-        [folder.path], lambda _, lines: {**about_run(plan.config, lines), "plan": plan_text}
-    )
+    watch = watch or Watch([folder.path], _about(plan), evaluates=False)
     watch.scan()
     page = offline_page(watch.everything(), folder.path.name, samples=_samples(folder))
     write_offline(page, folder.report)
+
+
+def _about(plan: Plan) -> About:
+    plan_text = describe(plan)
+    return lambda _, lines: {**about_run(plan.config, lines), "plan": plan_text}
 
 
 def _samples(folder: RunFolder) -> str:

@@ -1,6 +1,6 @@
 // What the page knows (runs by metric), and which metrics are drawn together.
 
-const model = { title: "", missing: [], runs: [], traces: { files: {} } };
+const model = { title: "", missing: [], runs: [], evaluations: [], differences: {}, traces: { files: {} } };
 
 const PARTS = ["generate", "environment", "reward", "train", "publish", "evaluate", "save", "outage", "wait"];
 const NOUN = { generate: "generating", environment: "environment", reward: "scoring", train: "training", publish: "publishing weights", evaluate: "held-out evaluation", save: "saving", outage: "server down", wait: "waiting" };

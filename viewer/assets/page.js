@@ -1,8 +1,8 @@
 // The page: its address (#/overview?by=time…), its views, and where its data comes from.
 
-const VIEWS = [["overview", "Overview"], ["traces", "Traces"]];
+const VIEWS = [["overview", "Overview"], ["evaluations", "Evaluations"], ["traces", "Traces"]];
 const THEMES = ["auto", "light", "dark"];
-const state = { view: "", rest: "", hide: [], by: "step", smooth: 0, log: false, zoom: null, live: document.body.dataset.mode === "live", shown: [], end: 1 };
+const state = { view: "", rest: "", hide: [], by: "step", smooth: 0, log: false, zoom: null, of: "", base: "", live: document.body.dataset.mode === "live", shown: [], end: 1 };
 
 function readAddress() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
@@ -15,6 +15,8 @@ function readAddress() {
     by: found.get("by") === "time" ? "time" : "step",
     smooth: Math.min(0.98, Math.max(0, Number(found.get("smooth")) || 0)),
     log: found.get("log") === "1",
+    of: found.get("of") ?? "",
+    base: found.get("base") ?? "",
     zoom: zoom.length === 2 && zoom[1] > zoom[0] ? zoom : null,
   });
 }
@@ -22,6 +24,10 @@ function readAddress() {
 function address() {
   if (state.view === "traces") return `#/traces${state.rest ? `?${state.rest}` : ""}`;
   const query = new URLSearchParams();
+  if (shownView() === "evaluations") {
+    for (const name of ["of", "base"]) if (state[name]) query.set(name, state[name]);
+    return `#/evaluations${query.size ? `?${query}` : ""}`;
+  }
   for (const name of state.hide) query.append("hide", name);
   if (state.by !== "step") query.set("by", state.by);
   if (state.smooth) query.set("smooth", String(state.smooth));
@@ -38,8 +44,13 @@ function go(change) {
   draw();
 }
 
-// Without a choice: traces where there is nothing else.
-const shownView = () => state.view || (model.runs.length || !Object.keys(model.traces.files).length ? "overview" : "traces");
+// Without a choice: evaluations where there is no run, and traces where there is nothing else.
+function shownView() {
+  if (state.view) return state.view;
+  if (model.runs.length) return "overview";
+  if (model.evaluations.length) return "evaluations";
+  return Object.keys(model.traces.files).length ? "traces" : "overview";
+}
 
 let planned = false;
 function drawSoon() {
@@ -60,6 +71,7 @@ function draw() {
   }
   document.body.dataset.view = view;
   if (view === "overview") drawOverview();
+  if (view === "evaluations") drawEvaluations();
   if (view === "traces") drawTraces();
 }
 
@@ -105,13 +117,14 @@ function apply(name, data) {
   if (name === "begin") model.runs = [];
   else if (name === "page") Object.assign(model, data);
   else if (name === "traces") model.traces = data;
+  else if (name === "evaluations") Object.assign(model, data);
   else if (name === "run") merge(data);
 }
 
 function setTheme(next) {
   const theme = THEMES.includes(next) ? next : "auto";
   document.documentElement.dataset.theme = theme;
-  document.getElementById("theme").textContent = `Theme: ${theme}`;
+  document.getElementById("theme").replaceChildren(el("span", {}, "Theme: "), theme);
   try { localStorage.setItem("vf-view-theme", theme); } catch { /* pages without an origin have none */ }
   readColours();
   try { if (frame) frame.contentDocument.documentElement.dataset.theme = theme; } catch { /* an offline frame has its own */ }
@@ -120,7 +133,7 @@ function setTheme(next) {
 function listen() {
   const status = document.getElementById("status");
   const source = new EventSource("events");
-  for (const name of ["begin", "page", "traces", "run"]) {
+  for (const name of ["begin", "page", "traces", "run", "evaluations"]) {
     source.addEventListener(name, (event) => {
       apply(name, JSON.parse(event.data));
       status.textContent = "live";

@@ -33,7 +33,7 @@ def test_traces_and_runs_become_one_file(run: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == f"1 traces in {page} (0.1 MB)\n"
     (run / "metrics.jsonl").write_text('{"step": 1, "reward/mean": 0.5}\n')
     assert main([str(run), "-o", str(page)]) == 0
-    assert capsys.readouterr().out == f"1 runs and 1 traces in {page} (0.2 MB)\n"
+    assert capsys.readouterr().out == f"1 run, 1 traces in {page} (0.2 MB)\n"
     assert b'id="traces-page"' in page.read_bytes()
     (run / "other.txt").write_text("mine")
     assert main([str(run), "-o", str(run / "other.txt")]) == 2
