@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pydantic_core
 
 from vf.evaluation.estimators import Estimate, mean_of_tasks
 from vf.evaluation.eval_config import slug
@@ -77,14 +80,14 @@ class EvaluationReader:
         self._tally.environment = trace.environment
         self._counts[trace.task.id] += 1
         if trace.error is None and trace.reward is not None:
-            self._tasks.setdefault(trace.task.id, []).append(trace.reward)
+            self._tasks.setdefault(_task(trace), []).append(trace.reward)
             self._rewards.append(trace.reward)
         outcome = None if trace.score is None else trace.score.outcome
         if trace.error is not None or outcome is None or outcome < SOLVED:
             self._failures[_cluster(trace)] += 1
 
     def means(self) -> dict[str, float]:
-        """Return the mean reward of each task."""
+        """Return the mean reward of each task, by its id, prompt and answer."""
         return {task: sum(rewards) / len(rewards) for task, rewards in self._tasks.items()}
 
     def told(self, wanted: Mapping[str, int] | None) -> dict[str, Any] | None:
@@ -201,6 +204,12 @@ def _wanted(folder: Path) -> dict[str, dict[str, int]]:
         }
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError):
         return {}
+
+
+def _task(trace: Trace) -> str:
+    """Return what a task is known by: of one id, there may be another prompt or answer elsewhere."""
+    asked = pydantic_core.to_json([trace.task.id, trace.task.prompt, trace.task.answer])
+    return hashlib.blake2b(asked, digest_size=16).hexdigest()
 
 
 def _cluster(trace: Trace) -> tuple[str, str, str]:

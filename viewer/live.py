@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+import time
 import webbrowser
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 SECONDS = 0.5  # between two looks at the files, while a page is open
-KEEP_ALIVE = (
-    15.0  # seconds of silence after which a comment is sent, so that a lost page is noticed
-)
+SHARE = 10.0  # times what a look took are waited before the next, where files are many
+KEEP_ALIVE = 15.0  # seconds of silence after which a comment is sent: a lost page is noticed
 
 _HOSTS = {"127.0.0.1", "localhost"}
 _HEADERS = {
@@ -74,16 +74,22 @@ class LiveServer:
 
     async def follow(self) -> None:
         """Tell all open pages what changes, until cancelled."""
+        took = 0.0
         while True:
-            await asyncio.sleep(SECONDS)
+            await asyncio.sleep(max(SECONDS, SHARE * took))
+            started = time.monotonic()
             if self._pages:
                 async with self._looking:
                     await self._look()
+            took = time.monotonic() - started
 
     async def _look(self) -> None:
-        if events := await asyncio.to_thread(self.watch.scan):
-            for page in self._pages:
-                page.put_nowait(events)
+        try:
+            events = await asyncio.to_thread(self.watch.scan)
+        except OSError:  # a folder was moved away while it was looked at: the next look is whole
+            return
+        for page in self._pages if events else ():
+            page.put_nowait(events)
 
     async def _page(self, request: web.Request) -> web.Response:
         from aiohttp import web

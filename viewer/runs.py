@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vf.traces.view.encode import strict
+
 Line = dict[str, Any]
 About = Callable[[Path, Sequence[Line]], Mapping[str, Any]]
 
@@ -63,7 +65,7 @@ class RunReader:
             "from": start,
             "count": len(self.lines),
             "columns": columns(self.lines[start:]),
-            **self._about(self.folder, self.lines),
+            **strict(dict(self._about(self.folder, self.lines))),
         }
 
     def _read(self) -> int:

@@ -73,7 +73,9 @@ def test_a_file_that_is_written_again_counts_once(tmp_path: Path) -> None:
 
 def test_two_are_compared_by_the_tasks_that_both_have(tmp_path: Path) -> None:
     one = results(tmp_path / "one", [scored(name, 0.0) for name in "abc"])
-    two = results(tmp_path / "two", [scored("b", 0.5), scored("c", 1.0), scored("d", 1.0)])
+    other = scored("a", 0.5)
+    other.task.prompt = "another question under the same id"
+    two = results(tmp_path / "two", [scored("b", 0.5), scored("c", 1.0), scored("d", 1.0), other])
     differences = dict(Watch([one, two]).scan())["evaluations"]["differences"]
     a, b = (str(folder / "quiz" / "model" / "traces.jsonl") for folder in (one, two))
     assert differences[a][b]["mean"] == 0.75

@@ -17,7 +17,7 @@ function drawEvaluations() {
   box.replaceChildren(
     el("section", {}, el("h2", {}, all.length > 1 ? `${all.length} evaluations` : "Evaluation"), forest(all, chosen)),
     ...compared(all),
-    el("section", {}, el("h2", {}, "One of them: ", chooserOf("of", all, chosen, (id) => go({ of: id }))), ...detailsOf(chosen)));
+    el("section", {}, el("h2", {}, all.length > 1 ? "One of them: " : "Details", all.length > 1 ? chooserOf("of", all, chosen, (id) => go({ of: id })) : ""), ...detailsOf(chosen)));
   if (focus) document.getElementById(focus)?.focus();
 }
 
@@ -76,7 +76,7 @@ function compared(all) {
       el("td", { class: "num" }, el("b", {}, sign(d.mean)), d.low === null ? null : el("small", {}, ` [${sign(d.low)}, ${sign(d.high)}]`)),
       el("td", {}, apart ? (d.mean > 0 ? "better" : "worse") : el("span", { class: "faint" }, "not told apart")), el("td", { class: "num" }, number(d.tasks)));
   });
-  const head = ["", `Worse, −${short(reach)} to ${short(reach)}, better`, "Difference, 95 % interval", "", "Tasks in both"].map((text, i) => el("th", { scope: "col", class: [2, 4].includes(i) ? "num" : "" }, text));
+  const head = ["Evaluation", `Worse, −${short(reach)} to ${short(reach)}, better`, "Difference, 95 % interval", "Verdict", "Tasks in both"].map((text, i) => el("th", { scope: "col", class: [2, 4].includes(i) ? "num" : "" }, text));
   return [el("section", {}, el("h2", {}, "Compared with ", chooserOf("base", bases, base, (id) => go({ base: id }))),
     el("div", { class: "scroll-x", tabindex: "0", role: "region", "aria-label": "Differences" }, el("table", { class: "runs evaluations" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows))))];
 }
@@ -132,5 +132,5 @@ function failures(each) {
       el("td", {}, badge(stop.replaceAll("_", " ") || "unfinished")), el("td", {}, boundary ? badge(boundary, "bad") : "", " ", error ? oneLine(error) : el("span", { class: "faint" }, "outcome below 1")));
   });
   return [el("h3", {}, "What did not succeed"), el("div", { class: "scroll-x", tabindex: "0", role: "region", "aria-label": "Failures" }, el("table", { class: "runs failures" },
-    el("thead", {}, el("tr", {}, ...["Rollouts", "", "Stopped by", "Error"].map((text, i) => el("th", { scope: "col", class: i ? "" : "num" }, text)))), el("tbody", {}, ...rows)))];
+    el("thead", {}, el("tr", {}, ...["Rollouts", "Share", "Stopped by", "Error"].map((text, i) => el("th", { scope: "col", class: i ? "" : "num" }, text)))), el("tbody", {}, ...rows)))];
 }

@@ -114,7 +114,7 @@ async function inflated(id) {
 }
 
 function apply(name, data) {
-  if (name === "begin") model.runs = [];
+  if (name === "begin") Object.assign(model, { runs: [], evaluations: [], differences: {} });
   else if (name === "page") Object.assign(model, data);
   else if (name === "traces") model.traces = data;
   else if (name === "evaluations") Object.assign(model, data);
