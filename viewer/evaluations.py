@@ -207,7 +207,7 @@ def _wanted(folder: Path) -> dict[str, dict[str, int]]:
 
 
 def _task(trace: Trace) -> str:
-    """Return what a task is known by: of one id, there may be another prompt or answer elsewhere."""
+    """Return what a task is known by: under its id, there may be another prompt elsewhere."""
     asked = pydantic_core.to_json([trace.task.id, trace.task.prompt, trace.task.answer])
     return hashlib.blake2b(asked, digest_size=16).hexdigest()
 
