@@ -83,7 +83,11 @@ function drawTraces() {
   const samples = document.getElementById("samples");
   const there = state.live ? Object.keys(model.traces.files).length : document.getElementById("traces-page");
   if (!frame && there) {
-    frame = el("iframe", { title: "Traces", onload: () => { quietUntil = performance.now() + Math.max(5000, 10 * (performance.now() - asked)); } });
+    frame = el("iframe", { title: "Traces", onload: () => {
+      if (!asked) return; // the empty page before the first
+      document.getElementById("newer").hidden = true;
+      quietUntil = performance.now() + Math.max(5000, 10 * (performance.now() - asked));
+    } });
     box.replaceChildren(el("div", { id: "newer", class: "notice wait", role: "status", hidden: true }), frame);
     loadTraces();
   } else if (!frame) {
@@ -91,7 +95,7 @@ function drawTraces() {
     samples.hidden = false;
   } else if (state.live && JSON.stringify(model.traces.files) !== framed) {
     const newer = document.getElementById("newer");
-    if (newer.hidden) newer.replaceChildren("There are new traces. ", el("button", { type: "button", onclick: loadTraces }, "Show them"));
+    if (quietUntil < Infinity && newer.hidden) newer.replaceChildren("There are new traces. ", el("button", { type: "button", onclick: loadTraces }, "Show them"));
     newer.hidden = false;
     // By itself where nobody reads one, and seldom enough that many traces cost little.
     if (!/(^|&)(trace|q)=/.test(state.rest) && performance.now() > quietUntil) loadTraces();
@@ -102,7 +106,9 @@ async function loadTraces() {
   framed = JSON.stringify(model.traces.files);
   asked = performance.now();
   quietUntil = Infinity;
-  document.getElementById("newer").hidden = true;
+  const newer = document.getElementById("newer");
+  newer.replaceChildren("Reading the traces …");
+  newer.hidden = false;
   const url = state.live ? `traces?${Math.round(asked)}` : URL.createObjectURL(new Blob([await inflated("traces-page")], { type: "text/html" }));
   frame.contentWindow.location.replace(new URL(`${url}#${state.rest}`, location.href));
 }
