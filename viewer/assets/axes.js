@@ -30,6 +30,7 @@ const UNITS = {
   reward: { low: 0, at: 1, soft: true, text: (value) => value.toFixed(3), tick: short },
   amount: { low: 0, text: short },
   number: { text: short },
+  loss: { text: (value) => short(Math.abs(value) < 1e-6 ? 0 : value), tick: short },
   nats: { span: 2e-3, text: (value) => short(Math.abs(value) < 1e-6 ? 0 : value), name: "nats" }, // less is rounding
   natsUp: { low: 0, text: short, name: "nats" },
   tokens: { low: 0, text: short, name: "tokens" },
@@ -46,10 +47,10 @@ function unitOf(name) {
   return "number";
 }
 
-const ROUND = [1, 2, 2.5, 5, 10];
-function roundUp(value) {
+const ROUND = [1, 2, 2.5, 5, 10], TOPS = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10];
+function roundUp(value, round = ROUND) {
   const power = 10 ** Math.floor(Math.log10(value));
-  return power * ROUND.find((each) => each * power >= value * (1 - 1e-9));
+  return power * round.find((each) => each * power >= value * (1 - 1e-9));
 }
 
 // The ends of an axis for data from min to max.
@@ -58,7 +59,7 @@ function ends(unit, min, max) {
   let low = unit.low ?? min, high = Math.max(max, unit.at ?? max);
   if (unit.soft) low = Math.min(low, min);
   if (unit.low !== undefined && low >= 0) {
-    high = high <= 0 ? 1 : roundUp(high);
+    high = high <= 0 ? 1 : roundUp(high, TOPS);
   } else {
     const least = unit.span ?? 0;
     if (high - low < least) [low, high] = [Math.min(low, -least / 2), Math.max(high, least / 2)];

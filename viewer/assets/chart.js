@@ -210,8 +210,8 @@ function dataOf(spec, curves, smooth) {
 function seriesOf(spec, curves, view) {
   if (spec.stacked) return [...curves].reverse().map((curve) => ({ stroke: curve.colour, fill: curve.colour, width: 0, points: { show: false } }));
   return curves.flatMap((curve) => {
-    const few = curve.xs.length === 1;
-    const line = { stroke: curve.colour, dash: curve.dash, width: 1.8, points: { show: curve.held || few, size: 6, fill: curve.colour } };
+    const few = curve.xs.length === 1, dots = curve.held && curve.xs.length < 100;
+    const line = { stroke: curve.colour, dash: curve.dash, width: 1.8, points: { show: dots || few, size: 6, fill: curve.colour } };
     if (!(view.smooth > 0) || curve.held) return [line];
     return [{ ...line, width: 1, stroke: faded(curve.colour, RAW) }, { ...line, points: { show: few } }];
   });

@@ -14,7 +14,7 @@ const GROUPS = [
     chartOf("Groups without spread", "share", { "": "groups/uniform_fraction" }),
   ]],
   ["Learning", [
-    chartOf("Loss", "number", { "": "loss" }),
+    chartOf("Loss", "loss", { "": "loss" }),
     chartOf("KL of sampler and learner", "nats", { "": "kl_sample_train_v1" }, { lines: [0.01, -0.01], note: "alarm at ±0.01" }),
     chartOf("KL from the reference model", "nats", { v1: "kl_reference_v1", v3: "kl_reference_v3" }),
     chartOf("Entropy", "natsUp", { "": "entropy" }),
