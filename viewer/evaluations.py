@@ -22,7 +22,7 @@ from vf.traces.trace import Trace
 BINS = 20  # of the histogram of rewards
 COMPARED = 16  # newest evaluations of one environment that are held against each other
 CLUSTERS = 12  # of failures, the most frequent
-SECONDS = 1.0  # of reading in one look, so that a page is told of the rest soon
+SECONDS = 1.0  # of reading in one look, so that a page does not wait for all of it
 
 _STEP = re.compile(r"eval-(\d+)")
 
@@ -170,7 +170,7 @@ class Evaluations:
                 for other, mine in means.items():
                     common = [mine[task] - base[task] for task in base if task in mine]
                     if one != other and common:
-                        # Both means lie in [0, 1], so their difference lies in [-1, 1].
+                        # Both means are in [0, 1], so their difference is in [-1, 1].
                         estimate = mean_of_tasks(common, bounds=(-1.0, 1.0))
                         found.setdefault(one, {})[other] = _plain(estimate)
         return found

@@ -114,7 +114,7 @@ class LiveServer:
         await answer.prepare(request)
         news: asyncio.Queue[Sequence[Event]] = asyncio.Queue()
         async with self._looking:
-            await self._look()  # the others are told first: a look says everything once
+            await self._look()  # the others first: a look returns each change once
             await answer.write(_encode([("begin", None), *self.watch.everything()]))
             self._pages.add(news)
         try:

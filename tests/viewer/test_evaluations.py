@@ -1,4 +1,4 @@
-"""What is told of evaluations: estimates, histograms, failures, and differences by task."""
+"""What the page gets of evaluations: estimates, histograms, failures, and differences by task."""
 
 from __future__ import annotations
 

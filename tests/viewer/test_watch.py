@@ -1,4 +1,4 @@
-"""What is found behind paths, and what is told of it when it changes."""
+"""What is found behind paths, and what the page gets when it changes."""
 
 from __future__ import annotations
 
