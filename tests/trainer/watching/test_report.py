@@ -43,6 +43,7 @@ def plan() -> Plan:
 def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "the-run")
     made.traces.mkdir(parents=True)
+    made.write_config('model = "tiny"\n[env]\nid = "calculator"\n')
     return made
 
 
