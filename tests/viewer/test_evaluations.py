@@ -43,8 +43,8 @@ def test_an_evaluation_is_followed_while_it_runs(tmp_path: Path) -> None:
     assert (told["name"], told["environment"]) == ("one/quiz/model", "quiz")
     assert (told["tasks"], told["rollouts"], told["scored"], told["missing"]) == (2, 4, 2, 2)
     assert told["reward"]["mean"] == 0.5
-    assert told["pass_at"]["2"]["mean"] == 1.0
-    assert told["pass_hat"]["2"]["mean"] == 0.0
+    assert told["pass_at"][2]["mean"] == 1.0
+    assert told["pass_hat"][2]["mean"] == 0.0
     assert watch.scan() == []
     lost = scored("b", None)
     lost.error = Failure("model", "Timeout", "no answer after 31 s\nmore", "")

@@ -24,7 +24,7 @@ COMMANDS = {
     "eval": "measure a model in an environment; compare, validate, rescore",
     "init": "create the package of a new environment",
     "serve": "serve a model or a run behind an OpenAI-compatible API",
-    "view": "show runs, evaluations and traces in the browser; print or export traces",
+    "view": "show runs and evaluations in the browser; export traces",
     "search": "build, serve and query search indexes",
     "sandbox": "set up and check the sandboxes that run untrusted code",
     "sft": "fine-tune a model on saved traces, before RL",
