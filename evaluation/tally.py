@@ -5,6 +5,7 @@ Memory grows with the tasks, not with the rollouts.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -238,7 +239,7 @@ class Tally:
             task.success.add(solved)
             self.success.add(solved)
         for name, value in _components(score).items():
-            if value is not None:
+            if value is not None and math.isfinite(value):
                 task.components.setdefault(name, _Sum()).add(float(value))
 
     def summary(self) -> Summary:

@@ -47,6 +47,7 @@ HOUSE = [
     ["bridges"],
     ["bridges/gym", "bridges/openenv", "bridges/reasoning_gym", "bridges/textarena"],
     ["bridges/trl", "bridges/verifiers", "bridges/harbor", "bridges/swe"],
+    ["viewer"],
     ["trainer/settings"],
     ["trainer/run"],
     ["trainer/processes"],
@@ -60,7 +61,11 @@ HOUSE = [
 ]
 FLOORS = {folder: number for number, folders in enumerate(HOUSE) for folder in folders}
 ROOMS = list(dict.fromkeys(folder.split("/")[0] for folder in FLOORS))
-BESIDE = {("sandbox", "inference"), ("tools", "rubrics")}  # on one floor: neither knows the other
+BESIDE = {  # on one floor: neither knows the other
+    ("sandbox", "inference"),
+    ("tools", "rubrics"),
+    ("bridges", "viewer"),
+}
 MAX_LINES = 400
 MAX_DEPTH = 2
 

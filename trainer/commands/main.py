@@ -24,7 +24,7 @@ COMMANDS = {
     "eval": "measure a model in an environment; compare, validate, rescore",
     "init": "create the package of a new environment",
     "serve": "serve a model or a run behind an OpenAI-compatible API",
-    "view": "read traces in the browser or the terminal, or export them",
+    "view": "show runs and evaluations in the browser; export traces",
     "search": "build, serve and query search indexes",
     "sandbox": "set up and check the sandboxes that run untrusted code",
     "sft": "fine-tune a model on saved traces, before RL",

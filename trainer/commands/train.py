@@ -171,7 +171,7 @@ def _train(plan: Plan, console: Console, args: argparse.Namespace, given: Config
     else:
         folder = make_folder(plan.config, args.config.stem)
         folder.write_config(to_toml(given))
-    show(console, [("run", link(folder.path))])
+    show(console, [("run", link(folder.path)), ("watch", f"vf-rl view {folder.path}")])
     display = TerminalDisplay(console)
     display.waiting("loading the model ...")
     with RLTrainer(plan, folder, display) as trainer:

@@ -1,10 +1,9 @@
-"""`vf-rl view`: traces as an HTML page, as text, or as data for other tools."""
+"""`vf-rl view`: runs, evaluations and traces on a page, as text, or as data for other tools."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,19 +13,19 @@ from rich.console import Console
 from vf.runtime.command import DONE, FAILED, CommandParser, complain, reading_bar, run_command
 from vf.traces.trace import StopReason, Trace
 from vf.traces.view.plain import print_trace
-from vf.traces.view.serve import serve
 from vf.traces.view.sources import Source, Unreadable, find_sources, read
 from vf.traces.view.write_page import Written, check_output, write_page
+from vf.viewer.watch import Watch
 
 EXAMPLES = """\
 examples:
-  vf-rl view runs/quickstart-1                  writes runs/quickstart-1/traces.html
-  vf-rl view runs/a/traces/eval-000030.jsonl -o eval.html --open
-  vf-rl view runs/a runs/b --serve
+  vf-rl view runs/quickstart-1                  serves a live page on 127.0.0.1
+  vf-rl view runs/ --open                       all runs in a folder, in the browser
+  vf-rl view runs/a runs/b -o both.html         one file that opens offline
   vf-rl view traces.jsonl --plain | less -R
   vf-rl view runs/a --export best.jsonl --min-reward 1
 
-The page is self-contained and works offline.
+The page shows what is written while it is open. A path may not exist yet.
 Exit codes: 0 done, 1 failed, 2 bad usage or input.
 """
 
@@ -35,29 +34,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = CommandParser(
         prog="vf-rl view",
-        description="Write traces as one HTML page, print them, or export them.",
+        description="Show runs, evaluations and traces in the browser; print or export traces.",
         epilog=EXAMPLES,
     )
     parser.add_argument(
-        "traces",
+        "paths",
         nargs="+",
         type=Path,
-        metavar="TRACES",
-        help="traces files, folders of runs, or results folders of `vf-rl eval`",
+        metavar="PATH",
+        help="folders of runs, results folders of `vf-rl eval`, traces files, or folders of these",
     )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="FILE",
-        help="the page (default: traces.html in the folder, or the file's name with .html)",
+        help="write the page as one file that opens offline, and serve nothing",
     )
-    parser.add_argument(
-        "--serve", action="store_true", help="serve the page on 127.0.0.1 until interrupted"
-    )
-    parser.add_argument(
-        "--port", type=int, default=0, help="port of --serve (default: any free one)"
-    )
+    parser.add_argument("--port", type=int, help="port of the live page (default: any free one)")
     parser.add_argument("--plain", action="store_true", help="print the conversations")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.add_argument(
@@ -90,47 +84,70 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.export is None and (args.min_reward is not None or args.stop_reason or args.bare):
         parser.error("--min-reward, --stop-reason and --bare need --export")
-    if args.export is not None and (args.plain or args.output or args.serve or args.open):
-        parser.error("--export cannot be combined with --plain, --output, --serve or --open")
-    if args.plain and (args.output is not None or args.serve or args.open):
-        parser.error("--plain cannot be combined with --output, --serve or --open")
-    if args.port and not args.serve:
-        parser.error("--port needs --serve")
+    page = args.output is not None or args.open or args.port is not None
+    if args.export is not None and (args.plain or page):
+        parser.error("--export cannot be combined with --plain, --output, --port or --open")
+    if args.plain and page:
+        parser.error("--plain cannot be combined with --output, --port or --open")
+    if args.port is not None and args.output is not None:
+        parser.error("--output writes a file and serves nothing: leave out --port")
     return run_command("vf-rl view", lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> int:
-    sources = find_sources(args.traces)
     if args.export is not None:
-        return _export(sources, args)
+        return _export(find_sources(args.paths), args)
     if args.plain:
-        return _print(sources)
-    if args.serve and args.output is None:
-        with tempfile.TemporaryDirectory(prefix="vf-view-") as folder:
-            return _page(sources, Path(folder) / "traces.html", args)
-    return _page(sources, args.output or _beside(args.traces), args)
+        return _print(find_sources(args.paths))
+    from vf.trainer.watching.about import AboutFolders
+
+    watch = Watch(args.paths, AboutFolders())
+    watch.scan()
+    if args.output is not None:
+        while "evaluations" in dict(watch.scan()):  # they are read a second's worth at a time
+            pass
+        return _write(watch, args)
+    from vf.viewer.live import serve
+
+    for text in watch.waits:
+        complain("vf-rl view", f"{text} The page waits for it.")
+    serve(watch, args.port or 0, opened=args.open)
+    return DONE
 
 
-def _page(sources: Sequence[Source], output: Path, args: argparse.Namespace) -> int:
-    from vf.inference.rendering.renderer import token_texts
+def _write(watch: Watch, args: argparse.Namespace) -> int:
+    """Write the page with all runs, evaluations and traces as one file."""
+    from vf.viewer.page import offline_page, write_offline
 
+    output: Path = args.output
     check_output(output)
-    title = args.traces[0].resolve().name + (" and more" if len(args.traces) > 1 else "")
-    with reading_bar(source.path for source in sources) as advance:
-        written = write_page(sources, output, title=title, texts_of=token_texts, advance=advance)
-    _name_unreadable(written)
-    if not written.traces:
-        if not args.output:
+    shell = watch.found.runs or watch.found.results
+    if watch.found.traces or not shell:
+        written = _traces(find_sources(args.paths), output, watch.title)
+        if not written.traces and not shell:
             output.unlink()
-        return complain("vf-rl view", "there are no traces to show")
+            return complain("vf-rl view", "there are no traces to show")
+    else:
+        written = Written()
+    if shell:
+        traces = output.read_bytes() if written.traces else None
+        write_offline(offline_page(watch.everything(), watch.title, traces=traces), output)
     size = output.stat().st_size / 1e6
-    if args.serve:
-        serve(output, args.port, opened=args.open)
-        return DONE
-    print(f"{written.traces} traces in {output} ({size:.1f} MB)")
+    counts = {"run": len(watch.found.runs), "evaluation": len(watch.found.results)}
+    others = "".join(f"{n} {what}{'s' * (n > 1)}, " for what, n in counts.items() if n)
+    print(f"{others}{written.traces} traces in {output} ({size:.1f} MB)")
     if args.open:
         webbrowser.open(output.resolve().as_uri())
     return DONE
+
+
+def _traces(sources: Sequence[Source], output: Path, title: str) -> Written:
+    from vf.inference.rendering.renderer import token_texts
+
+    with reading_bar(source.path for source in sources) as advance:
+        written = write_page(sources, output, title=title, texts_of=token_texts, advance=advance)
+    _name_unreadable(written)
+    return written
 
 
 def _print(sources: Sequence[Source]) -> int:
@@ -198,9 +215,3 @@ def _name_unreadable(written: Written) -> None:
         complain("vf-rl view", f"{lines} not a trace and skipped:")
         for problem in written.problems[:10]:
             print(f"  {problem}", file=sys.stderr)
-
-
-def _beside(paths: Sequence[Path]) -> Path:
-    if len(paths) > 1:
-        return Path("traces.html")
-    return paths[0] / "traces.html" if paths[0].is_dir() else paths[0].with_suffix(".html")

@@ -16,7 +16,7 @@ import torch
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.out_of_memory import Work
 
-# Token ids, which of them are trained except for the first, which nothing predicts, and temperature.
+# Token ids, which of them are trained (nothing predicts the first), and the temperature.
 Tokens = tuple[tuple[int, ...], tuple[bool, ...], float | None]
 Known = dict[Tokens, tuple[float, ...]]
 Which = Literal["old_logprobs", "teacher_logprobs"]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vf.traces.messages import Message, ToolCall
 from vf.traces.trace import Lineage, Score, ToolEvent, Trace
+from vf.traces.view.plain import visible
 from vf.traces.view.sources import Source, Unreadable, read
-from vf.trainer.watching.charts import escape
 
 READ_BYTES = 32 << 20  # of a file, so that a page is quickly written whatever a step holds
 CHARACTERS = 4000  # of one text
 MESSAGES = 20  # of a conversation's beginning, and as many of its end
 CONVERSATIONS = 4  # of a trace, the last ones
+
+
+def escape(text: str) -> str:
+    """Return text that cannot be markup, and in which nothing is hidden."""
+    return html.escape(visible(text))
 
 
 def choose(file: Path) -> list[tuple[str, Trace]]:

@@ -122,7 +122,8 @@ def test_a_run_leaves_what_it_promises_and_can_be_resumed(
     assert {"reward/mean", "reward/std", "tokens_per_s/generate"} <= lines[1].keys()
     for name in ("config.toml", "report.html", "logs/trainer.log", "logs/inference.log"):
         assert (run / name).is_file()
-    assert "<svg" in (run / "report.html").read_text()
+    assert "uPlot" in (run / "report.html").read_text()
+    assert f"vf-rl view {run}" in said.replace("\n", "")
     assert (run / "checkpoints/step-2/model/adapter_model.safetensors").is_file()
     assert Renderer.from_pretrained(str(run / "checkpoints/step-2/model")).stop_token_ids
     assert len((run / "traces/step-000001.jsonl").read_text().splitlines()) == 8

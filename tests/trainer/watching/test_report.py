@@ -1,23 +1,21 @@
-"""The report: what is in it, that it stays cheap, and how it looks in a real browser."""
+"""The report: what is in it, that no text of it is markup, and that it stays cheap."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
 import logging
-import math
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import chromium, find_chromium
 
 import vf
 from tests.traces.agents import delegated
-from tests.traces.view.material import ATTACK, TRICKS, hostile, research
+from tests.traces.view.material import ATTACK, hostile, research
+from tests.viewer.pages import events_of
 from vf.traces.trace import Failure
 from vf.trainer.preflight import preflight
 from vf.trainer.run.metrics import Metrics
@@ -25,9 +23,8 @@ from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
 from vf.trainer.watching import conversations
-from vf.trainer.watching.charts import Axis, Series, figure, short, thin
+from vf.trainer.watching.about import AboutFolders, ringing
 from vf.trainer.watching.conversations import choose, render
-from vf.trainer.watching.curves import ringing
 from vf.trainer.watching.report import Report, write_report
 
 TIMES = {"generate": 6.0, "environment": 1.0, "train": 2.0, "wait": 1.0}
@@ -46,6 +43,7 @@ def plan() -> Plan:
 def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "the-run")
     made.traces.mkdir(parents=True)
+    made.write_config('model = "tiny"\n[env]\nid = "calculator"\n')
     return made
 
 
@@ -83,53 +81,46 @@ def fill(folder: RunFolder, steps: int) -> None:
 def words(page: str) -> str:
     """Return what is read on a page, without its markup and style."""
     body = page.split("</style>")[1]
-    return " ".join(re.sub(r"<[^>]*>", " ", body).split())
+    return " ".join(re.sub(r"<[^>]*>", " ", body.split("<script")[0]).split())
 
 
 def test_the_report_says_what_a_run_did(folder: RunFolder, plan: Plan) -> None:
     fill(folder, 12)
     write_report(folder, plan)
-    page = folder.report.read_text()
-    said = words(page)
-    assert "0.125 → 0.875 held-out reward, after step 12" in said
-    assert "Generating takes 60% of a step&#x27;s 10 s. (Over the last 11 steps.)" in said
-    assert "inference.args.max_requests = 32 of up to 64" in said
-    assert "kl, in step 12: sampler and learner disagree" in said
-    assert "KL of sampler and learner v1 0.002 alarm at ±0.01" in said
-    assert "Success rate" in said
-    assert "Held out: pass@k k = 1 50 % k = 2 62 % k = 16 75 %" in said
-    assert "Staleness" not in said  # this run has no such metric
-    assert "metric/words 3" in said
+    page = folder.report.read_bytes()
+    [run] = events_of(page)["run"]
+    assert run["columns"]["eval/reward/mean"][0] == 0.125
+    assert run["columns"]["eval/reward/mean"][-1] == 0.875
+    assert run["columns"]["eval/pass@16"][-1] == 0.75
+    assert run["max_steps"] == 20
+    assert run["settings"]["trainer.args.max_seq_len"] == 512
+    assert run["advice"][0] == "Generating takes 60% of a step's 10 s."
+    assert any("inference.args.max_requests = 32 of up to 64" in text for text in run["advice"])
+    [alarm] = run["alarms"]
+    assert alarm.startswith("kl, in step 12: sampler and learner disagree")
+    assert ["environment", "calculator: 2000 train tasks, 64 held out, 1 tools"] in run["plan"]
+    said = words(page.decode())
     assert "Of step 12 best 1.000 river-0" in said
     assert "failed no reward river-1" in said
     assert "Held out, after step 12 best 0.000 river-10" in said
-    assert "environment calculator: 2000 train tasks, 64 held out" in said
-    assert "max_seq_len = 512" in said
-    assert [path.name for path in folder.path.iterdir() if path.suffix == ".tmp"] == []
+    assert [path.name for path in folder.path.iterdir() if path.name.endswith(".tmp")] == []
 
 
 def test_a_run_that_has_not_begun_and_old_lines_have_reports_too(
     folder: RunFolder, plan: Plan
 ) -> None:
     write_report(folder, plan)
-    assert "No step has ended yet." in words(folder.report.read_text())
+    [run] = events_of(folder.report.read_bytes())["run"]
+    assert run["columns"] == {}
     old: list[Any] = [
         {"step": 1, "reward/mean": 0.5, "loss": None, "time/generate": 2.0, "time/train": 1.0},
         {"step": 2, "tokens/trained": 0},
     ]
     folder.metrics.write_text("".join(json.dumps(each) + "\n" for each in old) + '{"step": 3, "rew')
     write_report(folder, plan)
-    said = words(folder.report.read_text())
-    assert "Generating takes 67% of a step" in said
-    assert "Loss" not in said
-
-
-def test_a_component_that_was_never_finite_is_left_out(folder: RunFolder, plan: Plan) -> None:
-    folder.append_metrics({**line(1), "metric/words": math.nan, "metric/lines": 2.0})
-    write_report(folder, plan)
-    said = words(folder.report.read_text())
-    assert "metric/lines 2" in said
-    assert "Components of the score" in said
+    [run] = events_of(folder.report.read_bytes())["run"]
+    assert run["advice"][0].startswith("Generating takes 67% of a step")
+    assert run["columns"]["loss"] == [None, None]
 
 
 def test_nothing_that_was_said_becomes_markup(folder: RunFolder, plan: Plan) -> None:
@@ -138,44 +129,20 @@ def test_nothing_that_was_said_becomes_markup(folder: RunFolder, plan: Plan) -> 
     folder.step_traces(4).path.write_bytes(b"no trace\n" + hostile().to_json() + b"\n")
     write_report(folder, plan)
     page = folder.report.read_text()
-    for tag in ("script", "img", "iframe", "link", "object", "a"):
-        assert f"<{tag}" not in re.sub(r"<article", "", page)
-    assert page.count("<style>") == 1
-    assert not set("\u202e\u200b\x1b\u2028") & set(page)
-    assert page.count("&lt;script&gt;window.pwned=1&lt;/script&gt;") > 10
-    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert f"default-src 'none'; style-src 'sha256-{digest}'" in page
-    assert not re.search(r"https?://|url\(|@import", style)
-    tags = [re.sub(r'"[^"]*"', "", tag) for tag in re.findall(r"<[^>]*>", page.replace(style, ""))]
-    assert [tag for tag in tags if re.search(r"\b(src|href|style|on\w+)\s*=", tag)] == []
+    style, after = page.split("</style>")
+    body, script = after.split("<script>")
+    for tag in ("img", "iframe", "link", "object", "a"):
+        assert f"<{tag}" not in re.sub(r"<article", "", body)
+    assert body.count("<script") == 1  # the data
+    assert page.count("</script>") == 2
+    assert not set("\u202e\u200b\x1b\u2028") & set(body)
+    assert body.count("&lt;script&gt;window.pwned=1&lt;/script&gt;") > 8
+    for kind, text in (("style", style.split("<style>")[1]), ("script", script.split("</scr")[0])):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in page
+    assert "default-src 'none'" in page
     assert len(page) < 400_000  # one of its messages has 3,000,000 characters
-    assert "[2,996,000 characters left]" in page
-
-
-def test_a_long_run_is_thinned_and_nothing_of_it_lost() -> None:
-    points = [(float(step), float(step % 7 == 3)) for step in range(10_000)]
-    thinned = thin(points)
-    assert 200 < len(thinned) <= 240
-    assert sum(mean for _, mean, _, _ in thinned) / len(thinned) == pytest.approx(1 / 7, rel=0.01)
-    assert {(low, high) for _, _, low, high in thinned} == {(0.0, 1.0)}  # no peak is hidden
-    assert thin(points[:3]) == [(0, 0, 0, 0), (1, 0, 0, 0), (2, 0, 0, 0)]
-    assert thin([]) == []
-    drawn = figure("title", [Series("", points)], Axis(short), 10_000, wide=False)
-    assert len(drawn) < 20_000
-
-
-def test_points_stand_where_they_belong() -> None:
-    series = [Series("held out", [(0, 0.0), (50, 0.5), (100, 1.0)], dotted=True)]
-    drawn = figure(
-        "title", series, Axis(short, low=0, high=2, lines={1.5: "limit"}), 100, wide=True
-    )
-    assert 'class="curve k0 dashed" d="M0.0,400.0L500.0,300.0L1000.0,200.0"' in drawn
-    assert 'class="limit" d="M0.0,100.0H1000"' in drawn
-    assert "<title>step 50: 0.5</title>" in drawn
-    assert re.findall(r"<span>([\d.]+)</span>", drawn)[:5] == ["2", "1.5", "1", "0.5", "0"]
-    flat = figure("title", [Series("", [(1, 3.0), (2, 3.0)])], Axis(short), 2, wide=False)
-    assert 'd="M500.0,200.0L1000.0,200.0"' in flat
+    assert "[2,996,000 characters left]" in body
 
 
 def test_best_median_worst_and_a_failed_one_are_chosen(folder: RunFolder) -> None:
@@ -261,7 +228,8 @@ def test_it_is_written_seldom_and_at_the_end(
     assert not report.update()
     folder.append_metrics(line(3))
     assert report.update(final=True)
-    assert "Step 3 of 20" in words(folder.report.read_text())
+    [run] = events_of(folder.report.read_bytes())["run"]
+    assert run["columns"]["step"][-1] == 3
     folder.report.unlink()
     folder.report.mkdir()  # it cannot be replaced now
     (folder.report / "in-the-way").touch()
@@ -273,42 +241,16 @@ def test_it_is_written_seldom_and_at_the_end(
     ]
 
 
-@pytest.mark.browser
-def test_in_a_browser_nothing_runs_is_fetched_or_cut_off(folder: RunFolder, plan: Plan) -> None:
-    fill(folder, 12)
-    with folder.step_traces(12) as store:
-        bad = hostile()
-        assert bad.score is not None
-        bad.score.reward = 1.0
-        bad.messages[2].content = f"{TRICKS} {'x' * 3000}"
-        store.append(bad)
-    write_report(folder, plan)
-
-    async def look() -> None:
-        async with chromium(str(find_chromium())) as tab:
-            for scheme, dark in (("light", False), ("dark", True)):
-                features = [{"name": "prefers-color-scheme", "value": scheme}]
-                await tab.send("Emulation.setEmulatedMedia", features=features)
-                await tab.open(folder.report.as_uri())
-                await tab.until("document.querySelectorAll('details').length > 5")
-                await tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = 1)")
-                colours = await tab.evaluate(
-                    "[getComputedStyle(document.body).backgroundColor,"
-                    "getComputedStyle(document.querySelector('.curve')).stroke]"
-                )
-                back, curve = (sum(map(int, re.findall(r"\d+", each)[:3])) for each in colours)
-                assert (back < 200) is dark
-                assert (curve > 400) is dark
-                for width in (360, 768, 1440):
-                    await tab.size(width, 900)
-                    root = "document.documentElement"
-                    over = f"{root}.scrollWidth - {root}.clientWidth"
-                    assert await tab.evaluate(over) == 0, width
-                    drawn = "[...document.querySelectorAll('.plot svg')].map(s => s.clientHeight)"
-                    assert min(await tab.evaluate(drawn)) > 50
-            assert await tab.evaluate("window.pwned === undefined")
-            assert await tab.evaluate("document.querySelectorAll('script, img').length") == 0
-            assert tab.errors == []
-            assert {url.split(":")[0] for url in tab.requests} == {"file"}
-
-    asyncio.run(look())
+def test_settings_are_read_from_the_folder_without_secrets(folder: RunFolder) -> None:
+    folder.write_config('model = "tiny"\n[env]\nid = "calculator"\nargs = { api_key = "x" }\n')
+    about = AboutFolders()
+    known = about(folder.path, [])
+    assert known["settings"]["env.args.api_key"] == "(hidden)"
+    assert known["settings"]["model"] == "tiny"
+    other = RunFolder(folder.path / "of-another-version")
+    other.traces.mkdir(parents=True)
+    other.write_config('model = "tiny"\nnothing_like_it = 1\n')
+    known = about(other.path, [{"step": 1, "alarm/kl": 1.0}])
+    assert "nothing_like_it" in known["problem"]
+    assert len(known["alarms"]) == 1
+    assert about(folder.path / "nowhere", []) == {}

@@ -5,6 +5,9 @@ const FILTERS = ["q", "reward", "stop", "error", "file", "env", "model", "sort"]
 const KEYS = [["j k ↓ ↑", "next, previous trace"], ["Enter", "open"], ["Esc", "close; leave the search"], ["/", "search"],
   ["1 … 5", "conversation, tokens, reward, timeline, details"], ["c", "compare with the next of its group"], ["← →", "in the token view: from token to token"], ["?", "this help"]];
 
+// In a frame of the page of runs, that page has the title, the theme and the address.
+const embedded = parent !== window;
+document.documentElement.classList.toggle("embedded", embedded);
 let state = { ...DEFAULTS };
 let filtered = null; // the state that the table shows
 const byId = new Map();
@@ -25,7 +28,8 @@ function go(change) {
   if ("trace" in change) next.part = "";
   const hash = new URLSearchParams(Object.entries(next).filter(([key, value]) => value !== DEFAULTS[key])).toString();
   const opens = next.trace && !state.trace;
-  history[opens || !next.trace ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.pathname + location.search);
+  history[embedded ? "replaceState" : opens || !next.trace ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.href.split("#")[0]);
+  if (embedded) parent.postMessage({ address: hash, opens: Boolean(opens) }, "*");
   return draw(next);
 }
 

@@ -1,0 +1,91 @@
+"""What the page of a run shows besides its metrics: settings, alarms, and what costs time."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vf.runtime.errors import ConfigError
+from vf.trainer.run.metrics import Metrics
+from vf.trainer.settings.config import Config
+from vf.trainer.settings.load_config import load_config
+from vf.trainer.settings.write_config import to_toml, without_secrets
+from vf.trainer.watching.alarms import CORRELATION
+from vf.trainer.watching.verdict import verdict
+
+_ALARMS = {
+    "kl": "sampler and learner disagree: the sampled tokens came from another distribution than "
+    "the one that is trained",
+    "length": "reward and length go together",
+    "errors": "reward goes together with failed tool calls",
+    "outcome": "the outcome fell while the reward rose",
+    "rewrites": "most calls of the agent began a new context instead of extending one",
+}
+
+
+def about_run(config: Config, lines: Sequence[Metrics]) -> dict[str, Any]:
+    """Return what the page shows of a run with these settings; secrets are hidden."""
+    shown = without_secrets(config)
+    return {
+        "model": shown.model,
+        "environment": ", ".join(env.id for env in shown.env),
+        "max_steps": shown.args.max_steps,
+        "settings": _flat(tomllib.loads(to_toml(shown))),
+        "alarms": ringing(lines),
+        "advice": verdict(lines, config).advice,
+    }
+
+
+class AboutFolders:
+    """Tells the same of runs by their folders, from their `config.toml`."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[float, Config | str]] = {}
+
+    def __call__(self, folder: Path, lines: Sequence[Metrics]) -> Mapping[str, Any]:
+        """Return what is known; of settings that cannot be read, what is wrong with them."""
+        config = self._config(folder / "config.toml")
+        if isinstance(config, Config):
+            return about_run(config, lines)
+        return {"problem": config, "alarms": ringing(lines)} if config else {}
+
+    def _config(self, file: Path) -> Config | str:
+        try:
+            written = file.stat().st_mtime
+        except OSError:
+            return ""
+        known = self._known.get(file)
+        if known is None or known[0] != written:
+            try:
+                found: Config | str = load_config(file)[0]
+            except ConfigError as error:  # of another version, or of something else
+                found = f"its settings are not shown: {error}"
+            known = self._known[file] = (written, found)
+        return known[1]
+
+
+def ringing(lines: Sequence[Metrics]) -> list[str]:
+    """Say of each alarm that ever rang what it means, how often it rang, and when last."""
+    rang: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in line.items():
+            if name.startswith("alarm/") and value is not None and abs(value) >= CORRELATION:
+                rang.setdefault(name.removeprefix("alarm/"), []).append(line["step"])
+    said = []
+    for name, steps in sorted(rang.items(), key=lambda each: -each[1][-1]):
+        often = f"in {len(steps)} steps, last in step" if len(steps) > 1 else "in step"
+        meaning = f": {_ALARMS[name]}" if name in _ALARMS else ""
+        said.append(f"{name}, {often} {steps[-1]:g}{meaning}. logs/trainer.log says what to check.")
+    return said
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        path = f"{above}{name}"
+        if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+            value = {str(number): each for number, each in enumerate(value)}
+        flat |= _flat(value, f"{path}.") if isinstance(value, dict) and value else {path: value}
+    return flat

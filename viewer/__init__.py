@@ -1,0 +1,1 @@
+"""Runs, evaluations and traces on one page: live on this machine, or as one offline file."""

@@ -1,0 +1,242 @@
+"""Evaluations as the page needs them: estimates with intervals, rewards, failures, differences."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic_core
+
+from vf.evaluation.estimators import Estimate, mean_of_tasks
+from vf.evaluation.eval_config import slug
+from vf.evaluation.results import read_config
+from vf.evaluation.tally import SOLVED, Tally
+from vf.runtime.errors import ConfigError
+from vf.traces.trace import Trace
+
+BINS = 20  # of the histogram of rewards
+COMPARED = 16  # newest evaluations of one environment that are held against each other
+CLUSTERS = 12  # of failures, the most frequent
+SECONDS = 1.0  # of reading in one look, so that a page does not wait for all of it
+
+_STEP = re.compile(r"eval-(\d+)")
+
+
+class EvaluationReader:
+    """Follows the traces of one model in one environment while they are written.
+
+    Args:
+        file: The traces.
+        run: The folder that the trace viewer knows them by.
+        name: What the page calls it.
+        step: Training steps before it; None outside of a run.
+    """
+
+    def __init__(self, file: Path, run: Path, name: str, step: int | None = None) -> None:
+        self.file, self.run, self.name, self.step = file, run, name, step
+        self._begin((0, 0))
+
+    def _begin(self, identity: tuple[int, int]) -> None:
+        self._identity, self._offset = identity, 0
+        self._tally = Tally("", "", 0, 1)
+        self._tasks: dict[str, list[float]] = {}
+        self._counts: Counter[str] = Counter()
+        self._rewards: list[float] = []
+        self._failures: Counter[tuple[str, str, str]] = Counter()
+
+    def refresh(self, until: float) -> bool:
+        """Read what is new until a moment of the monotonic clock; returns whether there was any."""
+        try:
+            found = self.file.stat()
+            if (found.st_dev, found.st_ino) != self._identity or found.st_size < self._offset:
+                self._begin((found.st_dev, found.st_ino))
+            if found.st_size == self._offset:
+                return False
+            begin = self._offset
+            with self.file.open("rb") as file:
+                file.seek(begin)
+                for line in file:
+                    if not line.endswith(b"\n"):  # it is being written
+                        break
+                    self._offset += len(line)
+                    self._add(line)
+                    if time.monotonic() > until:
+                        break
+        except OSError:
+            return False
+        return self._offset > begin
+
+    def _add(self, line: bytes) -> None:
+        try:
+            trace = Trace.from_json(line)
+        except ValueError:
+            return
+        self._tally.add(trace)
+        self._tally.environment = trace.environment
+        self._counts[trace.task.id] += 1
+        if trace.error is None and trace.reward is not None:
+            self._tasks.setdefault(_task(trace), []).append(trace.reward)
+            self._rewards.append(trace.reward)
+        outcome = None if trace.score is None else trace.score.outcome
+        if trace.error is not None or outcome is None or outcome < SOLVED:
+            self._failures[_cluster(trace)] += 1
+
+    def means(self) -> dict[str, float]:
+        """Return the mean reward of each task, by its id, prompt and answer."""
+        return {task: sum(rewards) / len(rewards) for task, rewards in self._tasks.items()}
+
+    def told(self, wanted: Mapping[str, int] | None) -> dict[str, Any] | None:
+        """Return what the page shows; None while there is no trace.
+
+        Args:
+            wanted: How many ``tasks`` and ``rollouts`` of each were asked for, if that is known.
+        """
+        if not self._counts:
+            return None
+        wanted = wanted or {"tasks": len(self._counts), "rollouts": max(self._counts.values())}
+        self._tally.tasks, self._tally.rollouts_per_example = wanted["tasks"], wanted["rollouts"]
+        found = self._tally.summary()
+        failures = [
+            {"stop": stop, "boundary": boundary, "error": error, "count": count}
+            for (stop, boundary, error), count in self._failures.most_common(CLUSTERS)
+        ]
+        return {
+            "id": str(self.file),
+            "run": str(self.run),
+            "name": self.name,
+            "step": self.step,
+            "environment": found.environment,
+            "tasks": found.tasks,
+            "rollouts": found.rollouts,
+            "scored": found.scored,
+            "failed": found.failed,
+            "unscored": found.unscored,
+            "missing": max(0, found.missing),
+            "reward": _plain(found.reward),
+            "success": _plain(found.success),
+            "pass_at": {k: _plain(each) for k, each in found.pass_at.items()},
+            "pass_hat": {k: _plain(each) for k, each in found.pass_hat.items()},
+            "histogram": _histogram(self._rewards),
+            "failures": failures,
+        }
+
+
+class Evaluations:
+    """All evaluations behind some runs and results folders."""
+
+    def __init__(self) -> None:
+        self._readers: dict[Path, EvaluationReader] = {}
+        self._before: list[Path] = []
+
+    def scan(self, runs: Mapping[Path, str], results: Mapping[Path, str]) -> dict[str, Any] | None:
+        """Read what is new; returns all evaluations with their differences, or None if nothing is.
+
+        Args:
+            runs: Folders of runs, with their names.
+            results: Folders of results, likewise.
+        """
+        files = [*_held_out(runs), *_cells(results)]
+        for file, run, name, step in files:
+            if file not in self._readers:
+                self._readers[file] = EvaluationReader(file, run, name, step)
+        there = [file for file, *_ in files]
+        until = time.monotonic() + SECONDS
+        news = [file for file in there if self._readers[file].refresh(until)]
+        if not news and there == self._before:
+            return None
+        self._before = there
+        wanted = {folder: _wanted(folder) for folder in results}
+        told = []
+        for file in there:
+            asked = next((wanted[top] for top in wanted if file.is_relative_to(top)), {})
+            each = self._readers[file].told(asked.get(file.parent.parent.name))
+            told += [each] if each is not None else []
+        return {"evaluations": told, "differences": self._differences(told)}
+
+    def _differences(self, told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the difference of each pair of one environment, by their ids."""
+        by_environment: dict[str, list[str]] = {}
+        for each in told:
+            by_environment.setdefault(each["environment"], []).append(each["id"])
+        found: dict[str, Any] = {}
+        for ids in by_environment.values():
+            means = {name: self._readers[Path(name)].means() for name in ids[-COMPARED:]}
+            for one, base in means.items():
+                for other, mine in means.items():
+                    common = [mine[task] - base[task] for task in base if task in mine]
+                    if one != other and common:
+                        # Both means are in [0, 1], so their difference is in [-1, 1].
+                        estimate = mean_of_tasks(common, bounds=(-1.0, 1.0))
+                        found.setdefault(one, {})[other] = _plain(estimate)
+        return found
+
+
+def _held_out(runs: Mapping[Path, str]) -> list[tuple[Path, Path, str, int | None]]:
+    found: list[tuple[Path, Path, str, int | None]] = []
+    for run, name in runs.items():
+        for file in sorted((run / "traces").glob("eval-*.jsonl")):
+            if match := _STEP.fullmatch(file.stem):
+                found.append((file, run, f"{name}, step {int(match[1])}", int(match[1])))
+    return found
+
+
+def _cells(results: Mapping[Path, str]) -> list[tuple[Path, Path, str, int | None]]:
+    return [
+        (file, file.parent, f"{name}/{file.parent.parent.name}/{file.parent.name}", None)
+        for folder, name in results.items()
+        for file in sorted(folder.glob("*/*/traces.jsonl"))
+    ]
+
+
+def _wanted(folder: Path) -> dict[str, dict[str, int]]:
+    """Return how much an evaluation asked for, by the folder of the environment."""
+    try:
+        size = read_config(folder)["size"]
+        rollouts = int(size["rollouts_per_example"])
+        return {
+            slug(name): {"tasks": int(count), "rollouts": rollouts}
+            for name, count in size["tasks"].items()
+        }
+    except (ConfigError, KeyError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def _task(trace: Trace) -> str:
+    """Return what a task is known by: under its id, there may be another prompt elsewhere."""
+    asked = pydantic_core.to_json([trace.task.id, trace.task.prompt, trace.task.answer])
+    return hashlib.blake2b(asked, digest_size=16).hexdigest()
+
+
+def _cluster(trace: Trace) -> tuple[str, str, str]:
+    """Return what a failure has in common with others: stop reason, boundary, and message."""
+    stop = "" if trace.stop_reason is None else trace.stop_reason.value
+    if trace.error is None:
+        return stop, "", "no reward" if trace.reward is None else ""
+    first = trace.error.message.strip().splitlines()[:1]
+    said = re.sub(r"0x[0-9a-f]+|\d+", "#", first[0] if first else trace.error.type)
+    return stop, trace.error.boundary[:60], said[:160]
+
+
+def _histogram(rewards: Sequence[float]) -> dict[str, Any]:
+    """Return counts of rewards in bins of one width; the last holds its upper end too."""
+    if not rewards:
+        return {"low": 0.0, "high": 1.0, "counts": [0] * BINS}
+    low, high = min(0.0, *rewards), max(1.0, *rewards)
+    counts = [0] * BINS
+    for reward in rewards:
+        counts[min(BINS - 1, int((reward - low) / (high - low) * BINS))] += 1
+    return {"low": low, "high": high, "counts": counts}
+
+
+def _plain(estimate: Estimate) -> dict[str, Any] | None:
+    """Return an estimate as JSON; None where there is nothing to estimate."""
+    if not estimate.tasks:
+        return None
+    values = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
+    short = {name: v if v is None else float(f"{v:.6g}") for name, v in values.items()}
+    return {**short, "tasks": estimate.tasks}
