@@ -37,6 +37,7 @@ class Sample:
         old_logprobs: If not empty, the trainer's log-probability of each token before the batch's
             first optimizer step; 0 for those that are not trained.
         teacher_logprobs: If not empty, the teacher's log-probability of each token; 0 likewise.
+        mark: A number by which what the loss is computed from is kept for it; -1 for none.
     """
 
     branch: Branch
@@ -46,6 +47,7 @@ class Sample:
     weight: float = 1.0
     old_logprobs: tuple[float, ...] = ()
     teacher_logprobs: tuple[float, ...] = ()
+    mark: int = -1
 
     def __len__(self) -> int:
         return len(self.branch)
@@ -70,6 +72,7 @@ class MicroBatch:
             where there is no loss. None if that is this one, or if nothing asks for them.
         teacher_logprobs: float32 ``[B, L]``, the teacher's; 0 where there is no loss. None without
             a teacher.
+        marks: int64 ``[B, 1]``, those of the samples; None if none has one.
     """
 
     input_ids: torch.Tensor
@@ -81,6 +84,7 @@ class MicroBatch:
     tree: PrefixTree | None = None
     old_logprobs: torch.Tensor | None = None
     teacher_logprobs: torch.Tensor | None = None
+    marks: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on a device."""
@@ -278,6 +282,9 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
         teacher_logprobs=(
             torch.zeros(shape) if any(each.teacher_logprobs for each in samples) else None
         ),
+        marks=torch.tensor([[each.mark] for each in samples])
+        if any(each.mark >= 0 for each in samples)
+        else None,
     )
     for row, sample in enumerate(samples):
         branch, length = sample.branch, len(sample)
