@@ -2,7 +2,8 @@
 
 Writes 1,000 traces of 20,000 tokens, half of them sampled, as one page with `vf-rl view`'s own
 functions, and opens it from the disk in a headless Chromium. Then it reads through the table and
-through one trace's tokens a screenful at a time, and takes the longest gap between two frames.
+through one trace's tokens a screenful at a time, and takes the longest gap between two frames, and
+it searches all text of all traces, the first time and once it is unpacked.
 The token ids follow Zipf's law and the logprobs an exponential one, so that they compress about
 as badly as real ones.
 """
@@ -22,6 +23,7 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any
+from urllib.parse import urlencode
 
 from chromium import Tab, chromium, find_chromium
 
@@ -93,6 +95,9 @@ async def measure(page: Path) -> dict[str, float]:
         whole = time.perf_counter() - started
         idle = await scroll(tab, "#grid", 0.0)
         scrolled = await scroll(tab, "#grid")
+        first, again = [await search(tab, words) for words in ('"question 7?"', '"question 3?"')]
+        await tab.evaluate("location.hash = ''")
+        await tab.until("!document.getElementById('count').textContent.includes(' of ')")
         started = time.perf_counter()
         await tab.evaluate("document.querySelector('#rows .row').click()")
         await tab.until("document.querySelector('.tabs')")
@@ -106,10 +111,23 @@ async def measure(page: Path) -> dict[str, float]:
         "table_s": table,
         "whole_page_s": whole,
         "open_tokens_s": opened,
+        "first_search_s": first,
+        "search_s": again,
         "idle_longest_frame_ms": idle,
         "table_longest_frame_ms": scrolled,
         "tokens_longest_frame_ms": read,
     }
+
+
+async def search(tab: Tab, words: str) -> float:
+    """Return the seconds until the one trace that has the words is found."""
+    started = time.perf_counter()
+    await tab.evaluate(f"location.hash = {json.dumps(urlencode({'q': words}))}")
+    await tab.until("document.getElementById('count').textContent.startsWith('1 of ')", 60)
+    found = time.perf_counter() - started
+    await tab.evaluate("location.hash = 'reward=none'")
+    await tab.until("document.getElementById('count').textContent.startsWith('0 of ')", 60)
+    return found
 
 
 async def scroll(tab: Tab, selector: str, step: float = 0.5) -> float:

@@ -98,12 +98,12 @@ def pack(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
     mask, logprobs = columns["loss_mask"], columns["logprobs"]
     if len(set(map(len, columns.values()))) > 1:
         arrays = {name: _integers(columns[name]) for name in ("token_ids", *_RUNS)}
-        return {**arrays, "logprobs": _floats(logprobs)}
+        return {**arrays, "logprobs": pack_floats(logprobs)}
     whole = any(compress(logprobs, map(not_, mask)))
     return {
         "token_ids": _integers(columns["token_ids"]),
-        "logprobs": _floats(logprobs if whole else list(compress(logprobs, mask))),
-        **{name: _runs(columns[name]) for name in _RUNS},
+        "logprobs": pack_floats(logprobs if whole else list(compress(logprobs, mask))),
+        **{name: pack_runs(columns[name]) for name in _RUNS},
     }
 
 
@@ -120,11 +120,13 @@ def unpack(branch: Any, begin: Sequence[int] = ()) -> Any:
     if not isinstance(branch, dict) or not isinstance(branch.get("logprobs"), str):
         return branch
     out = dict(branch)
-    ids = out["token_ids"] = [*begin, *_list(branch.get("token_ids"))]
+    ids = out["token_ids"] = [*begin, *unpack_numbers(branch.get("token_ids"))]
     for name in _RUNS:
         value = branch.get(name)
-        out[name] = _list(value) if isinstance(value, str) else _expand(name, value, len(ids))
-    logprobs = _list(branch["logprobs"])
+        out[name] = (
+            unpack_numbers(value) if isinstance(value, str) else unpack_runs(name, value, len(ids))
+        )
+    logprobs = unpack_numbers(branch["logprobs"])
     if len(logprobs) < len(ids) and not isinstance(branch["loss_mask"], str):
         mask = out["loss_mask"]
         if len(logprobs) != sum(map(bool, mask)):
@@ -221,7 +223,8 @@ def _integers(values: list[int]) -> str | list[int]:
     return values  # beyond 64 bits: no vocabulary's
 
 
-def _floats(values: list[float]) -> str:
+def pack_floats(values: list[float]) -> str:
+    """Return numbers as text: ``f4:`` or ``f8:`` and base64, the narrower that is exact."""
     single = array("f", values)
     return _text("f4", single) if single.tolist() == values else _text("f8", array("d", values))
 
@@ -232,7 +235,12 @@ def _text(name: str, numbers: array[Any]) -> str:
     return f"{name}:{base64.b64encode(numbers).decode()}"
 
 
-def _list(value: Any) -> list[Any]:
+def unpack_numbers(value: Any) -> list[Any]:
+    """Return the numbers of such a text. Lists, as of older files, stay lists.
+
+    Raises:
+        ValueError: It is neither.
+    """
     if isinstance(value, list):
         return value
     name, _, text = value.partition(":") if isinstance(value, str) else ("", "", "")
@@ -248,11 +256,22 @@ def _list(value: Any) -> list[Any]:
     return numbers.tolist()
 
 
-def _runs(values: Sequence[int]) -> list[list[int]]:
+def pack_runs(values: Sequence[int]) -> list[list[int]]:
+    """Return values that change seldom as runs, ``[[value, count], ...]``."""
     return [[value, len(list(run))] for value, run in groupby(values)]
 
 
-def _expand(name: str, runs: Any, size: int) -> list[int]:
+def unpack_runs(name: str, runs: Any, size: int) -> list[int]:
+    """Return the values of runs.
+
+    Args:
+        name: What they are, for the error.
+        runs: As :func:`pack_runs` returned them.
+        size: How many values there must be.
+
+    Raises:
+        ValueError: They are no runs, or of another number of values.
+    """
     try:
         counts = [int(count) for _, count in runs]
         if min(counts, default=0) < 0 or sum(counts) != size:  # before memory is spent on it

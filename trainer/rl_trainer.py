@@ -28,6 +28,7 @@ from vf.trainer.run.summary import Summary
 from vf.trainer.saving.checkpoint import Progress
 from vf.trainer.saving.checkpoint_keeper import Keeper
 from vf.trainer.settings.overlap import streams
+from vf.trainer.watching.learned_log import LearnedLog
 from vf.trainer.watching.records import Records
 from vf.trainer.watching.step_clock import StepClock
 
@@ -90,6 +91,7 @@ class RLTrainer:
         self._earlier_seconds = 0.0
         self._started = time.perf_counter()
         self._streams = streams(plan.config)
+        self._learned = LearnedLog(self.args.learned_groups)
         self._skipped = 0  # the last training steps, if none of theirs was finite
         self._finished: FinishedStep | None = None  # None once the next step changes the weights
         self._closing = Closing()
@@ -200,9 +202,11 @@ class RLTrainer:
         batch = StepBatch(
             self.args.num_substeps, self.policy.filled if self._streams else at_the_end
         )
+        self._learned.begin()
         for group in self.collector.arriving(self.step_count):
             groups.append(group)
-            if ready := batch.add(group.number, self._build(group)):
+            samples = self._learned.mark(group, self._build(group))
+            if ready := batch.add(group.number, samples):
                 with self._clock.part("train"):
                     self.learner.accumulate(ready)
         groups.sort(key=lambda group: group.number)
@@ -212,6 +216,7 @@ class RLTrainer:
                 if samples:
                     self.learner.accumulate(samples)
                 updates.append(self._finish())
+            self._learned.write(self.folder.step_learned(self.step_count))
         return groups, updates
 
     def _passes(self, left: list[Sample], shares: list[list[Sample]]) -> list[list[Sample]]:
@@ -224,6 +229,8 @@ class RLTrainer:
         """Take an optimizer step."""
         finished, self._finished = self._finished, None
         update = self.learner.optim_step(self.policy.learning_rate)
+        if self._learned.watching and (watch := self.policy.objective.watch):
+            self._learned.update(watch.collect())
         if update.skipped:  # the weights have not changed
             self._finished = finished
         return update

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from vf.traces.learned import Learned
 from vf.traces.trace import Branch, Trace
+from vf.traces.view.answers import expected_answer, stated_answer
 
 PREVIEW = 200  # characters
 LOGPROB_STEP = 0.001  # nats; what the page can tell apart
@@ -43,7 +45,9 @@ def row_of(trace: Trace) -> dict[str, Any]:
         "forks": len(trace.forks),
         "conversations": len(trace.conversations),
         "seconds": trace.timing.get("total"),
-        "step": None if trace.origin is None else trace.origin.step,
+        "tools": " ".join(dict.fromkeys(event.name for event in trace.tool_events))[:PREVIEW],
+        "expected": expected_answer(trace.task.answer)[:PREVIEW],
+        "stated": stated_answer(trace.reply)[:PREVIEW],
         "prompt": asked[:PREVIEW],
         "reply": trace.reply[:PREVIEW],
         "foreign": trace.info.get("foreign") is True,
@@ -51,8 +55,31 @@ def row_of(trace: Trace) -> dict[str, Any]:
     return {key: strict(value) for key, value in row.items()}
 
 
-def pack_trace(trace: Trace) -> bytes:
-    """Return a trace as the page unpacks it.
+def text_of(trace: Trace) -> str:
+    """Return all text of a trace, in which the page looks for words: a line for each."""
+    said: list[Any] = [trace.task.id, trace.task.prompt, trace.task.answer, trace.task.info]
+    seen: set[int] = set()
+    for conversation in trace.conversations:
+        for message in conversation.messages:
+            if id(message) not in seen:  # an agent's conversations share what they repeat
+                seen.add(id(message))
+                said += [message.reasoning, message.content, message.name]
+                said += [part for c in message.tool_calls for part in (c.name, c.arguments)]
+    said += [part for event in trace.tool_events for part in (event.kind, event.detail)]
+    said += [fork.reason for fork in trace.forks]
+    if trace.error is not None:
+        said += [trace.error.type, trace.error.message, trace.error.traceback]
+    said.append(trace.info)
+    texts = (
+        each if isinstance(each, str) else json.dumps(each, ensure_ascii=False, default=str)
+        for each in said
+        if each is not None and each != "" and each != {}
+    )
+    return "\n".join(dict.fromkeys(texts))
+
+
+def pack_trace(trace: Trace, learned: Sequence[Learned] = ()) -> bytes:
+    """Return a trace as the page unpacks it, with what was learned from it.
 
     Layout: the length of the JSON, uint32; the JSON; then for each branch its token ids, uint32,
     and its logprobs, uint16 in steps of -0.001 nats (0xFFFF: see ``unusual`` in the JSON). All
@@ -64,6 +91,11 @@ def pack_trace(trace: Trace) -> bytes:
         body = strict(json.loads(trace.to_json()))
     finally:
         trace.branches = branches
+    for each in learned:
+        if 0 <= each.branch < len(heads) and len(each.mask) <= heads[each.branch]["size"]:
+            packed = each.packed()
+            del packed["rollout"], packed["branch"]
+            heads[each.branch].setdefault("learned", []).append(strict(packed))
     body["branches"] = heads
     text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     return b"".join([len(text).to_bytes(4, "little"), text, *arrays])

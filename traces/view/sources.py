@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vf.runtime.errors import ConfigError, did_you_mean
 from vf.traces.export.openai_chat import read_chat
@@ -16,7 +17,10 @@ from vf.traces.trace import Trace
 
 MAX_LINE_BYTES = 256 << 20  # a longer line is counted, never held in memory
 
+Split = Literal["train", "eval", ""]
+
 _NOT_TRACES = {"metrics.jsonl"}
+_EVALUATION = re.compile(r"eval-(\d+)")  # of a training run, by the steps before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,24 @@ class Source:
         evaluation = trace.info.get("eval")
         name = evaluation.get("model") if isinstance(evaluation, dict) else None
         return name[:200] if isinstance(name, str) else self.models.get("", "")
+
+    @property
+    def run(self) -> str:
+        """The folder of the run or the results that the file is of."""
+        inside = [folder for folder in self.path.parents if folder.name == "traces"]
+        return str(inside[0].parent if inside else self.path.parent)
+
+    def place_of(self, trace: Trace) -> tuple[Split, int | None]:
+        """Return whether a trace is of training or of an evaluation, and the training step.
+
+        The step of an evaluation is the number of training steps before it. ``""`` and None stand
+        for what nothing says.
+        """
+        if trace.origin is not None:
+            return "train", trace.origin.step
+        if evaluation := _EVALUATION.fullmatch(self.path.stem):
+            return "eval", int(evaluation[1])
+        return ("eval" if isinstance(trace.info.get("eval"), dict) else ""), None
 
     def model_behind(self, name: str) -> str:
         """Return the model that an evaluation calls so; the name itself if it says no more."""

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from vf.runtime.errors import ConfigError
-from vf.traces.view.encode import compress, pack_trace, row_of
+from vf.traces.learned import learned_beside
+from vf.traces.view.encode import compress, pack_trace, row_of, strict, text_of
 from vf.traces.view.sources import Source, Unreadable, read
 
 MARK = b"<!doctype html><!-- vf-view -->"
@@ -22,14 +23,22 @@ ASSETS = Path(__file__).parent / "assets"
 SCRIPTS = (
     "data",
     "text",
+    "copy",
+    "search",
+    "columns",
     "table",
+    "filters",
     "conversations",
     "conversation",
+    "colourings",
     "tokens",
+    "changed",
     "panels",
     "detail",
     "app",
 )
+
+SEARCHED = 1 << 20  # characters of text that are searched, in one blob
 
 TokenTexts = Callable[[Sequence[int]], list[str]]
 
@@ -89,9 +98,15 @@ def write_page(
     models: dict[str, str] = {}
     used: dict[str, set[int]] = {}
     with tempfile.TemporaryFile(dir=output.parent) as spool:
+        texts = _Texts(spool)
         for number, source in enumerate(sources):
-            file: dict[str, Any] = {"path": str(source.path), "read": 0, "problems": []}
-            count = 0
+            file: dict[str, Any] = {
+                "path": str(source.path),
+                "run": source.run,
+                "read": 0,
+                "problems": [],
+            }
+            count, learned = 0, learned_beside(source.path)
             for found in read(source, advance):
                 if isinstance(found, Unreadable):
                     count += 1
@@ -105,10 +120,14 @@ def write_page(
                     name = f"{name} ({model})"
                     models[name] = model
                 row["file"], row["model"] = number, name
+                row["split"], row["step"] = map(strict, source.place_of(found))
+                of_loss = learned.get(found.id, ())
+                row["learned"] = len({each.branch for each in of_loss})
                 repeated = seen[row["id"]] = seen.get(row["id"], 0) + 1
                 if repeated > 1:  # a link must lead to one trace
                     row["id"] += f"~{repeated}"
-                _blob(spool, f"t{len(rows)}", pack_trace(found))
+                _blob(spool, f"t{len(rows)}", pack_trace(found, of_loss))
+                texts.add(text_of(found))
                 ids = used.setdefault(name, set())
                 ids.update(*(branch.token_ids for branch in found.branches))
                 rows.append(row)
@@ -118,11 +137,43 @@ def write_page(
             written.problems += [f"{source.path}, {problem}" for problem in file["problems"][:1]]
             files.append(file)
         written.traces = len(rows)
-        texts = {name: texts_of(model) for name, model in models.items() if model and used[name]}
-        vocabularies = _vocabularies(spool, used, texts)
-        index = {"title": title, "files": files, "vocabularies": vocabularies, "rows": rows}
+        texts.flush()
+        tokens = {name: texts_of(model) for name, model in models.items() if model and used[name]}
+        index = {
+            "title": title,
+            "files": files,
+            "vocabularies": _vocabularies(spool, used, tokens),
+            "texts": texts.counts,
+            "rows": rows,
+        }
         _assemble(output, json.dumps(index, allow_nan=False).encode(), spool)
     return written
+
+
+class _Texts:
+    """Writes the texts of traces, in their order, to blobs that the page searches one by one.
+
+    Attributes:
+        counts: How many traces' texts each blob holds.
+    """
+
+    def __init__(self, spool: Any) -> None:
+        self.counts: list[int] = []
+        self._spool = spool
+        self._waiting: list[str] = []
+        self._size = 0
+
+    def add(self, text: str) -> None:
+        self._waiting.append(text)
+        self._size += len(text)
+        if self._size >= SEARCHED:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._waiting:
+            _blob(self._spool, f"s{len(self.counts)}", json.dumps(self._waiting).encode())
+            self.counts.append(len(self._waiting))
+            self._waiting, self._size = [], 0
 
 
 def check_output(output: Path) -> None:

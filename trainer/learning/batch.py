@@ -39,6 +39,7 @@ class Sample:
         teacher_logprobs: If not empty, the teacher's log-probability of each token; 0 likewise.
         temperature: That it was sampled at, which its log-probabilities are of; None for that of
             the settings.
+        mark: A number by which what the loss is computed from is kept for it; -1 for none.
     """
 
     branch: Branch
@@ -49,6 +50,7 @@ class Sample:
     old_logprobs: tuple[float, ...] = ()
     teacher_logprobs: tuple[float, ...] = ()
     temperature: float | None = None
+    mark: int = -1
 
     def __len__(self) -> int:
         return len(self.branch)
@@ -74,6 +76,7 @@ class MicroBatch:
         teacher_logprobs: float32 ``[B, L]``, the teacher's; 0 where there is no loss. None without
             a teacher.
         temperature: All samples'; None for that of the settings.
+        marks: int64 ``[B, 1]``, those of the samples; None if none has one.
     """
 
     input_ids: torch.Tensor
@@ -86,6 +89,7 @@ class MicroBatch:
     old_logprobs: torch.Tensor | None = None
     teacher_logprobs: torch.Tensor | None = None
     temperature: float | None = None
+    marks: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on a device."""
@@ -308,6 +312,9 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
             torch.zeros(shape) if any(each.teacher_logprobs for each in samples) else None
         ),
         temperature=temperature,
+        marks=torch.tensor([[each.mark] for each in samples])
+        if any(each.mark >= 0 for each in samples)
+        else None,
     )
     for row, sample in enumerate(samples):
         branch, length = sample.branch, len(sample)

@@ -29,7 +29,9 @@ from vf.trainer.learning.kl import (
     ratio_quantiles,
     shaped_advantages,
 )
+from vf.trainer.learning.learned import Watch
 from vf.trainer.learning.losses import LossArrays, LossFn, TokenLosses, build_loss, masked
+from vf.trainer.learning.ranks import Ranks
 from vf.trainer.settings.config import TrainerArgs
 
 # What is summed over trained tokens, in this order; the histogram of log ratios follows.
@@ -112,13 +114,19 @@ class Objective:
     Args:
         args: ``[trainer.args]``.
         loss: Another loss than that of the settings: its name, or a function.
+        ranks: The trainer processes, if what the loss is computed from is to be kept for samples
+            that have a ``mark``.
+
+    Attributes:
+        watch: Keeps it; None without ``ranks``.
 
     Raises:
         ConfigError: A custom loss cannot be found.
     """
 
-    def __init__(self, args: TrainerArgs, loss: Loss = None) -> None:
+    def __init__(self, args: TrainerArgs, loss: Loss = None, ranks: Ranks | None = None) -> None:
         self._args = args
+        self.watch = None if ranks is None else Watch(ranks)
         if isinstance(loss, str):
             args = args.model_copy(update={"loss_fn": loss})
         self._loss_fn: LossFn = loss if callable(loss) else build_loss(args)
@@ -176,6 +184,8 @@ class Objective:
         if self._correction is not None:
             correction = self._correction(arrays.log_weights, mask)
             values = correction.weights * values
+        if self.watch is not None and batch.marks is not None:
+            self.watch(batch, arrays, token_losses, correction)
         if reference is not None and args.kl_penalty_type == "loss":
             values = values + args.kl_penalty_coef * spread(k3(logprobs, reference), mask)
         if args.entropy_coef:

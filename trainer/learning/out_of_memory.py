@@ -211,6 +211,7 @@ def unpack(batch: MicroBatch) -> list[Sample]:
                 old_logprobs=() if old is None else tuple(old[row, :length].tolist()),
                 teacher_logprobs=() if teacher is None else tuple(teacher[row, :length].tolist()),
                 temperature=batch.temperature,
+                mark=-1 if batch.marks is None else int(batch.marks[row]),
             )
         )
     return samples

@@ -63,7 +63,7 @@ class Policy:
         self.ranks = Ranks(compute_dtype(args))
         self.args = args = self.ranks.led(args)  # what "auto" means is found by rank 0
         self.accelerator = self.ranks.accelerator
-        self.objective = Objective(args)
+        self.objective = Objective(args, ranks=self.ranks)
         self._sums, self._totals = self.objective.empty_sums(), Totals()
         self._work: list[Work] = []  # of the optimizer step under way
         self._loads = [0] * self.ranks.count  # tokens that each rank has got in it

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from vf.runtime.errors import ConfigError
+from vf.traces.learned import FOLDER
 from vf.traces.store import TraceStore
 from vf.trainer.run.metrics import Metrics
 
@@ -82,6 +83,7 @@ class RunFolder:
         self.config = path / "config.toml"
         self.metrics = path / "metrics.jsonl"
         self.traces = path / "traces"
+        self.learned = path / FOLDER
         self.checkpoints = path / "checkpoints"
         self.report = path / "report.html"
         self.logs = path / "logs"
@@ -159,6 +161,10 @@ class RunFolder:
         """Return the store of the evaluation after ``step`` training steps."""
         return TraceStore(self.traces / f"eval-{step:06d}.jsonl")
 
+    def step_learned(self, step: int) -> Path:
+        """Return the file of what the loss made of a few of a training step's groups."""
+        return self.learned / f"step-{step:06d}.jsonl"
+
     def append_metrics(self, metrics: Metrics, *, again: bool = False) -> None:
         """Write one line of metrics, flushed to disk. What is not finite becomes null.
 
@@ -210,6 +216,9 @@ class RunFolder:
             attic.mkdir()
             for file in later:
                 file.rename(attic / file.name)
+                if file.stem.startswith("step") and (beside := self.learned / file.name).exists():
+                    (self.learned / attic.name).mkdir(exist_ok=True)
+                    beside.rename(self.learned / attic.name / file.name)
 
 
 def write_whole(file: Path, text: str) -> None:

@@ -89,6 +89,9 @@ class LoopArgs(BaseModel):
     """Number of newest checkpoints to keep, in addition to the best by held-out reward."""
     sample_steps: Positive = 10
     """Steps between conversations shown on the terminal."""
+    learned_groups: Count = 2
+    """Groups of a step whose advantages, trainer's log-probabilities, ratios and clips are written
+    down token by token, for `vf-rl view`; 0 writes none."""
     stall_timeout: Seconds = 300.0
     """Seconds without any progress after which the run reports what waits for what."""
 

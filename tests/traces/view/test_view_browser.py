@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -13,75 +12,18 @@ from chromium import Tab, chromium, find_chromium
 
 import vf
 from tests.traces.agents import delegated
+from tests.traces.view.browser import count, look, page_of, show, text
 from tests.traces.view.material import ATTACK, hostile, research
-from vf.traces.view.sources import find_sources
-from vf.traces.view.write_page import write_page
 
 pytestmark = pytest.mark.browser
-
-Check = Callable[[Tab], Awaitable[None]]
-
-
-def page_of(folder: Path, *traces: vf.Trace, tail: bytes = b"", named: bool = True) -> Path:
-    """Write a page of these traces, with texts `<id>` for the tokens of even ids."""
-    file = folder / "traces.jsonl"
-    with vf.TraceStore(file) as store:
-        for trace in traces:
-            store.append(trace)
-    with file.open("ab") as out:
-        out.write(tail)
-    (folder / "config.toml").write_text('model = "the-model"')
-    page = folder / "page.html"
-    write_page(
-        find_sources([file]),
-        page,
-        title=ATTACK,
-        texts_of=lambda model: (
-            (lambda ids: ["" if i % 2 else f" <{i}>" for i in ids]) if named else None
-        ),
-    )
-    return page
-
-
-def look(page: Path, check: Check, **state: str) -> None:
-    """Open the page and check it; then nothing may have run, failed or been fetched."""
-
-    async def run() -> None:
-        async with chromium(str(find_chromium())) as tab:
-            await tab.size(1280, 800)
-            await tab.open(f"{page.as_uri()}#{urlencode(state)}")
-            await tab.until("document.body && document.body.dataset.ready")
-            await check(tab)
-            assert await tab.evaluate("window.pwned === undefined")
-            assert tab.errors == []
-            assert [url for url in tab.requests if not url.startswith("file:")] == []
-
-    asyncio.run(run())
-
-
-def text(selector: str) -> str:
-    return (
-        f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent).join('|')"
-    )
-
-
-def count(selector: str) -> str:
-    return f"document.querySelectorAll({json.dumps(selector)}).length"
-
-
-async def show(tab: Tab, key: str) -> None:
-    """Go to a view by its key, and wait until it is drawn."""
-    name = ("conversation", "tokens", "reward", "timeline", "details")[int(key) - 1]
-    await tab.key(key)
-    await tab.until(f"document.querySelector('#tab-{name}[aria-selected=true]')")
 
 
 def test_nothing_in_a_trace_becomes_markup_in_any_view(tmp_path: Path) -> None:
     page = page_of(tmp_path, hostile(), research(1))
-    ours = {"SCRIPT": 6, "IMG": 0, "STYLE": 1, "svg": 0}  # index, ours, traces, texts
+    ours = {"SCRIPT": 8, "IMG": 0, "STYLE": 1, "svg": 0}  # index, ours, traces, searched, tokens
 
     async def check(tab: Tab) -> None:
-        for key in "12345":
+        for key in "123456":
             await show(tab, key)
             for tag, expected in ours.items():
                 assert await tab.evaluate(count(tag)) == expected, (key, tag)
@@ -370,7 +312,7 @@ def test_nothing_is_cut_off_at_any_width(tmp_path: Path) -> None:
     async def check(tab: Tab) -> None:
         for width in (360, 768, 1440):
             await tab.size(width, 800)
-            for key in "12345":
+            for key in "123456":
                 await show(tab, key)
                 for part in ("documentElement", "querySelector('.pane')"):
                     over = f"document.{part}.scrollWidth - document.{part}.clientWidth"

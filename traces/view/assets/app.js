@@ -1,9 +1,13 @@
 // State lives in the address (#trace=…&tab=…&q=…), so every view is a link; this file draws it.
 
-const DEFAULTS = { trace: "", with: "", part: "", tab: "conversation", q: "", reward: "", stop: "", error: "", file: "", env: "", model: "", sort: "" };
-const FILTERS = ["q", "reward", "stop", "error", "file", "env", "model", "sort"];
-const KEYS = [["j k ↓ ↑", "next, previous trace"], ["Enter", "open"], ["Esc", "close; leave the search"], ["/", "search"],
-  ["1 … 5", "conversation, tokens, reward, timeline, details"], ["c", "compare with the next of its group"], ["← →", "in the token view: from token to token"], ["?", "this help"]];
+const DEFAULTS = {
+  trace: "", with: "", part: "", branch: "", colour: "mask", update: "", tab: "conversation",
+  q: "", split: "", step: "", reward: "", stop: "", error: "", run: "", file: "", env: "", model: "", sort: "", cols: "",
+};
+const FILTERS = ["q", "split", "step", "reward", "stop", "error", "run", "file", "env", "model", "sort"];
+const KEYS = [["j k ↓ ↑", "next, previous trace"], ["Enter", "open"], ["Esc", "close; leave the search"], ["/", "search"], ["t", "all, train or eval"],
+  ["1 … 6", "conversation, tokens, reward, timeline, details, what changed"], ["w", "what changed in this task, from step to step or run to run"], ["n p", "next, previous message or part"], ["c", "compare with the next of its group"],
+  ["← →", "in the token view: from token to token"], ["v", "in the token view: colour by the next"], ["y", "copy the address of this view"], ["?", "this help"]];
 
 // In a frame of the page of runs, that page has the title, the theme and the address.
 const embedded = parent !== window;
@@ -17,7 +21,8 @@ function read() {
   const next = { ...DEFAULTS };
   for (const key of Object.keys(DEFAULTS)) if (found.has(key)) next[key] = found.get(key);
   if (!TABS.some(([key]) => key === next.tab)) next.tab = DEFAULTS.tab;
-  if (!COLUMNS.some(([key]) => key === next.sort.replace(/^-/, ""))) next.sort = "";
+  if (!COLUMNS[next.sort.replace(/^-/, "")]) next.sort = "";
+  if (!COLOURINGS[next.colour]) next.colour = DEFAULTS.colour;
   return next;
 }
 
@@ -25,7 +30,8 @@ function read() {
 function go(change) {
   const next = { ...state, ...change };
   if ("trace" in change && !("with" in change)) next.with = "";
-  if ("trace" in change) next.part = "";
+  if ("trace" in change) next.part = next.branch = "";
+  if ("part" in change) next.branch = "";
   const hash = new URLSearchParams(Object.entries(next).filter(([key, value]) => value !== DEFAULTS[key])).toString();
   const opens = next.trace && !state.trace;
   history[embedded ? "replaceState" : opens || !next.trace ? "pushState" : "replaceState"](null, "", hash ? `#${hash}` : location.href.split("#")[0]);
@@ -33,15 +39,18 @@ function go(change) {
   return draw(next);
 }
 
-function draw(next) {
+async function draw(next) {
   state = next;
   if (!filtered || FILTERS.some((key) => filtered[key] !== state[key])) {
-    filtered = state;
-    applyFilters(state);
+    filtered = next;
+    if (!await applyFilters(next, () => filtered === next)) return;
     current = 0;
     grid.scrollTop = 0;
-    drawControls();
     drawTable();
+    drawControls();
+  } else if (columnsFor(grid.clientWidth).join() !== shownColumns.join()) {
+    drawTable();
+    drawControls();
   }
   const drawn = drawDetail(); // it makes the list narrower, before it waits
   const at = shown.findIndex((row) => row.id === state.trace);
@@ -56,36 +65,6 @@ function move(by) {
     const row = shown[Math.max(0, Math.min(shown.length - 1, shown.findIndex((each) => each.id === state.trace) + by))];
     if (row) go({ trace: row.id });
   }
-}
-
-function drawControls() {
-  const rows = index.rows;
-  const count = (test) => rows.filter(test).length;
-  const values = (key) => [...new Set(rows.map((row) => row[key]))].filter((value) => value !== "").sort();
-  const set = (key) => (value) => go({ [key]: value });
-  const some = (key, label, options) => (options.length > 1 ? [chooser(label, [["", "all"], ...options], state[key], set(key))] : []);
-  const clip = (text) => (text.length > 48 ? `…${text.slice(-47)}` : text);
-  const old = document.getElementById("search");
-  const search = old ?? el("input", { id: "search", type: "search", placeholder: "Search: words, reward>=0.5, turns>3, -stop:terminated", "aria-label": "Search", spellcheck: "false" });
-  if (!old) {
-    let timer;
-    search.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(() => go({ q: search.value }), 120); });
-  }
-  if (document.activeElement !== search) search.value = state.q;
-  const controls = el("div", { class: "selects" },
-    ...some("reward", "Reward", [["full", "1"], ["part", "between"], ["zero", "0"], ["none", "none"]].map(([key, text]) => [key, `${text} (${count(REWARDS[key])})`])),
-    ...some("stop", "Stop", values("stop").map((value) => [value, `${value.replaceAll("_", " ")} (${count((row) => row.stop === value)})`])),
-    ...some("error", "Errors", [["none", "without"], ["any", `with (${count((row) => row.boundary)})`], ...values("boundary").map((value) => [`=${value}`, `${value} (${count((row) => row.boundary === value)})`])]),
-    ...some("file", "File", index.files.map((file, i) => [String(i), `${clip(file.path)} (${file.read})`])),
-    ...some("env", "Environment", values("environment").map((value) => [value, clip(value)])),
-    ...some("model", "Model", values("model").map((value) => [value, clip(value)])));
-  const active = document.activeElement?.closest?.(".selects") ? [...document.querySelectorAll(".selects select")].indexOf(document.activeElement) : -1;
-  document.querySelector(".selects")?.replaceWith(controls);
-  if (!old) document.getElementById("filters").append(search, controls, el("span", { id: "count", class: "faint", role: "status" }));
-  if (active >= 0) document.querySelectorAll(".selects select")[active]?.focus();
-  const rewards = shown.map((row) => row.reward).filter((reward) => typeof reward === "number");
-  const mean = rewards.length ? `, mean reward ${(rewards.reduce((a, b) => a + b, 0) / rewards.length).toFixed(3)}` : "";
-  document.getElementById("count").textContent = `${shown.length === rows.length ? plural(rows.length, "trace") : `${number(shown.length)} of ${plural(rows.length, "trace")}`}${mean}`;
 }
 
 function drawHead() {
@@ -112,7 +91,9 @@ function setTheme(next) {
 function onKey(event) {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
   if (event.key === "Escape") {
-    if (typing) event.target.blur();
+    const menu = event.target.closest?.(".menu[open]");
+    if (menu) { menu.open = false; menu.firstChild.focus(); }
+    else if (typing) event.target.blur();
     else if (!help.open && state.trace) { go({ trace: "", with: "" }); grid.focus(); }
     return;
   }
@@ -122,6 +103,14 @@ function onKey(event) {
     "/": () => document.getElementById("search").focus(),
     "?": () => help.showModal(),
     j: () => move(1), k: () => move(-1),
+    v: () => {
+      const select = [...document.querySelectorAll(".tokens .bar select")].find((each) => [...each.options].some((option) => option.value === "mask"));
+      if (select) go({ colour: select.options[(select.selectedIndex + 1) % select.options.length].value });
+    },
+    w: () => (state.trace ? go({ tab: "changed" }) : shown[current] && go({ trace: shown[current].id, tab: "changed" })),
+    n: () => toPart(1), p: () => toPart(-1),
+    t: () => index.varied.has("split") && go({ split: SPLITS[(SPLITS.findIndex(([key]) => key === state.split) + 1) % SPLITS.length][0] }),
+    y: () => copy(address()).then((done) => sayCopied(done, "the address of this view")),
     c: () => {
       const group = byId.has(state.trace) ? groupOf(byId.get(state.trace)).filter((row) => row.id !== state.trace) : [];
       const next = group[group.findIndex((row) => row.id === state.with) + 1];
@@ -153,15 +142,18 @@ async function start() {
     row.haystack = HAYSTACK.map((key) => row[key]).join("\n").toLowerCase();
     byId.set(row.id, row);
   });
+  findGains(index.rows);
+  index.varied = new Set(["split", "gain"].filter((key) => new Set(index.rows.map((row) => row[key])).size > 1));
   drawHead();
+  startFilters();
   body.addEventListener("click", (event) => {
     const row = shown[event.target.closest(".row")?.dataset.at];
     if (row) go({ trace: row.id });
   });
   grid.addEventListener("scroll", () => requestAnimationFrame(drawRows), { passive: true });
-  new ResizeObserver(drawRows).observe(grid);
+  new ResizeObserver(resized).observe(grid);
   document.addEventListener("keydown", onKey);
-  document.getElementById("clear").addEventListener("click", () => go({ ...DEFAULTS, trace: state.trace, with: state.with, tab: state.tab }));
+  document.getElementById("clear").addEventListener("click", () => go(Object.fromEntries(FILTERS.filter((key) => key !== "sort").map((key) => [key, ""]))));
   document.getElementById("keys").addEventListener("click", () => help.showModal());
   document.getElementById("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]));
   addEventListener("popstate", () => draw(read()));

@@ -11,7 +11,7 @@ function showConversation(trace, part) {
   if (trace.error) box.append(failureCard(trace.error));
   if (trace.task.answer !== null && trace.task.answer !== undefined) {
     const answer = typeof trace.task.answer === "string" ? trace.task.answer : JSON.stringify(trace.task.answer, null, 1);
-    box.append(el("div", { class: "card answer" }, el("h3", {}, "Expected answer"), long(answer, "text mono")));
+    box.append(el("div", { class: "card answer" }, el("h3", {}, "Expected answer", copyButton("the expected answer", answer)), long(answer, "text mono")));
   }
   const events = new Map(); // by turn and id, for ids may return in a later turn
   for (const event of trace.tool_events) events.set(`${event.turn}:${event.call_id}`, event);
@@ -29,7 +29,8 @@ function showConversation(trace, part) {
     }
     const node = el("article", { class: `message ${message.role}` },
       el("h3", {}, message.role, message.name ? fill(el("code", {}), message.name) : null,
-        at < said.prompt_messages ? el("small", {}, before.has(message) ? "prompt, as before" : "prompt") : null));
+        at < said.prompt_messages ? el("small", {}, before.has(message) ? "prompt, as before" : "prompt") : null,
+        message.content ? copyButton("this message", message.content) : null));
     if (message.reasoning) {
       node.append(el("details", { class: "reasoning" }, el("summary", {}, `Reasoning, ${plural(message.reasoning.length, "character")}`), long(message.reasoning)));
     }
@@ -89,17 +90,18 @@ function callCard(call, event) {
     head.append(badge(event.kind.replaceAll("_", " "), event.kind === "ok" ? "good" : event.kind === "error" ? "bad" : "warn"),
       el("span", { class: "faint" }, seconds(event.seconds)));
   }
+  head.append(copyButton("the arguments", call.arguments));
   const card = el("div", { class: "call" }, head, long(call.arguments, "text mono"));
   if (call.malformed) card.append(el("p", { class: "bad-text" }, oneLine(call.malformed)));
   if (event && event.detail && event.kind !== "ok") card.append(el("p", { class: "bad-text" }, oneLine(event.detail)));
   return card;
 }
 
-const resultOf = (message) => el("div", { class: "result" }, el("span", { class: "faint" }, "result"), long(message.content || "(empty)", "text mono"));
+const resultOf = (message) => el("div", { class: "result" }, el("span", { class: "faint" }, "result"), long(message.content || "(empty)", "text mono"), message.content ? copyButton("the result", message.content) : "");
 
 function failureCard(error) {
   return el("div", { class: "card failure" },
-    el("h3", {}, "Failed", badge(error.boundary, "bad"), fill(el("code", {}), error.type)),
+    el("h3", {}, "Failed", badge(error.boundary, "bad"), fill(el("code", {}), error.type), copyButton("the error", () => [error.message, error.traceback].filter(Boolean).join("\n"))),
     long(error.message),
     error.traceback ? el("details", {}, el("summary", {}, "Traceback"), long(error.traceback, "text mono")) : null);
 }

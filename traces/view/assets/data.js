@@ -1,6 +1,6 @@
 // What the page holds: blobs of base64, deflated; inflated when they are first needed.
 
-const KEPT = 6; // unpacked traces: enough to step back and forth and to compare
+const KEPT = 8; // unpacked traces: enough to step back and forth and to compare
 
 const kept = new Map();
 const vocabularies = new Map();
@@ -51,6 +51,7 @@ function unpack(buffer) {
     for (let i = 0; i < branch.size; i++, at += 4) branch.ids[i] = view.getUint32(at, true);
     for (let i = 0; i < branch.size; i++, at += 2) branch.steps[i] = view.getUint16(at, true);
     for (const name of ["mask", "turn", "version"]) branch[name] = expand(branch[name], branch.size);
+    branch.learned = branch.learned?.map((each) => unpackLearned(each, branch.size));
   }
   trace.conversations = conversationsOf(trace);
   return trace;

@@ -13,6 +13,8 @@ function showReward(trace) {
     add("gate", score.gates);
     add("part", score.parts);
     add("metric", score.metrics);
+    const [sum, causes] = arithmeticOf(score);
+    if (sum) box.append(el("p", { class: "arithmetic" }, fill(el("code"), sum), causes ? el("small", {}, fill(el("span"), causes)) : null));
     box.append(el("div", { class: "scroll-x" }, el("table", { class: "scores" },
       el("thead", {}, el("tr", {}, ...["Component", "Kind", "Value", ""].map((name) => el("th", { scope: "col" }, name)))),
       el("tbody", {}, ...rows.map(scoreRow)))));
@@ -22,6 +24,32 @@ function showReward(trace) {
     box.append(el("h3", {}, "Rewards of the steps"), el("p", { class: "mono" }, trace.step_rewards.slice(0, 500).map(number).join("  ")));
   }
   return box;
+}
+
+// How the reward comes from its components, and what reduced it. A trace holds the components as they
+// were measured, and not the rubric's weights: what they took together is what is missing.
+function arithmeticOf(score) {
+  const { reward, outcome } = score;
+  const broken = Object.entries(score.gates ?? {}).filter(([, kept]) => kept === false).map(([name]) => name);
+  if (broken.length) return [`reward = 0`, `broken: ${broken.join(", ")}. A gate that is broken makes the reward 0.`];
+  if (typeof reward !== "number" || typeof outcome !== "number") return ["", ""];
+  const round = (value) => String(Number(value.toPrecision(6)));
+  const penalties = Object.entries(score.penalties ?? {}).filter(([, value]) => typeof value === "number" && value > 0);
+  const parts = Object.entries(score.parts ?? {}).filter(([, value]) => typeof value === "number");
+  if (parts.length && outcome === reward && !Object.keys(score.penalties ?? {}).length) {
+    return [`weighted mean of ${parts.map(([name, value]) => `${name} ${round(value)}`).join(", ")} = ${round(reward)}`, ""];
+  }
+  if (outcome === 0) {
+    if (reward > 0) return [`reward = ${round(reward)}`, "The outcome is 0; this is the rubric's floor for failures, less what penalties took."];
+    return ["0 × (1 − penalties) = 0", "The outcome is 0, so there is nothing that penalties could reduce."];
+  }
+  const taken = 1 - reward / outcome;
+  if (taken < -1e-6) return [`floor + (1 − floor) × ${round(outcome)} × (1 − penalties) = ${round(reward)}`, ""];
+  const causes = [...penalties.map(([name, value]) => [name, value]), ...parts.filter(([, value]) => value < 1).map(([name, value]) => [`1 − ${name}`, 1 - value])];
+  const sum = `${round(outcome)} × (1 − ${round(Math.abs(taken) < 1e-9 ? 0 : taken)}) = ${round(reward)}`;
+  if (taken < 1e-9) return [sum, ""];
+  if (causes.length === 1) return [sum, `${round(taken)} was taken by ${causes[0][0]} = ${round(causes[0][1])}, at a weight of ${round(taken / causes[0][1])}.`];
+  return [sum, `${round(taken)} was taken by ${causes.map(([name, value]) => `${name} = ${round(value)}`).join(", ")}, each times its weight.`];
 }
 
 function scoreRow([name, kind, value]) {
@@ -116,7 +144,7 @@ function showDetails(trace, row) {
   box.append(el("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [el("dt", {}, oneLine(name)), el("dd", {}, long(String(value)))])));
   for (const [name, value] of [["origin", trace.origin], ["info", Object.fromEntries(Object.entries(trace.info).filter(([name]) => !SHOWN_INFO.includes(name)))], ["task.info", trace.task.info], ["task.prompt", trace.task.prompt]]) {
     if (value && (typeof value === "string" || Object.keys(value).length)) {
-      box.append(el("h3", {}, name), long(typeof value === "string" ? value : JSON.stringify(value, null, 2), "text mono boxed"));
+      box.append(el("h3", {}, name, copyButton(name, () => (typeof value === "string" ? value : JSON.stringify(value, null, 2)))), long(typeof value === "string" ? value : JSON.stringify(value, null, 2), "text mono boxed"));
     }
   }
   return box;

@@ -2,55 +2,14 @@
 
 const ROW = 36; // px, as in the style sheet
 
-const COLUMNS = [
-  ["reward", "Reward", "How good it was, 0 to 1"],
-  ["task", "Task", "The task's id and what was asked"],
-  ["reply", "Last reply", "What the model said last"],
-  ["stop", "Stopped by", "Why the rollout ended"],
-  ["turns", "Turns", "Answers of the model"],
-  ["tokens", "Tokens", "Tokens of all branches"],
-  ["calls", "Calls", "Tool calls, and how many failed"],
-  ["seconds", "Time", "Seconds from reset to close"],
-  ["step", "Step", "Training step"],
-];
-const NUMBERS = new Set(["reward", "turns", "tokens", "sampled", "calls", "failed", "forks", "conversations", "seconds", "step"]);
-const HAYSTACK = ["task", "prompt", "reply", "error", "boundary", "stop", "environment", "model", "id"];
-
 let shown = []; // rows that match, in order
+let besides = []; // rows that match all but the split
+let problem = ""; // what is wrong with the search
 let current = 0; // position in `shown`
 let drawn = new Map();
+let shownColumns = [];
 const grid = document.getElementById("grid");
 const body = document.getElementById("rows");
-
-// A search: words to be found, and comparisons like reward>=0.5, turns>3, stop:error, -word.
-function compile(query) {
-  const tests = [];
-  for (const [, minus, term] of query.matchAll(/(-?)((?:"[^"]*"|\S)+)/g)) {
-    const parts = /^([a-z]+)(>=|<=|>|<|=|:)(.*)$/.exec(term);
-    let test;
-    if (parts && parts[3] !== "" && (NUMBERS.has(parts[1]) || HAYSTACK.includes(parts[1]))) {
-      const [, key, sign, raw] = parts;
-      const value = raw.replaceAll('"', "").toLowerCase();
-      if (NUMBERS.has(key)) {
-        const than = Number(value);
-        test = (row) => {
-          if (value === "none") return typeof row[key] !== "number";
-          if (typeof row[key] !== "number") return false;
-          if (sign === ">") return row[key] > than;
-          if (sign === "<") return row[key] < than;
-          if (sign === ">=") return row[key] >= than;
-          if (sign === "<=") return row[key] <= than;
-          return row[key] === than;
-        };
-      } else test = (row) => String(row[key]).toLowerCase().includes(value);
-    } else {
-      const word = term.replaceAll('"', "").toLowerCase();
-      test = (row) => row.haystack.includes(word);
-    }
-    tests.push(minus ? (row) => !test(row) : test);
-  }
-  return (row) => tests.every((test) => test(row));
-}
 
 const REWARDS = {
   full: (row) => row.reward >= 0.999 && row.reward !== null,
@@ -59,47 +18,49 @@ const REWARDS = {
   none: (row) => rewardClass(row.reward) === "none",
 };
 
-function applyFilters(state) {
-  const matches = compile(state.q);
-  shown = index.rows.filter((row) =>
+// Choose the rows. Words that are new are looked for in all traces first; returns false if the
+// state changed meanwhile, so that nothing is to be drawn.
+async function applyFilters(state, isCurrent) {
+  let query = { words: [], accepts: () => false };
+  problem = "";
+  try {
+    query = compile(state.q);
+  } catch (error) {
+    if (!(error instanceof QueryError)) throw error;
+    problem = error.message;
+  }
+  if (query.words.some((word) => !hits.has(word))) {
+    document.getElementById("count").textContent = "Searching…";
+    await find(query.words);
+    if (!isCurrent()) return false;
+  }
+  besides = index.rows.filter((row) =>
     (!state.reward || REWARDS[state.reward]?.(row)) &&
+    (!state.step || row.step === Number(state.step)) &&
     (!state.stop || row.stop === state.stop) &&
     (!state.error || (state.error === "any" ? row.boundary !== "" : state.error === "none" ? row.boundary === "" : row.boundary === state.error.slice(1))) &&
     (!state.file || row.file === Number(state.file)) &&
+    (!state.run || index.files[row.file].run === state.run) &&
     (!state.env || row.environment === state.env) &&
     (!state.model || row.model === state.model) &&
-    matches(row));
-  const key = state.sort.replace(/^-/, "");
-  const sign = state.sort.startsWith("-") ? -1 : 1;
-  if (key) {
-    // What has no value comes last in either order.
-    const of = (row) => (NUMBERS.has(key) ? (typeof row[key] === "number" ? row[key] : null) : row[key] || null);
-    const collator = new Intl.Collator("en", { numeric: true });
-    shown.sort((a, b) => {
-      const [x, y] = [of(a), of(b)];
-      if (x === null || y === null) return (x === null) - (y === null) || a.n - b.n;
-      return sign * (typeof x === "number" ? x - y : collator.compare(x, y)) || a.n - b.n;
-    });
-  }
+    query.accepts(row));
+  shown = besides.filter((row) => !state.split || row.split === state.split);
+  sortShown(state.sort);
+  return true;
 }
 
-function cells(row) {
-  const reward = el("span", { class: `reward ${rewardClass(row.reward)}` }, el("i"), rewardText(row.reward));
-  reward.firstChild.style.setProperty("--fill", typeof row.reward === "number" ? Math.min(1, Math.max(0, row.reward)) : 0);
-  const task = el("span", { class: "two" }, oneLine(row.task || "(no id)"), el("small", {}, oneLine(row.prompt)));
-  const stop = row.boundary ? badge(`error: ${row.boundary}`, "bad") : row.foreign ? badge("foreign", "warn")
-    : badge(row.stop.replaceAll("_", " ") || "unfinished", row.stop === "terminated" ? "" : "warn");
-  stop.title = row.error || "";
-  const calls = el("span", {}, number(row.calls));
-  if (row.failed) calls.append(el("span", { class: "bad-text" }, ` (${row.failed})`));
-  return {
-    reward, task, stop, calls,
-    reply: oneLine(row.reply),
-    turns: number(row.turns),
-    tokens: el("span", {}, row.tokens.toLocaleString("en"), row.forks ? el("span", { class: "fork-mark", title: plural(row.forks, "fork") }, " ⋔") : ""),
-    seconds: seconds(row.seconds),
-    step: row.step === null ? "–" : String(row.step),
-  };
+function sortShown(sort) {
+  const key = sort.replace(/^-/, "");
+  const sign = sort.startsWith("-") ? -1 : 1;
+  if (!key) return;
+  // What has no value comes last in either order.
+  const of = (row) => (NUMBERS.has(key) ? (typeof row[key] === "number" ? row[key] : null) : row[key] || null);
+  const collator = new Intl.Collator("en", { numeric: true });
+  shown.sort((a, b) => {
+    const [x, y] = [of(a), of(b)];
+    if (x === null || y === null) return (x === null) - (y === null) || a.n - b.n;
+    return sign * (typeof x === "number" ? x - y : collator.compare(x, y)) || a.n - b.n;
+  });
 }
 
 function drawRows() {
@@ -107,6 +68,7 @@ function drawRows() {
   const first = Math.floor(top / ROW);
   const last = Math.min(shown.length, Math.ceil((grid.scrollTop + grid.clientHeight) / ROW) + 4);
   const wanted = new Map();
+  const beside = state.with.split(",");
   for (let at = first; at < last; at++) {
     const row = shown[at];
     const key = `${at}:${row.n}`;
@@ -114,12 +76,12 @@ function drawRows() {
     if (!node) {
       const values = cells(row);
       node = el("div", { role: "row", class: "row", id: `r${at}`, "aria-rowindex": at + 2, "data-at": at },
-        ...COLUMNS.map(([name]) => el("div", { role: "gridcell", class: `c-${name}` }, values[name])));
+        ...shownColumns.map((name) => el("div", { role: "gridcell", class: `c-${name}${COLUMNS[name][4] ? " right" : ""}` }, values[name])));
       node.style.transform = `translateY(${at * ROW}px)`;
       body.append(node);
     }
     node.classList.toggle("current", at === current);
-    node.classList.toggle("open", row.id === state.trace || row.id === state.with);
+    node.classList.toggle("open", row.id === state.trace || beside.includes(row.id));
     node.setAttribute("aria-selected", String(row.id === state.trace));
     wanted.set(key, node);
   }
@@ -133,15 +95,30 @@ function drawTable() {
   drawn = new Map();
   body.style.height = `${shown.length * ROW}px`;
   grid.setAttribute("aria-rowcount", shown.length + 1);
-  document.getElementById("empty").hidden = shown.length > 0;
-  const columns = COLUMNS.map(([name, label, title]) => {
+  document.getElementById("empty").hidden = shown.length > 0 || Boolean(problem);
+  const bad = document.getElementById("query-problem");
+  bad.hidden = !problem;
+  bad.replaceChildren(oneLine(problem));
+  shownColumns = columnsFor(grid.clientWidth);
+  grid.style.setProperty("--columns", shownColumns.map((name) => (COLUMNS[name][3] ? `minmax(${COLUMNS[name][2]}px, ${COLUMNS[name][3]}fr)` : `${COLUMNS[name][2]}px`)).join(" "));
+  grid.style.setProperty("--least", `${shownColumns.reduce((sum, name) => sum + COLUMNS[name][2], 16)}px`);
+  const columns = shownColumns.map((name) => {
+    const [label, title, , , right] = COLUMNS[name];
     const order = state.sort === name ? "ascending" : state.sort === `-${name}` ? "descending" : "none";
-    return el("div", { role: "columnheader", class: `c-${name}`, "aria-sort": order },
+    return el("div", { role: "columnheader", class: `c-${name}${right ? " right" : ""}`, "aria-sort": order },
       el("button", { type: "button", title, onclick: () => sortBy(name) }, label,
         el("span", { class: "arrow", "aria-hidden": "true" }, order === "ascending" ? "↑" : order === "descending" ? "↓" : "")));
   });
   document.getElementById("columns").replaceChildren(...columns);
   drawRows();
+}
+
+// The window or the list changed its size: other columns may fit.
+function resized() {
+  if (grid.clientWidth && columnsFor(grid.clientWidth).join() !== shownColumns.join()) {
+    drawTable();
+    drawControls();
+  } else drawRows();
 }
 
 function sortBy(name) {

@@ -1,23 +1,9 @@
 // The token view: every token of a branch, coloured, with what is known of it on hover.
 
 const CHUNK = 256; // tokens that are drawn and dropped together
-const HUES = 6;
-
-const COLOURINGS = {
-  mask: ["Loss mask", (branch, i) => (branch.mask[i] === 1 ? "sampled" : branch.copied[i] ? "context copied" : branch.mask[i] === 0 ? "context" : "odd")],
-  logprob: ["Logprob", (branch, i) => (branch.mask[i] ? `p${heat(logprobOf(branch, i))}` : "context")],
-  version: ["Weight version", (branch, i) => (branch.version[i] === -1 ? "context" : `hue${Math.abs(Number(branch.version[i])) % HUES}`)],
-  turn: ["Turn", (branch, i) => `hue${Math.abs(Number(branch.turn[i])) % HUES}`],
-};
-let colouring = "mask";
-
-// 0 for what was nearly certain, to 5 for what was all but impossible.
-function heat(logprob) {
-  if (typeof logprob !== "number") return 5;
-  return [-0.05, -0.5, -1.5, -3, -6].findIndex((limit) => logprob >= limit) + 1 || 6;
-}
-
-function showTokens(trace, row, vocabulary, at = 0) {
+function showTokens(trace, vocabulary, first = 0, second = false) {
+  const named = Number(second ? "" : state.branch) - 1;
+  let at = trace.branches[named] ? named : first;
   const box = el("div", { class: "tokens" });
   if (!trace.branches[at]) {
     box.append(el("p", { class: "faint pad" }, "There are no tokens: a chat API answers in text, and says neither ids nor logprobs."));
@@ -30,13 +16,22 @@ function showTokens(trace, row, vocabulary, at = 0) {
     const branch = trace.branches[at];
     forkOf(trace, at);
     bar.replaceChildren(
-      trace.branches.length > 1 ? chooser("Branch", trace.branches.map((each, i) => [String(i), `${i + 1} of ${trace.branches.length}${talkOf(trace, i)}, ${plural(each.size, "token")}`]), String(at), (value) => { at = Number(value); redraw(); }) : "",
-      chooser("Colour by", Object.entries(COLOURINGS).map(([key, [label]]) => [key, label]), colouring, (value) => { colouring = value; redraw(); }),
+      trace.branches.length > 1 ? chooser("Branch", trace.branches.map((each, i) => [String(i), `${i + 1} of ${trace.branches.length}${talkOf(trace, i)}, ${plural(each.size, "token")}`]), String(at), (value) => {
+        if (!second) return go({ branch: String(Number(value) + 1) });
+        at = Number(value);
+        return redraw();
+      }) : "",
+      chooser("Colour by", Object.entries(COLOURINGS).filter(([key]) => !OF_LEARNED.has(key) || branch.learned || key === state.colour).map(([key, [label]]) => [key, label]), state.colour, (value) => go({ colour: value })),
+      OF_LEARNED.has(state.colour) && branch.learned?.length > 1 ? chooser("Optimizer step", branch.learned.map((each) => [String(each.update), String(each.update)]), String(learnedOf(branch).update), (value) => go({ update: value })) : "",
       legend(branch),
       el("span", { class: "grow" }),
       el("span", { class: "faint" }, `${plural(branch.size, "token")}, ${number(branch.mask.reduce((sum, mask) => sum + (mask === 1), 0))} with loss`,
-        vocabulary ? "" : ". The tokenizer was not at hand, so these are ids"));
+        vocabulary ? "" : ". The tokenizer was not at hand, so these are ids"),
+      copyButton("the token ids", () => branch.ids.join(" ")));
     stage.replaceChildren(drawBranch(trace, at, vocabulary));
+    if (OF_LEARNED.has(state.colour) && !branch.learned) {
+      stage.prepend(el("p", { class: "notice" }, "What the loss used was not written down for this branch. It is for the first trainer.args.learned_groups groups of each training step: search for learned>0."));
+    }
     if (branch.problem) stage.prepend(el("p", { class: "bad-text" }, `This branch is damaged: ${branch.problem}.`));
   }
   redraw();
@@ -47,19 +42,6 @@ function chooser(label, options, value, onchange) {
   const select = el("select", { onchange: () => onchange(select.value) },
     ...options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)));
   return el("label", {}, `${label} `, select);
-}
-
-function legend(branch) {
-  const swatch = (name, text) => el("span", { class: "swatch" }, el("i", { class: `token ${name}` }), text);
-  const box = el("span", { class: "legend" });
-  if (colouring === "mask") box.append(swatch("sampled", "sampled, carries loss"), swatch("context", "context, no loss"), branch.copied.includes(1) ? swatch("context copied", "copied, has loss in another branch") : "");
-  else if (colouring === "logprob") box.append(swatch("p1", "expected"), swatch("p3", ""), swatch("p5", ""), swatch("p6", "surprising"), swatch("context", "context"));
-  else {
-    const values = [...new Set(branch[colouring])];
-    for (const value of values.slice(0, HUES)) box.append(value === -1 && colouring === "version" ? swatch("context", "context") : swatch(`hue${Math.abs(Number(value)) % HUES}`, colouring === "turn" ? `turn ${Number(value) + 1}` : `version ${value}`));
-    if (values.length > HUES) box.append(`and ${values.length - HUES} more`);
-  }
-  return box;
 }
 
 // Which earlier branch this one leaves, and where: `from`, and the number `at` of tokens they share;
@@ -106,7 +88,7 @@ function drawBranch(trace, at, vocabulary) {
         target.replaceChildren();
       }
     }
-  }, { rootMargin: "800px 0px" });
+  }, { rootMargin: "800px 0px", scrollMargin: "800px 0px" });
   const place = (start, end) => {
     const node = el("div", { class: "chunk" });
     node.style.height = `${Math.ceil((end - start) / (vocabulary ? 18 : 14)) * 24}px`; // a guess, until drawn
@@ -162,7 +144,7 @@ function stretchLine(branch, start, end, left) {
 }
 
 function drawTokens(node, branch, { start, end }, vocabulary, fork) {
-  const name = COLOURINGS[colouring][1];
+  const name = COLOURINGS[state.colour][1];
   for (let i = start; i < end; i++) {
     const id = branch.ids[i];
     const text = vocabulary ? vocabulary[id] : undefined;
@@ -190,6 +172,7 @@ function tokenFacts(trace, at, i, vocabulary, left, next) {
     if (typeof logprob === "number") facts.push(["probability", `${(100 * Math.exp(logprob)).toFixed(1)} %`]);
     facts.push(["weight version", String(branch.version[i])]);
   }
+  facts.push(...learnedFacts(branch, i));
   facts.push(["turn", String(Number(branch.turn[i]) + 1)], ["branch", `${at + 1} of ${trace.branches.length}`]);
   if (left) facts.push([`shared with branch ${left.from + 1}`, i < left.at ? "yes" : `no, forked at token ${left.at.toLocaleString("en")}`]);
   for (const each of next.filter((one) => i >= one.at).slice(0, 3)) facts.push(["fork", `branch ${each.number + 1} left before this token${each.reason ? `: ${each.reason.slice(0, 160)}` : ""}`]);
