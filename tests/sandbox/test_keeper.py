@@ -7,12 +7,14 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from tests.sandbox.local_box import inside
 from tests.waiting import until
+from vf.sandbox.contract import ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
 
 ORDERS = """
@@ -106,7 +108,8 @@ def test_a_supervisor_without_descriptors_leaves_no_process_waiting() -> None:
         kind, whole = resource.RLIMIT_NOFILE, resource.prlimit(pid, resource.RLIMIT_NOFILE)
         processes, descriptors, codes = below(pid), held(), set()
         most = max(int(name) for name in os.listdir(f"/proc/{pid}/fd"))
-        for call in [*[box.exec] * 5, box.bash]:
+        calls: list[Callable[[str], Awaitable[ExecResult]]] = [*[box.exec] * 5, box.bash]
+        for call in calls:
             for room in range(2, 16):
                 resource.prlimit(pid, kind, (most + room, whole[1]))
                 codes.add((await call("true")).returncode)
