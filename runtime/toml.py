@@ -174,8 +174,8 @@ def _place(
             table, field = kind, kind.model_fields.get(str(part))
             where, kind = f"{where}.{part}", _optional(field.annotation) if field else None
         elif isinstance(part, int):
-            # A single table may stand for a list of one, and several are named as --set does.
-            tables = f".{part}" if isinstance(raw, Mapping) else f"[{part}]"
+            # A single table may be written for a list of one; a run's are named as --set does.
+            tables = f".{part}" if where == ".env" else f"[{part}]"
             where, kind = f"{where}{tables if listed else ''}", _table(kind)
         elif get_origin(kind) is dict:
             where, kind = f"{where}.{part}", _table(kind)

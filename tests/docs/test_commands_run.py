@@ -31,6 +31,7 @@ HERE = {
     r"vf-rl export": [],
     r"vf-rl doctor": [],
     r"vf-rl init": [],
+    r"vf-rl configs/several-environments\.toml --dry-run": [],
     r"vf-rl run\.toml( --dry-run| --set max_steps=20)?$": SHORT,
     r"vf-rl --resume": SHORT,
 }
@@ -50,6 +51,8 @@ ELSEWHERE = {
     r"vf-rl run\.toml --tmux": "tests/trainer/processes/test_tmux.py",
     r"vf-rl run\.toml --set 'cluster": "tests/trainer/commands/test_on_cluster.py",
     r"vf-rl run\.toml --set model=": "tests/trainer/sft/test_sft_command.py",
+    r"vf-rl configs/several-environments\.toml --set": "tests/trainer/test_several_environments.py",
+    r"vf-rl eval --validate support-desk": "tests/environments/test_support_desk.py",
     r"vf-rl configs/quickstart\.toml --profile": "tests/trainer/test_profile.py",
     r"vf-rl (sft) ": "tests/trainer/sft/test_sft_command.py",
     r"vf-rl view ": "tests/trainer/commands/test_view.py",
@@ -65,6 +68,7 @@ ELSEWHERE = {
 NOWHERE = {
     r"vf-rl (eval calculator -m|check-template|serve) Qwen/": "the model hub",
     r"vf-rl eval geo-qa -m qwen3-8b|vf-rl eval my-env -m gpt-5-mini": "a served model of its own",
+    r"vf-rl eval (booking|support-desk) -m gpt-5-mini": "served models of its own",
     r"vf-rl eval textarena:ConnectFour-v0": "a release of TextArena with the game's words",
     r"vf-rl (eval calculator -m|serve) models/smollm2": "SmolLM2, from the model hub",
     r"(\.venv/bin/)?(python|vf-rl) (scripts/prepare_smollm2|configs/smollm2)": (

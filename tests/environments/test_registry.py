@@ -188,6 +188,7 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
         "reasoning-gym",
         "repo-fix",
         "reverse-text",
+        "support-desk",
         "swe",
         "terminal-tasks",
         "textarena",

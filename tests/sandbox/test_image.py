@@ -126,9 +126,9 @@ def test_build_starts_from_any_image_and_is_done_once(scratch: Engine, wheel: st
     ("package", "why"),
     [
         ("/nowhere/none-1.0-py3-none-any.whl", "cannot be had"),
-        ("--index-url=http://127.0.0.1:1", "no name of a package"),
-        ("two names", "no name of a package"),
-        ("semi;colon", "no name of a package"),
+        ("--index-url=http://127.0.0.1:1", "not the name of a package"),
+        ("two names", "not the name of a package"),
+        ("semi;colon", "not the name of a package"),
     ],
 )
 def test_packages_that_cannot_be_had_are_explained(scratch: Engine, package: str, why: str) -> None:

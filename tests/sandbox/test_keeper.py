@@ -28,7 +28,9 @@ flag, when = sys.argv[1:]
 take = socket.recv_fds
 
 def killed(orders, *rest):
-    '''Have the first process that takes an order be killed.'''
+    '''Have the first process that takes an order be killed; a rehearsal's socket blocks.'''
+    if orders.getblocking():
+        return take(orders, *rest)
     try:
         os.mkdir(flag)
     except FileExistsError:

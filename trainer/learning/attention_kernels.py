@@ -77,7 +77,7 @@ def fused_backward(
         key.transpose(1, 2),
         value.transpose(1, 2),
         _for_heads(query, mask),
-        out.transpose(1, 2),
+        out.transpose(1, 2).contiguous(),  # in 16 bits the kernel does not look at its strides
         None,
         None,
         query.shape[2],

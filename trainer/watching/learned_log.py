@@ -65,8 +65,17 @@ class LearnedLog:
             clipped, dropped, bounded = one.flags.int().tolist()
             self._learned.append(
                 Learned(
-                    *(rollout, branch, self._updates, one.mask.int().tolist()),
-                    *(advantages, logprobs, ratios, weights, clipped, dropped, bounded),
+                    rollout=rollout,
+                    branch=branch,
+                    update=self._updates,
+                    mask=one.mask.int().tolist(),
+                    advantages=advantages,
+                    logprobs=logprobs,
+                    log_ratios=ratios,
+                    weights=weights,
+                    clipped=clipped,
+                    dropped=dropped,
+                    bounded=bounded,
                 )
             )
 

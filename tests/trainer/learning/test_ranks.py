@@ -123,14 +123,18 @@ def test_two_processes_take_the_same_steps_as_one(
 
 @pytest.mark.parametrize("how", ["all weights bf16", "lora bf16"])
 def test_sharded_bf16_takes_the_steps_of_one_process(how: str, tmp_path: Path) -> None:
-    """The shards are float32, as the masters are; only the order of additions differs."""
+    """The shards are float32, as the masters are; only the order of additions differs.
+
+    What that changes in bfloat16 depends on the processor, and grows with each step.
+    """
     (tmp_path / "one").mkdir()
     expected = updates(settings(how.startswith("lora"), bf16=True), tmp_path / "one")
     got = run_in_two_processes("fsdp2", how, tmp_path / "two.pt")
     assert got["held"] == ["fsdp2"]
-    for theirs, ours in zip(expected["stats"], got["stats"], strict=True):
-        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=0.02)
-        assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.02, abs=1e-4)
+    for step, (theirs, ours) in enumerate(zip(expected["stats"], got["stats"], strict=True)):
+        near = 0.01 if step == 0 else 0.06
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=near)
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=near, abs=1e-4)
     for read, dtype in (("parameters", torch.float32), ("published", torch.bfloat16)):
         trained = [name for name, each in expected[read].items() if each.dtype == dtype]
         assert trained
