@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_name("families.md")
-NATS = 3e-5  # most difference of a log-probability
+NATS = 1e-4  # most difference of a log-probability; 5e-5 was seen, on one kind of processor
 MEMORY = 0.2  # most difference of the prediction from what is measured
 GROUPS, ROLLOUTS, PROMPT = 2, 4, 28
 LONGEST = 160
