@@ -114,24 +114,6 @@ class JsonClient:
         problem = f"{url} answered {status}: {_reason(answer)}"
         raise refusal(problem, status, after)
 
-    async def get(self, path: str) -> dict[str, Any]:
-        """GET a path below the base URL once, and return the decoded answer.
-
-        Raises:
-            ModelError: The server refused, did not answer in time, or answered something else.
-        """
-        url = self.base_url + path
-        try:
-            async with asyncio.timeout(self.timeout), self._open().get(url) as response:
-                status, answer = response.status, await response.read()
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
-            raise ModelError(f"{url} is not a URL: write it as http://host:port/v1") from error
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise ModelError(f"{url}: {type(error).__name__}: {error}") from error
-        if status != 200:
-            raise ModelError(f"{url} answered {status}: {_reason(answer)}")
-        return _object(url, answer)
-
     async def text(self, path: str) -> str | None:
         """GET a path of the server's root; None if it has no answer.
 

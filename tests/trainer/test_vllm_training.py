@@ -65,9 +65,9 @@ def check_as_teacher(trainer: RLTrainer) -> None:
         teacher = TeacherServer(args)
         too_short = TeacherServer(args.model_copy(update={"max_seq_len": 384}))
         try:
-            await teacher.check(tokenizer)
+            teacher.check(tokenizer)
             with pytest.raises(ConfigError, match="start it with --max-model-len 385 or more"):
-                await too_short.check(tokenizer)
+                too_short.check(tokenizer)
             return await teacher.ask(samples)
         finally:
             await engine.leases.give_back(lease)

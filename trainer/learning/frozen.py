@@ -12,7 +12,12 @@ from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.dropout import disable_dropout
 from vf.trainer.learning.precision import compute_dtype, exact_ends
-from vf.trainer.learning.reference import AdapterReference, FrozenReference, Reference
+from vf.trainer.learning.reference import (
+    AdapterReference,
+    FrozenReference,
+    Reference,
+    check_vocabulary,
+)
 from vf.trainer.learning.sharding import Copies
 from vf.trainer.settings.config import TrainerArgs
 
@@ -62,12 +67,7 @@ class Frozen:
         if args.teacher_model is None or args.teacher_base_url is not None:
             return None
         model = self._load(args.teacher_model, setting, compute_dtype(args))
-        theirs, ours = (each.config.get_text_config().vocab_size for each in (model, self.policy))
-        if theirs != ours:
-            raise ConfigError(
-                f"{setting} has a vocabulary of {theirs} tokens, and model one of {ours}; they "
-                "must share their tokenizer"
-            )
+        check_vocabulary(model, self.policy, setting)
         return model.requires_grad_(False).eval()
 
     def _load(self, name: str, setting: str, dtype: torch.dtype) -> Any:

@@ -132,13 +132,7 @@ class FrozenReference:
     def __init__(
         self, model: Any, policy: Any, sharding: Copies, *, rate: float | None = None
     ) -> None:
-        theirs = model.config.get_text_config().vocab_size
-        ours = policy.config.get_text_config().vocab_size
-        if theirs != ours:
-            raise ConfigError(
-                f"trainer.args.reference_model has a vocabulary of {theirs} tokens, and model one "
-                f"of {ours}; they must share their tokenizer"
-            )
+        check_vocabulary(model, policy, "trainer.args.reference_model")
         if rate is not None and _shapes(model, sharding) != _shapes(policy, sharding):
             raise ConfigError(
                 "trainer.args.reference_update_steps: the reference_model is of another shape than "
@@ -173,6 +167,25 @@ class FrozenReference:
         """Take the weights back; see :class:`Reference`."""
         if stored.below(REFERENCE):
             stored.read(_named(self._model.state_dict()))
+
+
+def check_vocabulary(model: Any, policy: Any, setting: str) -> None:
+    """Check that a model knows as many tokens as the policy.
+
+    Args:
+        model: What is held beside the policy.
+        policy: The module that learns.
+        setting: What named the model, for the error.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    theirs, ours = (each.config.get_text_config().vocab_size for each in (model, policy))
+    if theirs != ours:
+        raise ConfigError(
+            f"{setting} has a vocabulary of {theirs} tokens, and model one of {ours}; they must "
+            "share their tokenizer"
+        )
 
 
 def _named(state: Mapping[str, torch.Tensor]) -> State:

@@ -13,13 +13,14 @@ that scores prompts (:class:`TeacherServer`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
+from vf.inference.vllm.admin import Admin
 from vf.inference.wire import JsonClient
-from vf.runtime.errors import ConfigError, ModelError, TrainingError
+from vf.runtime.errors import ConfigError, EngineError, ModelError, TrainingError
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
@@ -66,7 +67,7 @@ class Teacher:
     def check(self, tokenizer: Any) -> None:
         """Check that a server has the teacher; see :meth:`TeacherServer.check`."""
         if self._server is not None:
-            self._loop.call(self._server.check(tokenizer), self._watch)
+            self._server.check(tokenizer)
 
     def ask(self, samples: Sequence[Sample]) -> list[Sample]:
         """Return samples with the teacher's log-probabilities; without a teacher, as they are.
@@ -98,12 +99,13 @@ class TeacherServer:
     """
 
     def __init__(self, args: TrainerArgs) -> None:
+        assert args.teacher_model is not None
         assert args.teacher_base_url is not None
         self._model, self._longest = args.teacher_model, args.max_seq_len
         self._client = JsonClient(args.teacher_base_url, timeout=args.generation_timeout)
         self._room = asyncio.Semaphore(AT_ONCE)
 
-    async def check(self, tokenizer: Any) -> None:
+    def check(self, tokenizer: Any) -> None:
         """Check that the server has the model, with a context that is long enough, and our tokens.
 
         Args:
@@ -114,11 +116,22 @@ class TeacherServer:
         """
         root = self._client.base_url
         setting = f"trainer.args.teacher_base_url = {root!r}"
-        try:
-            models = (await self._client.get("/models")).get("data", [])
-        except ModelError as error:
-            raise ConfigError(f"{setting}: {error}") from error
-        cards = {card.get("id"): card for card in models}
+        with closing(Admin(root)) as admin:
+            try:
+                cards = {card["id"]: card for card in admin.get("/v1/models")["data"]}
+            except (EngineError, KeyError, TypeError) as error:
+                raise ConfigError(f"{setting}: {error}") from error
+            self._check_context(cards)
+            theirs = self._tokens(admin, setting)
+        if theirs != (ours := tokenizer.encode(PROBE, add_special_tokens=False)):
+            raise ConfigError(
+                f"trainer.args.teacher_model = {self._model!r} has another tokenizer than model: "
+                f"of a text of {len(ours)} tokens it makes {len(theirs)}, and not the same ones; "
+                "a teacher must share the policy's tokenizer"
+            )
+
+    def _check_context(self, cards: Mapping[str, Any]) -> None:
+        root = self._client.base_url
         if (card := cards.get(self._model)) is None:
             raise ConfigError(
                 f"trainer.args.teacher_model = {self._model!r}: the server at {root} has no such "
@@ -131,26 +144,16 @@ class TeacherServer:
                 f"{self._longest} needs one more than that: start it with --max-model-len "
                 f"{self._longest + 1} or more, or lower max_seq_len"
             )
-        theirs = await self._tokens(setting)
-        if theirs != (ours := tokenizer.encode(PROBE, add_special_tokens=False)):
-            raise ConfigError(
-                f"trainer.args.teacher_model = {self._model!r} has another tokenizer than model: "
-                f"of a text of {len(ours)} tokens it makes {len(theirs)}, and not the same ones; "
-                "a teacher must share the policy's tokenizer"
-            )
 
-    async def _tokens(self, setting: str) -> list[int]:
+    def _tokens(self, admin: Admin, setting: str) -> list[int]:
         body = {"model": self._model, "prompt": PROBE, "add_special_tokens": False}
-        root = JsonClient(self._client.base_url.removesuffix("/v1"), timeout=self._client.timeout)
         try:
-            return list((await root.post("/tokenize", body))["tokens"])
-        except (ModelError, KeyError) as error:
+            return list(admin.post("/tokenize", body)["tokens"])
+        except (EngineError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{setting}: /tokenize does not answer, so it is not known whether the teacher "
                 f"shares the policy's tokenizer. vLLM's server has it: {error}"
             ) from error
-        finally:
-            await root.close()
 
     async def ask(self, samples: Sequence[Sample]) -> list[Sample]:
         """Return samples with the teacher's log-probabilities of their trained tokens.

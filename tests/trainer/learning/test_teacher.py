@@ -151,7 +151,7 @@ def test_an_address_where_no_server_is_gets_named() -> None:
     async def check() -> None:
         teacher = TeacherServer(args)
         try:
-            await teacher.check(None)
+            teacher.check(None)
         finally:
             await teacher.close()
 
