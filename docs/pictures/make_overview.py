@@ -5,11 +5,13 @@ Needs Chromium. What is written is the upper part of `vf-rl view RUN`, as a PNG.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from chromium import find_chromium
 
 PICTURE = Path(__file__).with_name("overview.png")
 SIZE = "1400,735"
@@ -17,7 +19,7 @@ SIZE = "1400,735"
 
 def main() -> None:
     """Write the page as a file, and photograph it."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    browser = find_chromium()
     if browser is None or len(sys.argv) != 2:
         raise SystemExit(
             "usage: python docs/pictures/make_overview.py RUN, with Chromium installed"

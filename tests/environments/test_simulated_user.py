@@ -209,23 +209,11 @@ def test_the_policy_cannot_void_its_rollout(
 
 def test_the_policy_cannot_void_its_rollout_by_a_slow_answer() -> None:
     async def main() -> vf.Trace:
-        async def handle(request: web.Request) -> web.Response:
-            body = await request.json()
-            if "slowly" in last_heard(body):
-                await asyncio.sleep(10)
-            return chat("Tea.")
+        def delay(body: dict[str, Any]) -> float:
+            return 10.0 if "slowly" in last_heard(body) else 0.0
 
-        app = web.Application()
-        app.router.add_post("/{path:.*}", handle)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-            return await talk(Talk(at(url, timeout=0.5), retries=1), "Speak slowly.")
-        finally:
-            await runner.cleanup()
+        async with serve(lambda body: chat("Tea."), delay) as server:
+            return await talk(Talk(at(server.base_url, timeout=0.5), retries=1), "Speak slowly.")
 
     trace = asyncio.run(main())
     assert trace.error is None

@@ -37,7 +37,7 @@ class StandIn:
     Args:
         how: ``delay``: seconds to an answer; ``key``: the one it wants; ``models``: those that it
             knows (it refuses others); ``lists``: those that it lists, if not these; ``fails``:
-            words in a prompt that it answers with an error, as long as the file ``mended`` does not
+            words in a prompt that it answers with an error, as long as the file ``fixed`` does not
             exist; ``calls``: answers with a call of ``calculate``, without end.
     """
 
@@ -48,8 +48,8 @@ class StandIn:
     def problem(self, status: int, message: str) -> web.Response:
         return web.json_response({"error": {"message": message}}, status=status)
 
-    def mended(self) -> bool:
-        return Path(self.how["mended"]).exists()
+    def fixed(self) -> bool:
+        return Path(self.how["fixed"]).exists()
 
     def unauthorized(self, request: web.Request) -> bool:
         key = self.how.get("key")
@@ -76,7 +76,7 @@ class StandIn:
         await asyncio.sleep(self.how.get("delay", 0.0))
         prompt = body["messages"][-1]["content"]
         for word in self.how.get("fails", ()):
-            if word in prompt and not self.mended():
+            if word in prompt and not self.fixed():
                 return self.problem(400, f"{word} cannot be answered")
         content = answer(prompt.rpartition(" ")[2], body.get("seed") or 0)
         message: dict[str, Any] = {"role": "assistant", "content": content}

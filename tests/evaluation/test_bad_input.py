@@ -217,7 +217,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(capsys: Capsys, url: str
 
 
 def test_when_one_rollout_after_the_other_fails_it_stops(capsys: Capsys) -> None:
-    with standing(fails=["backwards"], mended="never") as (url, _):
+    with standing(fails=["backwards"], fixed="never") as (url, _):
         code, out, err = call(capsys, "reverse-text", "-m", MODEL, "-b", url, "-n", "100")
     assert (code, out) == (1, "")
     assert "25 rollouts in a row failed, the last in the model" in err

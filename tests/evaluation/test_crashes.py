@@ -97,8 +97,8 @@ def test_failed_rollouts_are_done_over_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [task.id for task in vf.make("reverse-text").tasks("eval")][:4]
-    mended, folder = tmp_path / "mended", tmp_path / "out"
-    with standing(fails=words[1:3], mended=str(mended)) as (url, server):
+    fixed, folder = tmp_path / "fixed", tmp_path / "out"
+    with standing(fails=words[1:3], fixed=str(fixed)) as (url, server):
         argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "4", "-r", "2", "-o", str(folder)]
         code, out, _ = call(capsys, *argv, "--retry-errors")
         assert code == 1
@@ -109,7 +109,7 @@ def test_failed_rollouts_are_done_over_and_nothing_else(
         assert (found["scored"], found["failed"], found["missing"]) == (4, 4, 0)
         assert (found["pass_at"]["2"]["tasks"], found["pass_at"]["2"]["left_out"]) == (2, 2)
         kept = {trace.id for trace in traces(folder) if trace.error is None}
-        mended.touch()
+        fixed.touch()
         code, _, err = call(capsys, *argv)
         assert code == 0
         assert "4 of 8 rollouts are done" in err

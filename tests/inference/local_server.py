@@ -23,14 +23,16 @@ class LocalServer:
 
 
 @asynccontextmanager
-async def serve(answer: Handler, delay: float = 0.0) -> AsyncIterator[LocalServer]:
-    """Answer every POST with ``answer(body)``, after ``delay`` seconds."""
+async def serve(
+    answer: Handler, delay: float | Callable[[dict[str, Any]], float] = 0.0
+) -> AsyncIterator[LocalServer]:
+    """Answer every POST with ``answer(body)``, after ``delay`` seconds or those of the body."""
     server = LocalServer()
 
     async def handle(request: web.Request) -> web.Response:
         body = await request.json()
         server.bodies.append(body)
-        await asyncio.sleep(delay)
+        await asyncio.sleep(delay(body) if callable(delay) else delay)
         return answer(body)
 
     app = web.Application()

@@ -76,7 +76,7 @@ def test_cut_at_every_byte_of_the_last_line_earlier_traces_survive(tmp_path: Pat
         assert read(path) == [*kept, "new"]
 
 
-def test_a_file_of_one_torn_line_only_is_mended(tmp_path: Path) -> None:
+def test_a_file_of_one_torn_line_only_is_fixed(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(b"{")
     write(path, "a")
