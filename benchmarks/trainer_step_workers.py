@@ -243,7 +243,7 @@ def trl(pipe: Any, folder: str, work: Work, use_lora: bool, compact: bool) -> No
         return paid
 
     class Steps(TrainerCallback):  # type: ignore[misc]
-        """Hold the trainer before each step until it is told to continue."""
+        """Hold the trainer before each step until it may continue."""
 
         clock: Clock
         took: dict[str, float]
