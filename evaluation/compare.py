@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -45,8 +45,9 @@ class Comparison:
 
     Attributes:
         environment: Its name.
-        model_a: Who was measured in the first.
-        model_b: Who was measured in the second.
+        model_a: Who was measured in the first; where both are called the same, with what tells
+            the two evaluations apart: ``tiny (before)``.
+        model_b: Who was measured in the second, likewise.
         rows: ``reward`` and ``success``, of the rollouts that were scored; and, where some were
             not, ``reward_of_all`` and ``success_of_all``, in which those count as 0.
         notes: What was left out, and how the two were measured differently.
@@ -110,9 +111,20 @@ def compare(a: Path, b: Path) -> list[Comparison]:
         for environment in environments
         for pair in _pairs(environment, first, second, a, b)
     ]
+    found = [_named_apart(each, a, b) for each in found]
     for each in found:
         each.notes.extend(_measured_differently(each.environment, a, b))
     return found
+
+
+def _named_apart(found: Comparison, a: Path, b: Path) -> Comparison:
+    """Tell models of one name apart by the first part in which the two paths differ."""
+    paths = [path.absolute().parts for path in (a, b)]
+    here = next((n for n, (one, other) in enumerate(zip(*paths, strict=False)) if one != other), 0)
+    if found.model_a != found.model_b or not here:
+        return found
+    names = [f"{found.model_a} ({parts[here]})" for parts in paths]
+    return replace(found, model_a=names[0], model_b=names[1])
 
 
 def _measured_differently(environment: str, a: Path, b: Path) -> list[str]:

@@ -128,13 +128,16 @@ def test_models_are_paired_by_name_or_where_there_is_one_each(tmp_path: Path) ->
         write(tmp_path / "b", {"1": [1.0]}, model=name)
     write(tmp_path / "c", {"1": [1.0]}, model="m3")
     pairs = [(each.model_a, each.model_b) for each in compare(tmp_path / "a", tmp_path / "b")]
-    assert pairs == [("m1", "m1"), ("m2", "m2")]
+    assert pairs == [("m1 (a)", "m1 (b)"), ("m2 (a)", "m2 (b)")]
     with pytest.raises(vf.ConfigError, match=r"a has m1, m2 and .*c has m3; name the two"):
         compare(tmp_path / "a", tmp_path / "c")
     with pytest.raises(vf.ConfigError, match=r"like .*/d/e/org-m4$"):
         compare(write(tmp_path / "d", {"1": [0.0]}, model="org/m4"), tmp_path / "a")
     (found,) = compare(tmp_path / "a" / "e" / "m2", tmp_path / "c")
     assert (found.model_a, found.model_b) == ("m2", "m3")
+    (same,) = compare(tmp_path / "a" / "e" / "m2", tmp_path / "b" / "e" / "m2")
+    assert (same.model_a, same.model_b) == ("m2 (a)", "m2 (b)")
+    assert compare(tmp_path / "c", tmp_path / "c")[0].model_a == "m3"
 
 
 def test_no_environment_in_common(tmp_path: Path) -> None:
