@@ -57,6 +57,7 @@ ELSEWHERE = {
     r"vf-rl configs/quickstart\.toml --profile": "tests/trainer/test_profile.py",
     r"vf-rl (sft) ": "tests/trainer/sft/test_sft_command.py",
     r"vf-rl view ": "tests/trainer/commands/test_view.py",
+    r"vf-rl mismatch ": "tests/trainer/watching/test_mismatch.py",
     r"vf-rl cluster ": "tests/trainer/commands/test_cluster.py",
     r"vf-rl sandbox ": "tests/trainer/commands/test_sandbox.py",
     r"vf-rl search ": "tests/trainer/commands/test_search.py",

@@ -25,6 +25,7 @@ COMMANDS = {
     "init": "create the package of a new environment",
     "serve": "serve a model or a run behind an OpenAI-compatible API",
     "view": "show runs and evaluations in the browser; export traces",
+    "mismatch": "show where sampler and trainer differ, and price corrections",
     "search": "build, serve and query search indexes",
     "sandbox": "set up and check the sandboxes that run untrusted code",
     "sft": "fine-tune a model on saved traces, before RL",
@@ -35,11 +36,11 @@ COMMANDS = {
 }
 DESCRIPTION = "\n".join(
     [
+        "example: vf-rl configs/quickstart.toml  (exits 0 done, 1 failed, 2 bad usage)",
         "Train a language model in an environment, or run a command (each has --help):",
         *(f"  {name:<17}{text}" for name, text in COMMANDS.items()),
     ]
 )
-EPILOG = "example: vf-rl configs/quickstart.toml  (exits 0 done, 1 failed, 2 bad usage)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +72,6 @@ def _parse(words: list[str]) -> argparse.Namespace:
         prog="vf-rl",
         usage="vf-rl CONFIG.toml [options] | --resume RUN [options] | COMMAND ...",
         description=DESCRIPTION,
-        epilog=EPILOG,
         add_help=False,
     )
     add = parser.add_argument_group("options for training").add_argument

@@ -261,7 +261,10 @@ def _kl_checks(
             "weights: if it is of this size too, look at the engine's dtype, quantisation, "
             "adapter and template; if it is far smaller, the sampled weights were old"
         )
-    checks.append("ratio/p99 and ratio/max: whether few tokens make it, or all")
+    checks.append(
+        "ratio/p99 and ratio/max: whether few tokens make it, or all; `vf-rl mismatch RUN` shows "
+        "which"
+    )
     return checks
 
 

@@ -1,0 +1,191 @@
+"""What sampler and trainer differ by, token by token, in a run that kept what it learned from.
+
+The gap of a token is log p − log q in nats: q is the sampler's probability, p the trainer's in the
+step's first update. With weights of the same version it is what the two compute differently; where
+sampling ran ahead, it also holds what the weights have moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vf.runtime.errors import ConfigError
+from vf.traces.learned import learned_beside
+from vf.traces.store import TraceStore
+from vf.trainer.learning.correction import Correction
+
+POSITIONS = (64, 256, 1024, 4096, 16384)
+PROBABILITIES = (0.01, 0.1, 0.5, 0.9, 0.99)
+HIGH = 2.0  # C of the corrections that are priced; c is 1 / C
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The trained tokens of one branch, N of them.
+
+    Attributes:
+        gaps: log p − log q, float64 ``[N]``, nats.
+        probabilities: q, float64 ``[N]``.
+        positions: Place in the branch from 0, int64 ``[N]``.
+        length: Tokens of the branch.
+    """
+
+    gaps: torch.Tensor
+    probabilities: torch.Tensor
+    positions: torch.Tensor
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The gap of some tokens, in nats.
+
+    Attributes:
+        by: What they are told apart by; ``all`` for all of them.
+        group: Which of these.
+        tokens: How many.
+        kl: The mean of log q − log p, which estimates KL(q ‖ p).
+        mean: The mean of the size.
+        p99: The size that 1 % exceed.
+        largest: The largest size.
+    """
+
+    by: str
+    group: str
+    tokens: int
+    kl: float
+    mean: float
+    p99: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a correction would cost on these tokens.
+
+    Attributes:
+        mode: The setting ``importance_sampling_mode``.
+        effective: (Σ w)² / (N Σ w²), the share of the tokens that are worth as much as all with
+            their weights (Kong 1992); 0 if all weights are.
+        bounded: The share of the tokens whose weight is truncated or masked.
+    """
+
+    mode: str
+    effective: float
+    bounded: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Gaps by what may cause them, and prices of corrections."""
+
+    gaps: list[Gap]
+    prices: list[Price]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+
+def measure(run: Path) -> Mismatch:
+    """Measure a run's mismatch on the groups that it kept.
+
+    Args:
+        run: The run's folder.
+
+    Raises:
+        ConfigError: The run kept no group's log-probabilities.
+    """
+    branches = list(_read(run))
+    if not branches:
+        raise ConfigError(
+            f"{run}: no trainer's log-probabilities in learned/; trainer.args.learned_groups = 1 "
+            "or more keeps them for that many groups of a step"
+        )
+    return Mismatch(_gaps(branches), _prices(branches))
+
+
+def _read(run: Path) -> Iterator[Tokens]:
+    for file in sorted((run / "traces").glob("step-*.jsonl")):
+        learned = learned_beside(file)
+        for trace in TraceStore(file) if learned else ():
+            for one in learned.get(trace.id, ()):
+                if one.update != 1 or one.branch >= len(trace.branches):
+                    continue
+                branch = trace.branches[one.branch]
+                trained = torch.tensor(one.mask, dtype=torch.bool).nonzero().squeeze(1)
+                if not len(trained) or len(branch.logprobs) < len(one.mask):
+                    continue
+                sampled = torch.tensor(branch.logprobs, dtype=torch.float64)[trained]
+                ours = torch.tensor(one.logprobs, dtype=torch.float64)
+                yield Tokens(ours - sampled, sampled.exp(), trained, len(one.mask))
+
+
+def _gaps(branches: Sequence[Tokens]) -> list[Gap]:
+    gaps = torch.cat([each.gaps for each in branches])
+    lengths = torch.cat([torch.full_like(each.positions, each.length) for each in branches])
+    positions = torch.cat([each.positions for each in branches])
+    likely = torch.cat([each.probabilities for each in branches])
+    return [
+        _gap("all", "", gaps),
+        *_by("probability", likely, PROBABILITIES, gaps, "{:g}".format),
+        *_by("position", positions, POSITIONS, gaps, "{:,}".format),
+        *_by("branch length", lengths, POSITIONS, gaps, "{:,}".format),
+    ]
+
+
+def _by(
+    name: str,
+    values: torch.Tensor,
+    edges: Sequence[float],
+    gaps: torch.Tensor,
+    told: Callable[[float], str],
+) -> Iterator[Gap]:
+    """Yield the gaps of tokens from one edge up to the next, where there are any."""
+    bins = torch.bucketize(values, torch.tensor(edges, dtype=values.dtype), right=True)
+    for number in range(len(edges) + 1):
+        some = gaps[bins == number]
+        if len(some):
+            low = told(edges[number - 1]) if number else "0"
+            last = number == len(edges)
+            yield _gap(name, f"{low} and up" if last else f"{low} to {told(edges[number])}", some)
+
+
+def _gap(by: str, group: str, gaps: torch.Tensor) -> Gap:
+    sizes = gaps.abs().sort().values
+    place = min(len(sizes) - 1, int(0.99 * len(sizes)))
+    return Gap(
+        by=by,
+        group=group,
+        tokens=len(sizes),
+        kl=float(-gaps.mean()),
+        mean=float(sizes.mean()),
+        p99=float(sizes[place]),
+        largest=float(sizes[-1]),
+    )
+
+
+def _prices(branches: Sequence[Tokens]) -> list[Price]:
+    corrections = {
+        "token_truncate": Correction(None, HIGH, of_sequence=False),
+        "token_mask": Correction(1.0 / HIGH, HIGH, of_sequence=False),
+        "sequence_truncate": Correction(None, HIGH, of_sequence=True),
+        "sequence_mask": Correction(1.0 / HIGH, HIGH, of_sequence=True),
+    }
+    found = []
+    for mode, correction in corrections.items():
+        made = [
+            correction(each.gaps[None], torch.ones_like(each.gaps[None], dtype=torch.bool))
+            for each in branches
+        ]
+        weights = torch.cat([each.weights[0] for each in made])
+        bounded = torch.cat([each.bounded[0] for each in made])
+        squares = float(weights.square().sum())
+        share = float(weights.sum()) ** 2 / (len(weights) * squares) if squares else 0.0
+        found.append(Price(mode, share, float(bounded.double().mean())))
+    return found
