@@ -46,8 +46,8 @@ class Gap:
     """The gap of some tokens, in nats.
 
     Attributes:
-        by: What they are told apart by; ``all`` for all of them.
-        group: Which of these.
+        by: The property that groups them; ``all`` for all of them.
+        group: The range of that property.
         tokens: How many.
         kl: The mean of log q − log p, which estimates KL(q ‖ p).
         mean: The mean of the size.
