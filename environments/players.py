@@ -1,19 +1,29 @@
-"""Other models that take part in an episode, as ``env.args`` names them: a table of a chat API."""
+"""Who takes part in an episode beside the policy: a chat API's model, any model, or a script."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import Field
 
-from vf.inference.model import NEUTRAL, Sampling, ToolStyle
-from vf.inference.models.chat_model import ChatModel
+from vf.inference.model import NEUTRAL, Model, Sampling, ToolStyle, own_sampling
+from vf.inference.models.scripted_model import Line, ScriptedModel
 from vf.inference.settings import MinP, Positive, RepetitionPenalty, Seconds, Strict, TopK, TopP
 from vf.runtime.errors import ConfigError
 from vf.runtime.toml import checked
+from vf.traces.messages import Message
 
+if TYPE_CHECKING:
+    from vf.inference.models.chat_model import ChatModel
+
+# A table of a model at an OpenAI-compatible API, any model, or a script: lines in order, or a
+# function of the player's side of the conversation.
+PlayedBy: TypeAlias = Mapping[str, Any] | Model | Sequence[Line] | Callable[[list[Message]], Line]
+
+ANSWER = Sampling(max_tokens=256)  # how a player answers by default
 _SAMPLING = ("max_tokens", "temperature", *NEUTRAL)
 
 
@@ -71,6 +81,8 @@ class ChatTable(Strict):
         Raises:
             ConfigError: The API needs a key, and there is none.
         """
+        from vf.inference.models.chat_model import ChatModel  # loads aiohttp
+
         try:
             return ChatModel(
                 self.model,
@@ -88,3 +100,45 @@ class ChatTable(Strict):
         """Return how it samples: as the table says, and as the default where it does not."""
         said = self.model_fields_set & {*_SAMPLING}
         return default.with_(**{name: getattr(self, name) for name in said})
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """Who plays a part beside the policy.
+
+    Attributes:
+        model: Who answers.
+        sampling: How, except for the seed.
+        name: What is recorded of who played.
+    """
+
+    model: Model
+    sampling: Sampling
+    name: str
+
+    @classmethod
+    def of(cls, played_by: PlayedBy, where: str, default: Sampling) -> Player:
+        """Return the player that a setting means.
+
+        Args:
+            played_by: See :data:`PlayedBy`.
+            where: Which setting it is, for the errors.
+            default: How a model samples where it does not say.
+
+        Raises:
+            ConfigError: Nothing of the kind can play.
+        """
+        if isinstance(played_by, Mapping):
+            table = ChatTable.read(played_by, where)
+            return cls(table.open(where), table.sampling(default), table.model)
+        if hasattr(played_by, "respond"):
+            sampling = own_sampling(played_by) if hasattr(played_by, "sampling") else default
+            return cls(
+                played_by, sampling, str(getattr(played_by, "model", type(played_by).__name__))
+            )
+        if callable(played_by) or (isinstance(played_by, list | tuple) and played_by):
+            return cls(ScriptedModel(played_by), default, "script")
+        raise ConfigError(
+            f"{where} = {played_by!r}: pass a table with 'model' and 'base_url', a model, a list "
+            "of lines, or a function of the messages so far"
+        )

@@ -12,6 +12,8 @@ from vf.environments.agent import AgentEnvironment
 from vf.environments.agent_episode import run_agent
 from vf.environments.environment import Environment
 from vf.environments.episode import Activity, Episode
+from vf.environments.role_turns import take_role_turns
+from vf.environments.roles import MultiAgentEnvironment
 from vf.environments.sandboxes import spec_of
 from vf.environments.turns import ask, take_turns
 from vf.inference.model import Model, Sampling, own_sampling
@@ -137,7 +139,9 @@ class _Rollout:
             # On a clock of its own: an agent that runs out of time is scored.
             trace.stop_reason = await run_agent(self.episode, environment)
         async with self._in_time():
-            if trace.stop_reason is None:
+            if isinstance(environment, MultiAgentEnvironment):
+                trace.stop_reason = await take_role_turns(self.episode, environment)
+            elif trace.stop_reason is None:
                 trace.stop_reason = await take_turns(self.episode)
             with self.episode.phase("score"):
                 trace.score = await environment.rubric.score(trace)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 from vf.environments.environment import Environment, Step
-from vf.environments.players import ChatTable
-from vf.inference.model import Conversation, Model, Reply, Sampling, own_sampling
-from vf.inference.models.scripted_model import Line, ScriptedModel
+from vf.environments.players import ANSWER, PlayedBy, Player
+from vf.inference.model import Conversation, Reply
+from vf.inference.models.scripted_model import ScriptedModel
 from vf.runtime.errors import ConfigError, InfrastructureError, UserFailure
 from vf.runtime.seeding import derive_seed
 from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message, Role, as_messages
 from vf.traces.simulated_users import KEY, STOPPED
 from vf.traces.tools import Tool
-
-# A table of a model at an OpenAI-compatible API, any model, or a script: lines in order, or a
-# function of the user's side of the conversation.
-PlayedBy: TypeAlias = Mapping[str, Any] | Model | Sequence[Line] | Callable[[list[Message]], Line]
 
 GREETING = "Hello! How can I help you?"  # harmless: whoever can play at all answers it
 STOP = "###STOP###"
@@ -34,7 +30,6 @@ What you want, and what you know: {{goal}}
 Write what the user says next, in one to three short sentences, and nothing else. Say only what is
 asked for. What does not stand here you do not know: make nothing up. When you have what you want,
 or see that you will not get it, say so and add {STOP}."""
-ANSWER = Sampling(max_tokens=256)  # how a model answers by default
 
 _OTHER: dict[Role, Role] = {"user": "assistant", "assistant": "user"}  # as the user sees them
 _SILENCE = "(The agent says nothing.)"
@@ -122,23 +117,8 @@ class SimulatedUser:
             ) from None
         self.rules, self.stop = rules, stop
         self.hears, self.retries = hears, retries
-        self.sampling = ANSWER
-        if isinstance(played_by, Mapping):
-            table = ChatTable.read(played_by, "user")
-            self.model: Model = table.open("user")
-            self.sampling = table.sampling(ANSWER)
-            self.name = table.model
-        elif hasattr(played_by, "respond"):
-            self.model = played_by
-            self.sampling = own_sampling(played_by) if hasattr(played_by, "sampling") else ANSWER
-            self.name = str(getattr(played_by, "model", type(played_by).__name__))
-        elif callable(played_by) or (isinstance(played_by, list | tuple) and played_by):
-            self.model, self.name = ScriptedModel(played_by), "script"
-        else:
-            raise ConfigError(
-                f"user = {played_by!r}: pass a table with 'model' and 'base_url', a model, a list "
-                "of lines, or a function of the messages so far"
-            )
+        player = Player.of(played_by, "user", ANSWER)
+        self.model, self.sampling, self.name = player.model, player.sampling, player.name
 
     def begin(
         self,

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from vf.environments.environment import Environment, Observation, Step
 from vf.environments.episode import Episode
-from vf.inference.model import Conversation, LimitReached
+from vf.inference.model import Conversation, LimitReached, Model, Reply, Sampling
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, EnvironmentFailure, InfrastructureError, ModelError
 from vf.runtime.seeding import derive_seed
@@ -63,7 +63,7 @@ class _Turns:
                 step = _checked(await ask(environment, "step", conversation.messages[-1]))
             trace.step_rewards.append(float(step.reward))
             trace.info.update(step.info)
-            observation = _messages("step", step.observation)
+            observation = as_observed("step", step.observation)
             self._check_tools()
             conversation.messages += observation
             if step.terminated:
@@ -79,7 +79,7 @@ class _Turns:
         environment, conversation, task = self.environment, self.conversation, self.episode.task
         clock = environment.timeout
         with self.episode.phase("reset"):
-            conversation.messages += _messages("reset", await ask(environment, "reset", task))
+            conversation.messages += as_observed("reset", await ask(environment, "reset", task))
             await environment.settle()
         self.toolbox = environment.toolbox
         self.trace.tools = conversation.tools = self.toolbox.schemas()
@@ -112,18 +112,27 @@ class _Turns:
             max_tokens=max_tokens, seed=derive_seed(episode.seed, "turn", conversation.turn)
         )
         with episode.phase("model") as timer:
-            try:
-                reply = await episode.model.respond(conversation, sampling)
-            except (InfrastructureError, ConfigError, LimitReached):
-                raise
-            except Exception as error:
-                raise ModelError(f"the model raised {type(error).__name__}: {error}") from error
+            reply = await respond(episode.model, conversation, sampling)
         self.trace.turns.append(
             Turn(reply.prompt_tokens, reply.completion_tokens, reply.finish_reason, timer())
         )
         conversation.messages.append(reply.message)
         conversation.turn += 1
         episode.activity.turn = conversation.turn
+
+
+async def respond(model: Model, conversation: Conversation, sampling: Sampling) -> Reply:
+    """Have a model answer, and name it in whatever it raises.
+
+    Raises:
+        ModelError: It raised something of its own.
+    """
+    try:
+        return await model.respond(conversation, sampling)
+    except (InfrastructureError, ConfigError, LimitReached):
+        raise
+    except Exception as error:
+        raise ModelError(f"the model raised {type(error).__name__}: {error}") from error
 
 
 async def ask(environment: Environment, name: str, *args: Any) -> Any:
@@ -140,7 +149,12 @@ async def ask(environment: Environment, name: str, *args: Any) -> Any:
         raise EnvironmentFailure(f"{name} raised {type(error).__name__}: {error}") from error
 
 
-def _messages(name: str, observation: Observation) -> list[Message]:
+def as_observed(name: str, observation: Observation) -> list[Message]:
+    """Return what ``reset`` or ``step`` returned as messages.
+
+    Raises:
+        EnvironmentFailure: It is none.
+    """
     try:
         return as_messages(observation)
     except ConfigError as error:
@@ -161,10 +175,20 @@ def _checked(step: object) -> Step:
         finite = False
     if not finite:
         raise EnvironmentFailure(f"step returned a reward of {step.reward!r}")
-    if not isinstance(step.info, dict):
-        raise EnvironmentFailure(f"step returned {type(step.info).__name__} as info, not a dict")
+    check_info(step.info)
+    return step
+
+
+def check_info(info: dict[str, Any]) -> dict[str, Any]:
+    """Return a step's info, if the trace can record it.
+
+    Raises:
+        EnvironmentFailure: It is not a dict of JSON.
+    """
+    if not isinstance(info, dict):
+        raise EnvironmentFailure(f"step returned {type(info).__name__} as info, not a dict")
     try:
-        _JSON.dump_json(step.info)
+        _JSON.dump_json(info)
     except ValueError as error:
         raise EnvironmentFailure(f"step returned info that is not JSON: {error}") from error
-    return step
+    return info

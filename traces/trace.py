@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter, 
 from vf.runtime.errors import InfrastructureError
 from vf.traces.messages import Message, writable
 from vf.traces.packed import pack_branches, pack_lineages, unpack_branches, unpack_lineages
+from vf.traces.roles import RoleRecord
 from vf.traces.task import Task
 
 
@@ -161,6 +162,7 @@ class Lineage:
             were written by the agent, or sampled in another conversation.
         parent: The place in ``Trace.lineages`` of the conversation that it left, and whose
             beginning it repeats; None where it begins by itself.
+        role: Whose it is, in an episode with several agents; otherwise empty.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -170,6 +172,7 @@ class Lineage:
     turns: list[int] = field(default_factory=list)
     answers: list[int] = field(default_factory=list)
     parent: int | None = None
+    role: str = ""
 
     @property
     def turn_of(self) -> dict[int, int]:
@@ -275,7 +278,8 @@ class Trace:
     training. If an agent had several conversations, or wrote some of its model's messages itself,
     ``lineages`` holds all of them, and ``messages``, ``prompt_messages`` and ``tools`` are those of
     the one that was answered last; otherwise ``lineages`` is empty. ``conversations`` and
-    ``answers`` are the same for both.
+    ``answers`` are the same for both. With several agents, each role has a conversation of its own
+    in ``lineages``, and ``roles`` holds what each has earned.
     """
 
     environment: str
@@ -291,6 +295,7 @@ class Trace:
     turns: list[Turn] = field(default_factory=list)
     tool_events: list[ToolEvent] = field(default_factory=list)
     step_rewards: list[float] = field(default_factory=list)
+    roles: dict[str, RoleRecord] = field(default_factory=dict)
     score: Score | None = None
     stop_reason: StopReason | None = None
     error: Failure | None = None
@@ -321,6 +326,12 @@ class Trace:
                 answers=answers,
             )
         ]
+
+    @property
+    def branch_roles(self) -> list[str]:
+        """The role of each branch; all are empty where there are no roles."""
+        found = {place: each.role for each in self.lineages for place in each.branches}
+        return [found.get(place, "") for place in range(len(self.branches))]
 
     @property
     def answers(self) -> list[Message]:

@@ -10,6 +10,7 @@ from typing import Any
 from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment
 from vf.environments.offered import offered_tools
+from vf.environments.roles import MultiAgentEnvironment
 from vf.environments.sandboxes import check_sandboxes, most_containers
 from vf.evaluation.evaluate import take_tasks
 from vf.inference.model_files import find_model
@@ -132,6 +133,8 @@ def _member(
         ConfigError: Tasks, tools, template or limits do not fit together.
     """
     tasks = take_tasks(environment, "train")
+    if isinstance(environment, MultiAgentEnvironment):
+        _check_roles(environment, tasks, args)
     tools = asyncio.run(offered_tools(environment, tasks[0]))
     check_kind(verdicts, "tools" if tools else "plain")
     if tools and not shows_tools(renderer):
@@ -146,6 +149,29 @@ def _member(
         name, settings, environment, args, tasks, held_out, overlong, prompts, left_out
     )
     return member, prompts.first
+
+
+def _check_roles(
+    environment: MultiAgentEnvironment, tasks: Sequence[Task], args: TrainerArgs
+) -> None:
+    """Check that there is a role to train, and that its advantage can be found.
+
+    Raises:
+        ConfigError: There is none, or a setting is not for roles.
+    """
+    environment.check_settings()
+    idle = next((task.id for task in tasks if not environment.trained_roles(task)), None)
+    if idle is not None:
+        raise ConfigError(
+            f"environment {environment.id!r}: task {idle!r} trains no role; have the policy play "
+            "one (players), and name it in trained"
+        )
+    if args.credit == "turn" or args.overlong_buffer is not None:
+        setting = 'credit = "turn"' if args.credit == "turn" else "overlong_buffer"
+        raise ConfigError(
+            f"trainer.args.{setting} is not for environment {environment.id!r}, whose rewards are "
+            "those of roles; leave it out"
+        )
 
 
 def check_model(config: Config) -> Any:

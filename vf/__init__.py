@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.environments.environment import Step as Step
     from vf.environments.registry import make as make
     from vf.environments.registry import register as register
+    from vf.environments.roles import MultiAgentEnvironment as MultiAgentEnvironment
+    from vf.environments.roles import Role as Role
+    from vf.environments.roles import RoleStep as RoleStep
     from vf.environments.runner import rollout as rollout
     from vf.environments.simulated_user import SimulatedUser as SimulatedUser
     from vf.evaluation.evaluate import evaluate as evaluate
@@ -74,6 +77,7 @@ _NAMES = {
     "vf.environments.datasets.tasks": "tasks_from",
     "vf.environments.environment": "Environment Step",
     "vf.environments.registry": "make register",
+    "vf.environments.roles": "MultiAgentEnvironment Role RoleStep",
     "vf.environments.runner": "rollout",
     "vf.environments.simulated_user": "SimulatedUser",
     "vf.evaluation.evaluate": "evaluate",

@@ -12,6 +12,7 @@ from vf.bridges.trl.episodes import Episode, Home, environment_class
 from vf.bridges.trl.rollouts import rollout_function
 from vf.environments.agent import AgentEnvironment
 from vf.environments.environment import Environment, Split
+from vf.environments.roles import MultiAgentEnvironment
 from vf.evaluation.evaluate import take_tasks
 from vf.runtime.calling import call, carry_out
 from vf.runtime.errors import ConfigError
@@ -60,7 +61,7 @@ def to_trl(environment: Environment, *, loop: Loop = "auto", seed: int = 0) -> d
     kind = type(environment)
     parts = ("reset", "step", "run_tools")
     own = [part for part in parts if getattr(kind, part) is not getattr(Environment, part)]
-    own += ["loop"] if isinstance(environment, AgentEnvironment) else []
+    own += ["loop"] if isinstance(environment, AgentEnvironment | MultiAgentEnvironment) else []
     if own and loop == "trl":
         raise ConfigError(
             f"to_trl: {name} has its own {' and '.join(own)}, which TRL's loop of tool calls does "

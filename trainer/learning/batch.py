@@ -114,7 +114,8 @@ def build_samples(
 
     A group whose rewards are all equal is left out, however its turns or lengths differ. With a
     function of one's own it is its advantages that count: a group is left out if all are 0. A
-    teacher has something to say about every group.
+    teacher has something to say about every group. With several agents, the rewards of a role are
+    compared with those of the same role (:func:`role_advantages`).
 
     Args:
         groups: The step's rollouts.
@@ -127,21 +128,25 @@ def build_samples(
         if not group.traces or (advantages is None and not group_teaches(group, args)):
             continue
         by_turn = _turn_advantages(group, args, advantages or args.advantage)
+        by_role = role_advantages(group, advantages or args.advantage)
         if args.teacher_model is not None:
-            by_turn = [tuple(args.teacher_reward_coef * a for a in turns) for turns in by_turn]
-        if advantages is not None and not any(map(any, by_turn)):
+            coef = args.teacher_reward_coef
+            by_turn = [tuple(coef * a for a in turns) for turns in by_turn]
+            by_role = [{name: coef * a for name, a in roles.items()} for roles in by_role]
+        taught = any(map(any, by_turn)) or any(any(roles.values()) for roles in by_role)
+        if advantages is not None and not taught:
             continue
         batch = [
             Sample(
                 branch,
-                values[0],
+                roles.get(role, values[0]),
                 values if args.credit == "turn" else (),
                 trace.id,
                 temperature=temperature,
             )
-            for trace, values in zip(group.traces, by_turn, strict=True)
+            for trace, values, roles in zip(group.traces, by_turn, by_role, strict=True)
             if not (args.mask_truncated and was_cut(trace))
-            for branch in trace.branches
+            for role, branch in zip(trace.branch_roles, trace.branches, strict=True)
             if any(branch.loss_mask)
         ]
         if batch:
@@ -168,6 +173,29 @@ def _turn_advantages(
             rewards[turn] -= cost
         discounted.append(returns(rewards, args.credit_discount))
     return [tuple(values) for values in turn_advantages(discounted, kind)]
+
+
+def role_advantages(
+    group: Group, kind: AdvantageKind | AdvantageFn = "mean"
+) -> list[dict[str, float]]:
+    """Return the advantage of each trained role in each rollout of a group.
+
+    A role's reward is compared with those of the same role in the group's other rollouts: the
+    baseline is conditioned on the role, as in SPIRAL's role-conditioned advantage estimation
+    (arXiv:2506.24119), whose baseline is a running mean instead.
+
+    Args:
+        group: The rollouts. Those of one task train the same roles.
+        kind: How to compare; see :func:`~vf.trainer.learning.advantages.group_advantages`.
+
+    Returns:
+        For each rollout the advantages by role; empty where there are no roles.
+    """
+    found: list[dict[str, float]] = [{} for _ in group.traces]
+    for name, rewards in group.role_rewards.items():
+        for roles, value in zip(found, group_advantages(rewards, kind), strict=True):
+            roles[name] = value
+    return found
 
 
 def overlong(trace: Trace, args: TrainerArgs) -> list[float]:

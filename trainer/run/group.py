@@ -52,7 +52,19 @@ class Group:
     @property
     def uniform(self) -> bool:
         """Whether the group teaches nothing because its rewards have no spread."""
-        return len(self.rewards) < self.min_size or is_uniform(self.rewards)
+        if len(self.rewards) < self.min_size:
+            return True
+        return all(map(is_uniform, [*self.role_rewards.values()] or [self.rewards]))
+
+    @property
+    def role_rewards(self) -> dict[str, list[float]]:
+        """The rewards of each trained role in the scored rollouts; empty without roles."""
+        found: dict[str, list[float]] = {}
+        for trace in self.traces:
+            for name, role in trace.roles.items():
+                if role.trained:
+                    found.setdefault(name, []).append(role.reward)
+        return found
 
     @property
     def loss_tokens(self) -> int:

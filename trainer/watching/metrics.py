@@ -112,6 +112,10 @@ def rollout_metrics(groups: Sequence[Group]) -> Metrics:
             turn.finish_reason == "length" for trace in traces for turn in trace.turns
         ),
     }
+    for name in sorted({name for trace in traces for name in trace.roles}):
+        played = [trace.roles[name] for trace in traces if name in trace.roles]
+        out[f"roles/{name}/reward_mean"] = fmean(role.reward for role in played)
+        out[f"roles/{name}/answers_mean"] = fmean(role.answers for role in played)
     return out | branch_metrics(traces)
 
 

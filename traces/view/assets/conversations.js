@@ -56,7 +56,7 @@ function picker(trace, at, choose) {
     const forks = forksAt(trace, each.turns[0]);
     const told = each.messages[repeatedOf(trace, each)]?.content ?? "";
     const button = el("button", { type: "button", "aria-pressed": String(i === at), onclick: () => choose(i) },
-      el("b", {}, String(i + 1)), " ", ...forks.map((fork) => badge(fork.kind)), " ",
+      el("b", {}, each.role || String(i + 1)), " ", ...(trace.roles?.[each.role] ? [badge(trace.roles[each.role].player), " ", el("span", { class: "faint" }, `reward ${trace.roles[each.role].reward.toFixed(2)}${trace.roles[each.role].trained ? "" : ", not trained"}`), " "] : []), ...forks.map((fork) => badge(fork.kind)), " ",
       oneLine(told.slice(0, 80)), " ",
       el("span", { class: "faint" }, `${plural(each.turns.length, "answer")}, ${plural(sampled, "sampled token")}`),
       ...forks.map((fork) => el("small", {}, oneLine(fork.reason.slice(0, 300)))));
