@@ -81,6 +81,7 @@ GROUPS = {
     ],
     "Rollouts and training at once": [
         *("max_concurrent", "max_steps_off_policy", "stream_minibatches", "oversample"),
+        "deterministic",
         *("max_error_rate", "stall_timeout"),
     ],
     "Tasks without signal": [

@@ -55,7 +55,11 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
             config.model,
             max_seq_len=args.max_seq_len,
             address=None if fleet is None else fleet.host,
+            deterministic=args.deterministic,
         )
+    if args.deterministic:
+        env = settings.env | {"VLLM_BATCH_INVARIANT": "1"}
+        settings = settings.model_copy(update={"env": env})
     cpu = not torch.cuda.is_available()
     trainers = config.trainer.devices or [0]
     if fleet is not None:  # which gives each server GPUs of its own

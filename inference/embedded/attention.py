@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from vf.inference import attention_interface
+from vf.inference import attention_interface, invariant
 from vf.inference.attention_interface import UnsupportedAttention, refuse_others
 from vf.inference.embedded.cache import KeyValueCache
 from vf.inference.embedded.scores import MOST_SCORES, Scores
@@ -38,12 +38,20 @@ class Pass:
         queries: Of each request, in the order of their tokens: those with one token first, and of
             them those that share tokens first; then by place within a slot, and by slot.
         device: Of the model.
+        deterministic: Whether sums are those of :mod:`vf.inference.invariant`; more tokens than the
+            queries' are padding then.
     """
 
     def __init__(
-        self, cache: KeyValueCache, queries: Sequence[Query], device: torch.device
+        self,
+        cache: KeyValueCache,
+        queries: Sequence[Query],
+        device: torch.device,
+        *,
+        deterministic: bool = False,
     ) -> None:
         self.cache = cache
+        self.deterministic = deterministic
         self._device = device
         count = sum(query.count == 1 for query in queries)
         self._singles, self._others = queries[:count], queries[count:]
@@ -82,7 +90,8 @@ class Pass:
         heads = key.shape[1]
         if heads not in self._rows:
             self._rows[heads] = self.cache.rows(self._places, heads)
-        keys, values = self.cache.write(layer, self._rows[heads], key, value)
+        count = len(self._places)
+        keys, values = self.cache.write(layer, self._rows[heads], key[:count], value[:count])
         found = []
         first = 0
         for group in self._grouped(query, window, more):
@@ -93,6 +102,8 @@ class Pass:
             q = query[first : first + each.count]
             found.append(self._attend_one(index, each, q, keys, values, scale, window, more))
             first += each.count
+        if count < len(query):
+            found.append(query.new_zeros(len(query) - count, query.shape[1], value.shape[-1]))
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def _grouped(self, query: torch.Tensor, window: int | None, more: Scores | None) -> list[Group]:
@@ -103,6 +114,7 @@ class Pass:
         """
         once = (
             self._device.type == "cpu"
+            and not self.deterministic
             and query.dtype in (torch.float32, torch.float64)
             and more is None
             and (window is None or window >= self._longest)
@@ -139,7 +151,9 @@ class Pass:
             for span, own, k, v in self._cut(group, keys, values):
                 q = query[own].reshape(*k.shape[:2], -1, k.shape[-1])
                 mask = self._span_mask(span, query, window)
-                if more is None:
+                if self.deterministic:
+                    part, _ = invariant.attend(q, k, v, mask, scale)
+                elif more is None:
                     part = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
                 else:
                     part = more.attend(q, k, v, mask, scale)
@@ -241,6 +255,14 @@ class Pass:
             for x in (keys, values)
         )
         mask = self._mask(index, each, query, window)
+        if self.deterministic:
+            q = query.reshape(tokens, key_heads, -1, width).transpose(0, 1).flatten(1, 2)
+            k, v = (x[slot, None, :, first : first + length] for x in (keys, values))
+            if mask is None:
+                mask = query.new_full((tokens, length), -torch.inf).triu_(1)
+            mask = mask.repeat_interleave(heads // key_heads, 0)
+            out, _ = invariant.attend(q[None], k, v, mask, scale)
+            return out[0].unflatten(1, (tokens, -1)).transpose(0, 1).flatten(1, 2)
         if more is None:
             out = scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale
@@ -308,6 +330,8 @@ def attention_forward(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     more = Scores(s_aux, softcap) if s_aux is not None or softcap is not None else None
+    if vf_pass.deterministic and more is not None:
+        raise UnsupportedAttention("deterministic = true, but the model has sinks or capped scores")
     return vf_pass.attend(module.layer_idx, q, k, v, scale, sliding_window, more)[None], None
 
 

@@ -33,6 +33,8 @@ class EmbeddedEngine:
         max_requests: Most requests decoded at once; the rest wait their turn. The key-value cache
             has room for that many contexts of ``max_seq_len`` tokens.
         max_batch_tokens: Most tokens in one forward pass, prompts included.
+        deterministic: Whether log-probabilities have the same bits whatever else is in a pass, and
+            the trainer's; see :mod:`vf.inference.invariant`.
 
     Raises:
         EngineError: The model cannot generate this way (from :meth:`start`).
@@ -45,12 +47,14 @@ class EmbeddedEngine:
         max_seq_len: int,
         max_requests: int = 32,
         max_batch_tokens: int = 1024,
+        deterministic: bool = False,
     ) -> None:
         fix_rotary(model, max_seq_len)
         self.model = model
         self.max_seq_len = max_seq_len
         self._max_requests = max_requests
         self._max_batch_tokens = max_batch_tokens
+        self._deterministic = deterministic
         self._vocabulary = 0  # until it starts
         self._version = 0
         self._thread: GenerationThread | None = None
@@ -78,6 +82,7 @@ class EmbeddedEngine:
                 max_seq_len=self.max_seq_len,
                 max_requests=self._max_requests,
                 max_batch_tokens=self._max_batch_tokens,
+                deterministic=self._deterministic,
             )
             scheduler.version = self._version
             scheduler.check()

@@ -32,6 +32,7 @@ class EmbeddedServer:
         model: The name to serve it under.
         max_seq_len: Most tokens in one context.
         address: How other machines reach this one, if any are to.
+        deterministic: As :class:`~vf.inference.embedded.embedded_engine.EmbeddedEngine` has it.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class EmbeddedServer:
         *,
         max_seq_len: int,
         address: str | None = None,
+        deterministic: bool = False,
     ) -> None:
         self.serving = Serving(model)
         self._slot = Slot(Member(""), self.serving)  # which says where once the port is known
@@ -52,6 +54,7 @@ class EmbeddedServer:
             max_seq_len=max_seq_len,
             max_requests=settings.args.max_requests,
             max_batch_tokens=settings.args.max_batch_tokens,
+            deterministic=deterministic,
         )
         app = build_app(self.engine, renderer, model)
         self._server = ServerThread(app, settings.port, settings.host, address)

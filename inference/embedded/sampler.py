@@ -41,7 +41,9 @@ class Stream:
         self.rng = random.Random(self.sampling.seed)
 
 
-def sample(logits: torch.Tensor, streams: Sequence[Stream], version: int) -> None:
+def sample(
+    logits: torch.Tensor, streams: Sequence[Stream], version: int, *, deterministic: bool = False
+) -> None:
     """Draw the next token of every stream, and append it there.
 
     A temperature of 0 stands for greedy choice, and gets the logprobs of temperature 1.
@@ -50,6 +52,8 @@ def sample(logits: torch.Tensor, streams: Sequence[Stream], version: int) -> Non
         logits: ``[streams, vocabulary]``, of any floating dtype.
         streams: One for each row.
         version: Of the weights that made the logits.
+        deterministic: Whether log-probabilities have the trainer's bits: they are logits minus
+            their log-sum-exp then, and no stream may have a filter or a penalty.
     """
     probs = distributions(logits.float(), streams)
     uniform = torch.tensor([stream.rng.random() for stream in streams], dtype=torch.float64)
@@ -57,7 +61,12 @@ def sample(logits: torch.Tensor, streams: Sequence[Stream], version: int) -> Non
     greedy = [stream.sampling.temperature == 0.0 for stream in streams]
     if any(greedy):
         drawn = torch.where(torch.tensor(greedy, device=probs.device), probs.argmax(-1), drawn)
-    chosen = probs.gather(1, drawn[:, None])[:, 0].log().tolist()
+    if deterministic:
+        temperatures = [stream.sampling.temperature or 1.0 for stream in streams]
+        scores = logits.float() / torch.tensor(temperatures, device=logits.device)[:, None]
+        chosen = (scores.gather(1, drawn[:, None])[:, 0] - scores.logsumexp(-1)).tolist()
+    else:
+        chosen = probs.gather(1, drawn[:, None])[:, 0].log().tolist()
     for stream, token, logprob in zip(streams, drawn.tolist(), chosen, strict=True):
         stream.token_ids.append(token)
         stream.logprobs.append(logprob)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 
+from vf.inference import invariant
 from vf.inference.embedded.adapters import LoraLayers
 from vf.inference.embedded.attention import Pass, attending
 from vf.inference.embedded.cache import KeyValueCache
@@ -77,6 +78,7 @@ class Scheduler:
         max_seq_len: Most tokens in one context.
         max_requests: Most requests that run; the rest wait their turn.
         max_batch_tokens: Most tokens in a pass.
+        deterministic: Whether a token's logits have the same bits whatever else is in a pass.
 
     Raises:
         MemoryError: There is no room for the books.
@@ -88,9 +90,16 @@ class Scheduler:
     """
 
     def __init__(
-        self, model: Any, *, max_seq_len: int, max_requests: int, max_batch_tokens: int
+        self,
+        model: Any,
+        *,
+        max_seq_len: int,
+        max_requests: int,
+        max_batch_tokens: int,
+        deterministic: bool = False,
     ) -> None:
         self._model = model
+        self._deterministic = deterministic
         self.device: torch.device = model.get_input_embeddings().weight.device
         self._lora = LoraLayers(model)
         self._max_seq_len = max_seq_len
@@ -123,21 +132,16 @@ class Scheduler:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Prepare the model for :meth:`step`; nobody else may run it until the block ends."""
-        with torch.no_grad(), attending(self._model), self._lora.fused(), self._threads():
+        # A fused adapter is one product more beside the model's: another order of sums.
+        lora = nullcontext() if self._deterministic else self._lora.fused()
+        with torch.no_grad(), attending(self._model), lora, self._threads():
             yield
 
     @contextmanager
     def _threads(self) -> Iterator[None]:
         """Compute with one thread until the block ends, if passes are small."""
-        count = torch.get_num_threads()
-        if not self._small or count == 1:
+        with invariant.one_thread() if self._small or self._deterministic else nullcontext():
             yield
-            return
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(count)
 
     def release(self) -> None:
         """Drop what was computed from the weights, which are about to change; contexts stay."""
@@ -159,7 +163,8 @@ class Scheduler:
                 ready.append(request)
         if not ready:
             return []
-        sample(logits, [request.stream for request in ready], self.version)
+        streams = [request.stream for request in ready]
+        sample(logits, streams, self.version, deterministic=self._deterministic)
         self.sampled += len(ready)
         return [news for request in ready if (news := self._follow(request)) is not None]
 
@@ -279,16 +284,21 @@ class Scheduler:
             positions += range(past, past + count)
             if count == len(request.todo):
                 last.append(len(ids) - 1)
-        device = self.device
+        device, ready = self.device, len(last)
+        if self._deterministic:
+            extra = invariant.missing(len(ids))
+            ids += [0] * extra
+            positions += [0] * extra
+            last += [0] * invariant.missing(ready)
         output = self._model(
             input_ids=torch.tensor([ids], device=device),
             position_ids=torch.tensor([positions], device=device),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=device),
             use_cache=False,
-            logits_to_keep=torch.tensor(last, device=device) if len(last) < len(ids) else 0,
-            vf_pass=Pass(self._cache, queries, device),
+            logits_to_keep=torch.tensor(last, device=device) if ready < len(ids) else 0,
+            vf_pass=Pass(self._cache, queries, device, deterministic=self._deterministic),
         )
-        logits: torch.Tensor = output.logits[0]
+        logits: torch.Tensor = output.logits[0, :ready]
         return logits
 
     def _follow(self, request: Request) -> News | None:

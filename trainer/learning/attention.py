@@ -24,8 +24,14 @@ from vf.inference.attention_interface import (
     refuse_others,
     scaled_by_position,
 )
-from vf.trainer.learning.attention_calls import Call, block_calls, segment_calls
-from vf.trainer.learning.attention_kernels import capped, capped_backward, fused, fused_backward
+from vf.trainer.learning.attention_calls import BLOCK, Call, block_calls, segment_calls
+from vf.trainer.learning.attention_kernels import (
+    capped,
+    capped_backward,
+    exact,
+    fused,
+    fused_backward,
+)
 from vf.trainer.learning.prefix_tree import Segment
 
 NAME = "vf_prefix_tree"
@@ -48,15 +54,19 @@ class _TreeAttention(torch.autograd.Function):
         calls: Sequence[Call],
         scale: float,
         cap: float | None,
+        deterministic: bool,
     ) -> torch.Tensor:
         kv_heads, groups, tokens, width = query.shape
-        out = query.new_empty(tokens, kv_heads, groups, width).permute(1, 2, 0, 3)
+        out = query.new_zeros(tokens, kv_heads, groups, width).permute(1, 2, 0, 3)
         precision = torch.promote_types(query.dtype, torch.float32)  # the kernels'
-        lse = query.new_empty(kv_heads, groups, tokens, dtype=precision)
+        lse = query.new_zeros(kv_heads, groups, tokens, dtype=precision)
         for call in calls:
             keys, mask = call.places(query.device), call.mask(query)
             inputs = query[:, :, call.queries], key[:, :, keys], value[:, :, keys], mask, scale
-            part, part_lse = fused(*inputs) if cap is None else capped(*inputs, cap)
+            if deterministic:
+                part, part_lse = exact(*inputs)
+            else:
+                part, part_lse = fused(*inputs) if cap is None else capped(*inputs, cap)
             if call.merges:
                 before = lse[:, :, call.queries]
                 share = torch.sigmoid(part_lse - before).to(out.dtype)
@@ -75,7 +85,7 @@ class _TreeAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, out, lse, sinks = ctx.saved_tensors
-        d_query, d_sinks = torch.empty_like(query), None
+        d_query, d_sinks = torch.zeros_like(query), None
         d_key, d_value = torch.zeros_like(key), torch.zeros_like(value)
         for call in ctx.calls:
             rows, keys = call.queries, call.places(query.device)
@@ -103,7 +113,7 @@ class _TreeAttention(torch.autograd.Function):
         if sinks is not None:
             share = (sinks[..., None] - lse).exp_()
             d_sinks = -(share * (grads[0] * out).sum(-1)).sum(-1).to(sinks.dtype)
-        return d_query, d_key, d_value, d_sinks, None, None, None
+        return d_query, d_key, d_value, d_sinks, None, None, None, None
 
 
 def tree_attention(
@@ -115,6 +125,7 @@ def tree_attention(
     *,
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
+    deterministic: bool = False,
 ) -> torch.Tensor:
     """Attend along a prefix tree; differentiable.
 
@@ -126,6 +137,7 @@ def tree_attention(
         scale: What products of queries and keys are multiplied with.
         sinks: ``[H]``, the logarithm of what is added to the denominator of a head's softmax.
         cap: What scores s are capped to, by cap · tanh(s / cap).
+        deterministic: Whether sums are the engine's; calls are of whole paths from the root then.
 
     Returns:
         ``[T, H, D]``, as transformers wants it.
@@ -135,7 +147,7 @@ def tree_attention(
     if sinks is not None:
         sinks = sinks.view(grouped.shape[:2])
     apply: Any = _TreeAttention.apply
-    out = apply(grouped, key[:, None], value[:, None], sinks, calls, scale, cap)
+    out = apply(grouped, key[:, None], value[:, None], sinks, calls, scale, cap, deterministic)
     merged: torch.Tensor = out.permute(2, 0, 1, 3).flatten(1, 2)
     return merged
 
@@ -151,6 +163,7 @@ def attention_forward(
     vf_segments: tuple[Segment, ...] | None = None,
     vf_positions: torch.Tensor | None = None,
     vf_longest: int = 0,
+    vf_deterministic: bool = False,
     sliding_window: int | None = None,
     s_aux: torch.Tensor | None = None,
     softcap: float | None = None,
@@ -174,7 +187,13 @@ def attention_forward(
     narrower = query.shape[-1] - value.shape[-1]
     if narrower < 0:
         raise UnsupportedAttention("values are wider than keys")
-    if softcap is None and reach is None:
+    if vf_deterministic:
+        if softcap is not None or s_aux is not None or narrower:
+            raise UnsupportedAttention("deterministic = true, but the model's attention is unusual")
+        calls = block_calls(vf_segments, None, vf_longest, BLOCK[1])
+        if reach is not None:
+            raise UnsupportedAttention("deterministic = true, but the model attends in windows")
+    elif softcap is None and reach is None:
         calls = segment_calls(vf_segments)
     else:
         most = query.shape[2]
@@ -185,7 +204,9 @@ def attention_forward(
         value = torch.nn.functional.pad(value, (0, narrower))
     query = scaled_by_position(module, query, vf_positions)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out = tree_attention(query[0], key[0], value[0], calls, scale, sinks=s_aux, cap=softcap)
+    heads = query[0], key[0], value[0]
+    options = {"sinks": s_aux, "cap": softcap, "deterministic": vf_deterministic}
+    out = tree_attention(*heads, calls, scale, **options)
     return out[None, ..., : out.shape[-1] - narrower], None
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import torch
 
+from vf.inference.invariant import attend
+
 ALIGNED = 16  # CUDA's kernel wants rows of a mask to begin at multiples of so many numbers
 
 
@@ -92,6 +94,28 @@ def fused_backward(
     )
     dk, dv = (each.transpose(1, 2).sum(1, keepdim=True) for each in (dk, dv))
     return dq.transpose(1, 2), dk, dv
+
+
+def exact(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the same as :func:`fused`, with the bits of :mod:`vf.inference.invariant`."""
+    kv_heads, groups, count, _ = query.shape
+    if mask is None:
+        mask = empty_mask(count, key.shape[2], query).fill_(-torch.inf).triu_(1)
+    out, lse = attend(
+        query.flatten(1, 2)[None],
+        key[None, :, 0],
+        value[None, :, 0],
+        mask.repeat(groups, 1),
+        scale,
+    )
+    shape = kv_heads, groups, count
+    return out[0].view(*shape, -1), lse[0].view(shape)
 
 
 def capped(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
+from torch.nn.functional import pad
 
+from vf.inference.invariant import missing, one_thread
 from vf.trainer.learning.attention import switched_on
 from vf.trainer.learning.batch import MicroBatch
 from vf.trainer.learning.head import ModelHead, head_logprobs, layers_of, pick
@@ -28,6 +30,7 @@ def token_logprobs(
     packed: bool = False,
     head: Head = "whole",
     entropy_gradient: bool = False,
+    deterministic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the learner's log-probability and entropy at every trained token.
 
@@ -42,6 +45,7 @@ def token_logprobs(
         packed: Whether the model runs on ``batch.tree``, or on the padded rows.
         head: How hidden states become logits; see :class:`Forward`.
         entropy_gradient: Whether the entropy carries a gradient.
+        deterministic: Whether to compute as the engine does; see :mod:`vf.inference.invariant`.
 
     Returns:
         log p and entropy in nats, both float32 ``[N]`` for the N trained tokens in row-major order.
@@ -51,11 +55,14 @@ def token_logprobs(
     if packed:
         tree = batch.tree
         assert tree is not None
-        given |= {"input_ids": tree.token_ids[None], "position_ids": tree.position_ids[None]}
-        given["attention_mask"] = torch.ones_like(tree.token_ids)[None]  # see `attending`
+        extra = missing(len(tree.token_ids)) if deterministic else 0
+        ids, positions = pad(tree.token_ids, (0, extra)), pad(tree.position_ids, (0, extra))
+        given |= {"input_ids": ids[None], "position_ids": positions[None]}
+        given["attention_mask"] = torch.ones_like(ids)[None]  # see `attending`
         given |= {"vf_segments": tree.segments, "vf_longest": tree.longest}
-        given["vf_positions"] = tree.position_ids
-        predictors, rows = (torch.zeros_like(tree.predictors), tree.predictors), tree.rows
+        given |= {"vf_positions": positions, "vf_deterministic": deterministic}
+        columns = pad(tree.predictors, (0, missing(len(tree.predictors)) if deterministic else 0))
+        predictors, rows = (torch.zeros_like(columns), columns), tree.rows
     else:
         given |= {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
         predictors = batch.loss_mask[:, 1:].nonzero(as_tuple=True)
@@ -86,14 +93,22 @@ class Forward:
             ``model``, by whatever the model does to them, a chunk at a time; or ``whole``, which is
             the model's own forward pass, with the logits of all trained tokens at once.
         sharding: How the trainer processes hold the model.
+        deterministic: See :func:`token_logprobs`.
     """
 
     def __init__(
-        self, model: Any, how: How, head: Head = "whole", sharding: Copies | None = None
+        self,
+        model: Any,
+        how: How,
+        head: Head = "whole",
+        sharding: Copies | None = None,
+        *,
+        deterministic: bool = False,
     ) -> None:
         self.model = model
         self.how = how
         self.head = head
+        self.deterministic = deterministic
         self.rows = RowsApart(model) if how == "packed" else None
         self.run = (sharding or Copies()).run
 
@@ -103,7 +118,8 @@ class Forward:
         if self.rows is None:
             yield
         else:
-            with switched_on(self.model), self.rows.active():
+            threads = one_thread() if self.deterministic else nullcontext()
+            with switched_on(self.model), self.rows.active(), threads:
                 yield
 
     @property
@@ -125,5 +141,6 @@ class Forward:
             packed=self.how == "packed" and batch.tree is not None,
             head=self.head,
             entropy_gradient=entropy_gradient,
+            deterministic=self.deterministic,
         )
         return found

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from vf.inference.invariant import ROWS
 from vf.trainer.learning.precision import ExactHead, logits_of
 
 CHUNK_LOGITS = 2**25  # in one chunk, over all its rows: 128 MiB in float32
@@ -117,6 +118,7 @@ def head_logprobs(
     width = getattr(head, "out_features", None)  # the weight may be spread over processes
     chunk_logits = CHUNK_LOGITS if chunk_logits is None else chunk_logits
     step = max(1, chunk_logits // (width if isinstance(width, int) else 2**17))
+    step = step - step % ROWS if step > ROWS else step
     plain = type(head) in (torch.nn.Linear, ExactHead) and head.bias is None
     if plain and not (head._forward_hooks or head._forward_pre_hooks):
         apply: Any = _LinearHead.apply

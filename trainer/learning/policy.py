@@ -102,8 +102,8 @@ class Policy:
         allow_tf32(device, args, model, self._reference_forward.model)
 
     def _choose_forward(self, model: Any) -> Forward:
-        args = self.args
-        return choose_forward(model, args.max_seq_len, packing=args.packing, sharding=self.sharding)
+        how = {"packing": self.args.packing, "deterministic": self.args.deterministic}
+        return choose_forward(model, self.args.max_seq_len, sharding=self.sharding, **how)
 
     @property
     def learning_rate(self) -> float:

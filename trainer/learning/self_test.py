@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from vf.inference.attention_interface import UnsupportedAttention
+from vf.runtime.errors import ConfigError
 from vf.traces.trace import Branch
 from vf.trainer.learning.attention_check import check_attention
 from vf.trainer.learning.batch import MicroBatch, Sample, collate
@@ -37,7 +38,12 @@ LARGE = 100.0  # factor of hidden states, at which no cap of logits can be overl
 
 
 def choose_forward(
-    model: Any, longest: int, *, packing: bool = True, sharding: Copies | None = None
+    model: Any,
+    longest: int,
+    *,
+    packing: bool = True,
+    sharding: Copies | None = None,
+    deterministic: bool = False,
 ) -> Forward:
     """Return the best way to log-probabilities that is exact on a model.
 
@@ -46,6 +52,10 @@ def choose_forward(
         longest: Tokens of the longest sequence that it will be asked about.
         packing: Whether anything but padded rows is wanted.
         sharding: How the trainer processes hold the model.
+        deterministic: See :func:`~vf.trainer.learning.forward.token_logprobs`.
+
+    Raises:
+        ConfigError: It is asked for, and the model is none for which it is written.
     """
     plain = Forward(model, "padded", "whole", sharding)
     samples, batch = _probe(model, longest)
@@ -59,7 +69,7 @@ def choose_forward(
         """Return the first exact way, and why the one before was not."""
         reason = ""
         for head in heads:
-            forward = Forward(model, how, head, sharding)
+            forward = Forward(model, how, head, sharding, deterministic=deterministic)
             try:
                 with torch.no_grad(), forward.active():
                     gap = _difference(forward(batch, 1.0)[0], expected)
@@ -79,6 +89,12 @@ def choose_forward(
             found, reason = first_exact("packed")
         except Exception as error:  # of models without attention, among others
             reason = _said(error)
+        if deterministic and (found is None or found.head != "linear" or found.apart):
+            raise ConfigError(
+                "trainer.args.deterministic = true needs a model that is trained packed, with plain "
+                f"causal attention and a linear head, and {type(model).__name__} is none"
+                f"{': ' + reason if reason else ''}; set it to false"
+            )
         if found is None:
             log.warning(
                 "%s cannot be trained packed, so rows are padded, which is slower: %s",

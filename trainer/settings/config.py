@@ -28,6 +28,7 @@ from vf.inference.settings import (
     VllmSettings,
 )
 from vf.trainer.settings.cluster import ClusterConfig
+from vf.trainer.settings.determinism import check_deterministic
 from vf.trainer.settings.engines import InferenceConfig
 from vf.trainer.settings.environments import EnvConfig, check_mixture, listed, names_of, tables_of
 from vf.trainer.settings.loop_args import LoopArgs
@@ -353,7 +354,8 @@ class Config(Strict):
 
     @model_validator(mode="after")
     def _serves_what_is_trained(self) -> Self:
-        """Refuse a server whose weights are not those that are trained."""
+        """Refuse a server whose weights, or bits, are not those that are trained."""
+        check_deterministic(self.args, self.inference)
         if self.args.load_in_4bit and not isinstance(self.inference, EmbeddedSettings):
             raise ValueError(
                 "trainer.args.load_in_4bit = true trains an adapter on rounded weights, and a vLLM "

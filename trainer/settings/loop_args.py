@@ -40,6 +40,10 @@ class LoopArgs(BaseModel):
     own, and 0 where it cannot generate while the model is trained."""
     max_concurrent: Positive = 64
     """Maximum number of concurrent rollouts."""
+    deterministic: bool = False
+    """Compute so that a log-probability has the same bits whatever else is in the batch, in the
+    embedded engine and in the trainer: float32 on a CPU, with one thread. A vLLM server is started
+    with VLLM_BATCH_INVARIANT=1."""
     max_error_rate: Outcome = 0.25
     """Share of a step's rollouts that may fail before the run stops."""
 

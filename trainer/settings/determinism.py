@@ -1,0 +1,63 @@
+"""Where ``deterministic = true`` cannot hold. Importing this module loads no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vf.inference.model import NEUTRAL
+from vf.inference.settings import EmbeddedSettings, VllmSettings
+
+if TYPE_CHECKING:
+    from vf.trainer.settings.config import TrainerArgs
+
+
+def check_deterministic(args: TrainerArgs, inference: EmbeddedSettings | VllmSettings) -> None:
+    """Refuse settings with which log-probabilities depend on more than their sequence.
+
+    Args:
+        args: ``[trainer.args]``.
+        inference: ``[inference]``.
+
+    Raises:
+        ValueError: One of them does; it says which and what to set.
+    """
+    if not args.deterministic:
+        return
+    if isinstance(inference, VllmSettings):
+        if inference.urls:
+            raise ValueError(
+                "trainer.args.deterministic = true, but a server that is already running cannot be "
+                "made batch-invariant: let the run start it (remove inference.base_url or "
+                "base_urls), or set deterministic = false"
+            )
+        if inference.env.get("VLLM_BATCH_INVARIANT", "1") != "1":
+            raise ValueError(
+                "trainer.args.deterministic = true sets VLLM_BATCH_INVARIANT=1, and inference.env "
+                "says otherwise: remove one"
+            )
+    wrong = [
+        (args.bf16 is True, "bf16 = true rounds sums as they come; set bf16 = false"),
+        (args.load_in_4bit, "load_in_4bit = true has kernels of its own; set it to false"),
+        (not args.packing, "packing = false pads rows, which the engine does not; set it to true"),
+        (args.lora_dropout > 0, "lora_dropout > 0 is not in what is sampled; set it to 0"),
+        (not args.disable_dropout, "disable_dropout = false trains with noise; set it to true"),
+        (
+            bool(args.max_steps_off_policy),
+            "max_steps_off_policy > 0 lets timing decide which weights sample; set it to 0",
+        ),
+        (
+            bool(args.stream_minibatches),
+            "stream_minibatches = true adds gradients up as rollouts end; set it to false",
+        ),
+        (
+            args.oversample > 1,
+            "oversample > 1 lets timing decide which rollouts are kept; set it to 1",
+        ),
+        *(
+            (getattr(args, name) != neutral, f"{name} is not computed by the trainer; leave it out")
+            for name, neutral in NEUTRAL.items()
+        ),
+    ]
+    found = [f"trainer.args.{reason}" for holds, reason in wrong if holds]
+    if found:
+        raise ValueError(f"trainer.args.deterministic = true cannot hold: {'; '.join(found)}")
