@@ -1,7 +1,7 @@
 """Operations that give a token the same bits, whatever else is computed with it.
 
 A product's library chooses its kernel, and with it the order of sums, by the shape. On a CPU, with
-one thread and torch 2.13, a float32 product has the same bits in every row from 4 rows on, and in
+one thread and torch 2.13, a float32 product has the same bits in every row from 8 rows on, and in
 every column from 12 on; sums over more than 192 terms are cut by their number. And elementwise
 functions treat the numbers behind the last whole vector differently. So whoever runs a model pads
 its tokens to a multiple of :data:`ROWS`, and attention has the sums of this module: over

@@ -21,6 +21,7 @@ import torch
 from torch.func import functional_call
 
 Forward = Callable[..., Any]
+Find = Callable[[Any], Forward | None]
 
 
 class LoraLayers:
@@ -51,9 +52,20 @@ class LoraLayers:
         Their weights and what of them is active must not change meanwhile, nor from one block to
         the next without :meth:`forget`.
         """
+        with self.replaced(self._forward, self._tensors):
+            yield
+
+    @contextmanager
+    def replaced(self, linear: Find, experts: Find = lambda _: None) -> Iterator[None]:
+        """Give layers other forwards until the block ends.
+
+        Args:
+            linear: Returns that of a LoRA layer; None leaves it its own.
+            experts: Likewise, of a module whose tensors are adapted.
+        """
         changed = []
         try:
-            for layers, find in ((self._layers, self._forward), (self._experts, self._tensors)):
+            for layers, find in ((self._layers, linear), (self._experts, experts)):
                 for layer in layers:
                     if (forward := find(layer)) is not None:
                         layer.forward = forward
@@ -67,14 +79,20 @@ class LoraLayers:
         """Drop what was computed from the weights, which are about to change."""
         self._merged.clear()
 
-    def _forward(self, layer: Any) -> Forward | None:
-        """Return a layer's forward, or None if it is more than a base layer and one plain LoRA."""
+    def plain(self, layer: Any) -> tuple[torch.nn.Linear, Any, Any, float] | None:
+        """Return a layer's base, A, B and scale, or None if it is more than one plain LoRA."""
         name, base = _only_adapter(layer), layer.base_layer
         if name is None or type(base) is not torch.nn.Linear or name in layer.lora_variant:
             return None
         down, up, scale = layer.lora_A[name], layer.lora_B[name], layer.scaling[name]
         if type(down) is not torch.nn.Linear or up.bias is not None:
             return None
+        return base, down, up, scale
+
+    def _forward(self, layer: Any) -> Forward | None:
+        if (plain := self.plain(layer)) is None:
+            return None
+        base, down, up, scale = plain
         if base.weight.dtype == down.weight.dtype == torch.float32:
             if layer not in self._merged:
                 self._merged[layer] = torch.addmm(base.weight, up.weight, down.weight, alpha=scale)

@@ -99,8 +99,14 @@ class Scheduler:
         deterministic: bool = False,
     ) -> None:
         self._model = model
-        self._deterministic = deterministic
         self.device: torch.device = model.get_input_embeddings().weight.device
+        self._deterministic = deterministic
+        dtypes = {parameter.dtype for parameter in model.parameters()}
+        if deterministic and (self.device.type != "cpu" or dtypes != {torch.float32}):
+            raise ValueError(
+                "trainer.args.deterministic = true is for the embedded engine in float32 on a CPU; "
+                'set bf16 = false and hide the GPUs, or set inference.engine = "vllm"'
+            )
         self._lora = LoraLayers(model)
         self._max_seq_len = max_seq_len
         self._contexts = Contexts(max_requests, max_seq_len)
@@ -132,9 +138,7 @@ class Scheduler:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Prepare the model for :meth:`step`; nobody else may run it until the block ends."""
-        # A fused adapter is one product more beside the model's: another order of sums.
-        lora = nullcontext() if self._deterministic else self._lora.fused()
-        with torch.no_grad(), attending(self._model), lora, self._threads():
+        with torch.no_grad(), attending(self._model), self._lora.fused(), self._threads():
             yield
 
     @contextmanager

@@ -9,10 +9,12 @@ from typing import Any, Literal
 import torch
 from torch.nn.functional import pad
 
+from vf.inference.embedded.adapters import LoraLayers
 from vf.inference.invariant import missing, one_thread
 from vf.trainer.learning.attention import switched_on
 from vf.trainer.learning.batch import MicroBatch
 from vf.trainer.learning.head import ModelHead, head_logprobs, layers_of, pick
+from vf.trainer.learning.merged import merged
 from vf.trainer.learning.mixers import RowsApart
 from vf.trainer.learning.sharding import Copies
 
@@ -109,6 +111,7 @@ class Forward:
         self.how = how
         self.head = head
         self.deterministic = deterministic
+        self._lora = LoraLayers(model) if deterministic else None
         self.rows = RowsApart(model) if how == "packed" else None
         self.run = (sharding or Copies()).run
 
@@ -119,7 +122,8 @@ class Forward:
             yield
         else:
             threads = one_thread() if self.deterministic else nullcontext()
-            with switched_on(self.model), self.rows.active(), threads:
+            lora = nullcontext() if self._lora is None else merged(self._lora)
+            with switched_on(self.model), self.rows.active(), threads, lora:
                 yield
 
     @property

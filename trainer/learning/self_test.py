@@ -57,6 +57,13 @@ def choose_forward(
     Raises:
         ConfigError: It is asked for, and the model is none for which it is written.
     """
+    # On a GPU, kernels are not those of a vLLM server: nothing is gained by it.
+    deterministic = deterministic and _weight(model).device.type == "cpu"
+    if deterministic and any("experts" in name for name, _ in model.named_modules()):
+        raise ConfigError(
+            "trainer.args.deterministic = true cannot hold for a model with experts: how many "
+            "tokens each gets depends on the batch; set it to false"
+        )
     plain = Forward(model, "padded", "whole", sharding)
     samples, batch = _probe(model, longest)
     with torch.no_grad():
@@ -91,8 +98,8 @@ def choose_forward(
             reason = _said(error)
         if deterministic and (found is None or found.head != "linear" or found.apart):
             raise ConfigError(
-                "trainer.args.deterministic = true needs a model that is trained packed, with plain "
-                f"causal attention and a linear head, and {type(model).__name__} is none"
+                "trainer.args.deterministic = true needs a model that is trained packed, with "
+                f"plain causal attention and a linear head, and {type(model).__name__} is none"
                 f"{': ' + reason if reason else ''}; set it to false"
             )
         if found is None:

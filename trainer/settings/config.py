@@ -355,7 +355,7 @@ class Config(Strict):
     @model_validator(mode="after")
     def _serves_what_is_trained(self) -> Self:
         """Refuse a server whose weights, or bits, are not those that are trained."""
-        check_deterministic(self.args, self.inference)
+        check_deterministic(self.trainer, self.inference)
         if self.args.load_in_4bit and not isinstance(self.inference, EmbeddedSettings):
             raise ValueError(
                 "trainer.args.load_in_4bit = true trains an adapter on rounded weights, and a vLLM "

@@ -8,21 +8,27 @@ from vf.inference.model import NEUTRAL
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 
 if TYPE_CHECKING:
-    from vf.trainer.settings.config import TrainerArgs
+    from vf.trainer.settings.config import TrainerConfig
 
 
-def check_deterministic(args: TrainerArgs, inference: EmbeddedSettings | VllmSettings) -> None:
+def check_deterministic(trainer: TrainerConfig, inference: EmbeddedSettings | VllmSettings) -> None:
     """Refuse settings with which log-probabilities depend on more than their sequence.
 
     Args:
-        args: ``[trainer.args]``.
+        trainer: ``[trainer]``.
         inference: ``[inference]``.
 
     Raises:
         ValueError: One of them does; it says which and what to set.
     """
+    args = trainer.args
     if not args.deterministic:
         return
+    if trainer.accelerate_config is not None or len(trainer.devices or [0]) > 1:
+        raise ValueError(
+            "trainer.args.deterministic = true is for one trainer process: several add gradients "
+            "up in an order of their own; set trainer.gpus = 1 without accelerate_config"
+        )
     if isinstance(inference, VllmSettings):
         if inference.urls:
             raise ValueError(
@@ -36,7 +42,10 @@ def check_deterministic(args: TrainerArgs, inference: EmbeddedSettings | VllmSet
                 "says otherwise: remove one"
             )
     wrong = [
-        (args.bf16 is True, "bf16 = true rounds sums as they come; set bf16 = false"),
+        (
+            args.bf16 is True and isinstance(inference, EmbeddedSettings),
+            "bf16 = true rounds sums as they come; set bf16 = false",
+        ),
         (args.load_in_4bit, "load_in_4bit = true has kernels of its own; set it to false"),
         (not args.packing, "packing = false pads rows, which the engine does not; set it to true"),
         (args.lora_dropout > 0, "lora_dropout > 0 is not in what is sampled; set it to 0"),

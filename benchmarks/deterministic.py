@@ -1,0 +1,125 @@
+"""What ``deterministic = true`` costs: rollouts and updates with it and without, in rounds.
+
+    python benchmarks/deterministic.py --rounds 5
+
+The shipped model with an adapter and 64 requests at once, in 8 groups, on one thread. An update
+is a gradient of all that was sampled. It also counts tokens whose log-probabilities differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from statistics import median
+
+import torch
+
+from vf.inference.completions import Completion
+from vf.inference.embedded.embedded_engine import EmbeddedEngine
+from vf.inference.model import Sampling
+from vf.traces.trace import Branch
+from vf.trainer.learning.batch import Sample
+from vf.trainer.learning.policy import Policy
+from vf.trainer.settings.config import TrainerArgs
+
+REQUESTS, GROUP, TOKENS, LONGEST = 64, 8, 64, 512
+TARGETS = {"rollouts": 1.3, "trainer": 1.15}
+
+
+def prompts() -> list[list[int]]:
+    """Return each request's prompt: 120 tokens of all, then up to 22 of its group."""
+    generator = torch.Generator().manual_seed(0)
+    begin, *own = (torch.randint(512, (n,), generator=generator).tolist() for n in (120, *[22] * 8))
+    return [begin + own[i // GROUP][: 1 + 3 * (i // GROUP)] for i in range(REQUESTS)]
+
+
+class Side:
+    """A policy and its engine.
+
+    Args:
+        deterministic: The setting.
+    """
+
+    def __init__(self, *, deterministic: bool) -> None:
+        args = TrainerArgs(
+            deterministic=deterministic,
+            bf16=False,
+            max_prompt_len=256,
+            max_seq_len=LONGEST,
+            temperature=0.9,
+        )
+        self.policy = Policy("tiny", args)
+        generator = torch.Generator().manual_seed(1)
+        for name, parameter in self.policy.model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.02, generator=generator)
+        self.engine = EmbeddedEngine(
+            self.policy.weights.module,
+            max_seq_len=LONGEST,
+            max_requests=REQUESTS,
+            deterministic=deterministic,
+        )
+        self.engine.start()
+        self.seconds: dict[str, list[float]] = {"rollouts": [], "trainer": []}
+        self.differing = self.tokens = 0
+
+    def round(self, number: int) -> None:
+        """Sample, learn, and compare."""
+        self.engine.publish(number)
+        begin = time.perf_counter()
+        answers = asyncio.run(self._answers())
+        self.seconds["rollouts"].append(time.perf_counter() - begin)
+        samples = []
+        for index, (prompt, answer) in enumerate(zip(prompts(), answers, strict=True)):
+            branch, count = Branch(), len(answer.token_ids)
+            branch.add_context(prompt, 0)
+            branch.add_sampled(answer.token_ids, answer.logprobs, [0] * count, 0)
+            samples.append(Sample(branch, 1.0 - index % 3))
+        with self.engine.paused():
+            begin = time.perf_counter()
+            self.policy.accumulate(samples)
+            self.seconds["trainer"].append(time.perf_counter() - begin)
+            self.policy.drop()
+            found = self.policy.sample_logprobs(samples)
+        for sample, logprobs in zip(samples, found, strict=True):
+            pairs = zip(sample.branch.logprobs, logprobs.tolist(), strict=True)
+            self.differing += sum(mine != theirs for mine, theirs in pairs)
+            self.tokens += sum(sample.branch.loss_mask)
+
+    async def _answers(self) -> list[Completion]:
+        return await asyncio.gather(
+            *(
+                self.engine.generate(prompt, Sampling(TOKENS, temperature=0.9, seed=seed), [])
+                for seed, prompt in enumerate(prompts())
+            )
+        )
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    usual, exact = sides = [Side(deterministic=each) for each in (False, True)]
+    for number in range(args.rounds + 1):
+        for side in sides:
+            side.round(number)
+    ratios = {}
+    for part, target in TARGETS.items():
+        before, after = (median(side.seconds[part][1:]) for side in sides)  # the first warms up
+        ratios[part] = after / before
+        print(f"{part}: {before:.3f} s, deterministic {after:.3f} s: {after / before:.2f} times")
+        print(f"  at most {target} is wanted")
+    for name, side in (("usual", usual), ("deterministic", exact)):
+        print(f"{name}: {side.differing:,} of {side.tokens:,} log-probabilities differ")
+        side.engine.stop()
+    worst = max(ratios[part] / target for part, target in TARGETS.items())
+    result = {"benchmark": "deterministic", "ratio": 1 / worst, "target": 1.0, **ratios}
+    print(json.dumps(result | {"differing": exact.differing}))
+
+
+if __name__ == "__main__":
+    main()
