@@ -74,7 +74,7 @@ def attend(
     most = scores.amax(-1, keepdim=True)
     # Zeros behind the last key, so that every tile is summed up in one way.
     weights = pad(scores - most, (0, -keys % TILE), value=-torch.inf).exp_()
-    total = weights.unflatten(-1, (-1, TILE)).sum(-1).cumsum(-1)[..., -1:]
+    total = weights.view(*weights.shape[:-1], -1, TILE).sum(-1).cumsum(-1)[..., -1:]
     if rows < LEAST_ROWS:
         weights = pad(weights, (0, 0, 0, LEAST_ROWS - rows))
     out: torch.Tensor | None = None
