@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from vf.inference.model import NEUTRAL
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 
-if TYPE_CHECKING:
-    from vf.trainer.settings.config import TrainerConfig
 
-
-def check_deterministic(trainer: TrainerConfig, inference: EmbeddedSettings | VllmSettings) -> None:
+def check_deterministic(trainer: Any, inference: EmbeddedSettings | VllmSettings) -> None:
     """Refuse settings with which log-probabilities depend on more than their sequence.
 
     Args:
