@@ -15,7 +15,8 @@ from vf.environments.bundled.support.shop import Order, dollars
 from vf.environments.bundled.support.told import Facts, tells_private, told
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.generated import distinct_tasks, split_sizes
-from vf.environments.simulated_user import PlayedBy, SimulatedUser
+from vf.environments.players import PlayedBy
+from vf.environments.simulated_user import SimulatedUser
 from vf.inference.models.scripted_model import Script
 from vf.rubrics.penalties import tool_errors
 from vf.rubrics.rubric import Rubric

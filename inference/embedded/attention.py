@@ -262,7 +262,8 @@ class Pass:
                 mask = query.new_full((tokens, length), -torch.inf).triu_(1)
             mask = mask.repeat_interleave(heads // key_heads, 0)
             out, _ = invariant.attend(q[None], k, v, mask, scale)
-            return out[0].unflatten(1, (tokens, -1)).transpose(0, 1).flatten(1, 2)
+            out = out.reshape(key_heads, tokens, heads // key_heads, -1)
+            return out.transpose(0, 1).flatten(1, 2)
         if more is None:
             out = scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale

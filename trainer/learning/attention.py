@@ -205,8 +205,9 @@ def attention_forward(
     query = scaled_by_position(module, query, vf_positions)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     heads = query[0], key[0], value[0]
-    options = {"sinks": s_aux, "cap": softcap, "deterministic": vf_deterministic}
-    out = tree_attention(*heads, calls, scale, **options)
+    out = tree_attention(
+        *heads, calls, scale, sinks=s_aux, cap=softcap, deterministic=vf_deterministic
+    )
     return out[None, ..., : out.shape[-1] - narrower], None
 
 
