@@ -47,9 +47,11 @@ InSandbox = Callable[[Callable[[Sandbox], Coroutine[Any, Any, T]]], T]
 
 @pytest.fixture(autouse=True)
 def logs_propagate() -> None:
-    """Undo what a run does to loggers: `caplog` sees only what propagates."""
+    """Undo what a run or a check does to loggers, for `caplog` sees only what propagates."""
     for name in ("vf", "vf.environments", "transformers", "uvicorn"):
-        logging.getLogger(name).propagate = True
+        logger = logging.getLogger(name)
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

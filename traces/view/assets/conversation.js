@@ -9,7 +9,7 @@ function showConversation(trace, part) {
   const before = new Set(trace.conversations.slice(0, part).flatMap((each) => each.messages));
   const box = el("div", { class: "conversation" });
   if (trace.error) box.append(failureCard(trace.error));
-  if (trace.task.answer !== null && trace.task.answer !== undefined) {
+  if (![null, undefined, ""].includes(trace.task.answer)) {
     const answer = typeof trace.task.answer === "string" ? trace.task.answer : JSON.stringify(trace.task.answer, null, 1);
     box.append(el("div", { class: "card answer" }, el("h3", {}, "Expected answer", copyButton("the expected answer", answer)), long(answer, "text mono")));
   }
