@@ -116,23 +116,32 @@ def _numbers(name: str, value: Any, count: int) -> list[float]:
     return list(map(float, unpack_runs(name, value, count)))
 
 
+def learned_file(traces: Path) -> Path | None:
+    """Return where a run writes what it learned from one of its traces files; None if not a run's.
+
+    Args:
+        traces: ``traces/step-N.jsonl`` of a run, or one that was put away below that folder.
+    """
+    parents = [folder.name for folder in traces.parents]
+    if "traces" not in parents:
+        return None
+    run = traces.parents[parents.index("traces")].parent
+    return run / FOLDER / traces.relative_to(run / "traces")
+
+
 def learned_beside(traces: Path) -> dict[str, list[Learned]]:
     """Return what was learned from the rollouts of a run's traces file, by the rollout's id.
 
     Args:
-        traces: ``traces/step-N.jsonl`` of a run, or one that was put away below that folder.
+        traces: See :func:`learned_file`.
 
     Returns:
         Nothing where the run has not written it, or has been killed while it did. Lines that are
         something else are left out.
     """
-    parents = [folder.name for folder in traces.parents]
-    if "traces" not in parents:
-        return {}
-    run = traces.parents[parents.index("traces")].parent
-    file = run / FOLDER / traces.relative_to(run / "traces")
+    file = learned_file(traces)
     found: dict[str, list[Learned]] = defaultdict(list)
-    if file.is_file():
+    if file is not None and file.is_file():
         for line in file.read_bytes().splitlines():
             try:
                 learned = Learned.from_json(line)

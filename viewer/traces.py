@@ -1,4 +1,4 @@
-"""The page of traces behind the live page: written again when its files have grown."""
+"""The page of traces behind the live page: up to date, though its files grow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vf.runtime.errors import ConfigError
+from vf.traces.view.encoded import Encoder
 from vf.traces.view.sources import find_sources
 from vf.traces.view.write_page import write_page
 
@@ -16,12 +17,15 @@ _NONE = b"<!doctype html><meta charset=utf-8><title>Traces</title>"
 class TracesPage:
     """One file with all traces, up to date when it is asked for.
 
+    A file is read and encoded again only if it has changed.
+
     Args:
         folder: Where it is kept.
     """
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "traces.html"
+        self._encoder = Encoder(folder)
         self._seen: list[tuple[Path, int]] | None = None
         self._writing = asyncio.Lock()
 
@@ -38,6 +42,12 @@ class TracesPage:
         from vf.inference.rendering.renderer import token_texts
 
         try:
-            write_page(find_sources(files), self._file, title=title, texts_of=token_texts)
+            write_page(
+                find_sources(files),
+                self._file,
+                title=title,
+                texts_of=token_texts,
+                encoder=self._encoder,
+            )
         except ConfigError:  # a file was moved away between the look and the reading
             self._file.write_bytes(_NONE)

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from vf.runtime.errors import ConfigError
-from vf.traces.learned import learned_beside
-from vf.traces.view.encode import compress, pack_trace, row_of, strict, text_of
-from vf.traces.view.sources import Source, Unreadable, read
+from vf.traces.view.encode import compress
+from vf.traces.view.encoded import Encoded, Encoder
+from vf.traces.view.sources import Source
 
 MARK = b"<!doctype html><!-- vf-view -->"
 ASSETS = Path(__file__).parent / "assets"
@@ -37,8 +36,6 @@ SCRIPTS = (
     "detail",
     "app",
 )
-
-SEARCHED = 1 << 20  # characters of text that are searched, in one blob
 
 TokenTexts = Callable[[Sequence[int]], list[str]]
 
@@ -71,6 +68,7 @@ def write_page(
     *,
     title: str,
     texts_of: Callable[[str], TokenTexts | None] = lambda model: None,
+    encoder: Encoder | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> Written:
     """Write the traces of some files as one page, whole or not at all.
@@ -83,6 +81,7 @@ def write_page(
         title: The page's title.
         texts_of: Given a model's name, returns what gives its tokens' texts, or None if its
             tokenizer cannot be had: the page shows ids then.
+        encoder: Remembers the files that have not changed since the page was written last.
         advance: Told the number of bytes of every line that was read.
 
     Raises:
@@ -91,89 +90,65 @@ def write_page(
     """
     check_output(output)
     output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        return _write(sources, output, title, texts_of, encoder or Encoder(Path(folder)), advance)
+
+
+def _write(
+    sources: Sequence[Source],
+    output: Path,
+    title: str,
+    texts_of: Callable[[str], TokenTexts | None],
+    encoder: Encoder,
+    advance: Callable[[int], None] | None,
+) -> Written:
     written = Written()
     files: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
     models: dict[str, str] = {}
     used: dict[str, set[int]] = {}
-    with tempfile.TemporaryFile(dir=output.parent) as spool:
-        texts = _Texts(spool)
-        for number, source in enumerate(sources):
-            file: dict[str, Any] = {
-                "path": str(source.path),
-                "run": source.run,
-                "read": 0,
-                "problems": [],
+    encoded = [encoder.encode(source, advance) for source in sources]
+    for number, each in enumerate(encoded):
+        names = {name: _name(name, each.source, models) for name in each.used}
+        for name, ids in each.used.items():
+            used.setdefault(names[name], set()).update(ids)
+        for row in each.rows:
+            repeated = seen[row["id"]] = seen.get(row["id"], 0) + 1
+            unique = row["id"] if repeated == 1 else f"{row['id']}~{repeated}"  # a link's end
+            rows.append({**row, "id": unique, "file": number, "model": names[row["model"]]})
+        files.append(
+            {
+                "path": str(each.source.path),
+                "run": each.source.run,
+                "read": len(each.rows),
+                "problems": each.problems,
+                "unreadable": each.unreadable,
             }
-            count, learned = 0, learned_beside(source.path)
-            for found in read(source, advance):
-                if isinstance(found, Unreadable):
-                    count += 1
-                    if len(file["problems"]) < 5:
-                        file["problems"].append(f"line {found.line}: {found.why}")
-                    continue
-                row = row_of(found)
-                name = source.model_of(found)
-                model = source.model_behind(name)
-                if models.setdefault(name, model) != model:  # two folders' models of one name
-                    name = f"{name} ({model})"
-                    models[name] = model
-                row["file"], row["model"] = number, name
-                row["split"], row["step"] = map(strict, source.place_of(found))
-                of_loss = learned.get(found.id, ())
-                row["learned"] = len({each.branch for each in of_loss})
-                repeated = seen[row["id"]] = seen.get(row["id"], 0) + 1
-                if repeated > 1:  # a link must lead to one trace
-                    row["id"] += f"~{repeated}"
-                _blob(spool, f"t{len(rows)}", pack_trace(found, of_loss))
-                texts.add(text_of(found))
-                ids = used.setdefault(name, set())
-                ids.update(*(branch.token_ids for branch in found.branches))
-                rows.append(row)
-                file["read"] += 1
-            file["unreadable"] = count
-            written.unreadable += count
-            written.problems += [f"{source.path}, {problem}" for problem in file["problems"][:1]]
-            files.append(file)
-        written.traces = len(rows)
-        texts.flush()
-        tokens = {name: texts_of(model) for name, model in models.items() if model and used[name]}
-        index = {
-            "title": title,
-            "files": files,
-            "vocabularies": _vocabularies(spool, used, tokens),
-            "texts": texts.counts,
-            "rows": rows,
-        }
-        _assemble(output, json.dumps(index, allow_nan=False).encode(), spool)
+        )
+        written.unreadable += each.unreadable
+        written.problems += [f"{each.source.path}, {problem}" for problem in each.problems[:1]]
+    written.traces = len(rows)
+    tokens = {name: texts_of(model) for name, model in models.items() if model and used[name]}
+    names, vocabularies = _vocabularies(used, tokens)
+    index = {
+        "title": title,
+        "files": files,
+        "vocabularies": names,
+        "texts": [count for each in encoded for count in each.counts],
+        "rows": rows,
+    }
+    _assemble(output, json.dumps(index, allow_nan=False).encode(), encoded, vocabularies)
     return written
 
 
-class _Texts:
-    """Writes the texts of traces, in their order, to blobs that the page searches one by one.
-
-    Attributes:
-        counts: How many traces' texts each blob holds.
-    """
-
-    def __init__(self, spool: Any) -> None:
-        self.counts: list[int] = []
-        self._spool = spool
-        self._waiting: list[str] = []
-        self._size = 0
-
-    def add(self, text: str) -> None:
-        self._waiting.append(text)
-        self._size += len(text)
-        if self._size >= SEARCHED:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._waiting:
-            _blob(self._spool, f"s{len(self.counts)}", json.dumps(self._waiting).encode())
-            self.counts.append(len(self._waiting))
-            self._waiting, self._size = [], 0
+def _name(name: str, source: Source, models: dict[str, str]) -> str:
+    """Return what the page calls a file's model; two folders' models of one name differ."""
+    model = source.model_behind(name)
+    if models.setdefault(name, model) != model:
+        name = f"{name} ({model})"
+        models[name] = model
+    return name
 
 
 def check_output(output: Path) -> None:
@@ -193,26 +168,43 @@ def check_output(output: Path) -> None:
 
 
 def _vocabularies(
-    spool: Any, used: dict[str, set[int]], texts: dict[str, TokenTexts | None]
-) -> dict[str, str]:
-    """Write the texts of the tokens that occur; returns each model's blob."""
-    blobs: dict[str, str] = {}
+    used: dict[str, set[int]], texts: dict[str, TokenTexts | None]
+) -> tuple[dict[str, str], list[bytes]]:
+    """Return each model's blob, and the blobs: the texts of the tokens that occur."""
+    names: dict[str, str] = {}
+    blobs: list[bytes] = []
     for name, of in texts.items():
         if of is not None:
             ids = sorted(used[name])
-            blobs[name] = f"v{len(blobs)}"
-            data = json.dumps(dict(zip(ids, of(ids), strict=True))).encode()
-            _blob(spool, blobs[name], data)
-    return blobs
+            names[name] = f"v{len(blobs)}"
+            blobs.append(json.dumps(dict(zip(ids, of(ids), strict=True))).encode())
+    return names, blobs
+
+
+def _head(name: str) -> bytes:
+    return b'<script type="text/plain" id="%s">' % name.encode()
+
+
+_END = b"</script>\n"
 
 
 def _blob(file: Any, name: str, data: bytes) -> None:
-    file.write(b'<script type="text/plain" id="%s">' % name.encode())
-    file.write(compress(data))
-    file.write(b"</script>\n")
+    file.write(_head(name) + compress(data) + _END)
 
 
-def _assemble(output: Path, index: bytes, spool: Any) -> None:
+def _copy(page: Any, encoded: Sequence[Encoded]) -> None:
+    """Give the blobs of all files their names: t0, t1, … for traces, s0, s1, … for texts."""
+    counts = {"t": 0, "s": 0}
+    for each in encoded:
+        with each.spool.open("rb") as spool:
+            for kind, size in each.blobs:
+                page.write(_head(f"{kind}{counts[kind]}") + spool.read(size) + _END)
+                counts[kind] += 1
+
+
+def _assemble(
+    output: Path, index: bytes, encoded: Sequence[Encoded], vocabularies: Sequence[bytes]
+) -> None:
     """Put the page together: what is needed first comes first, so it shows while it loads."""
     style = _asset("view.css")
     script = "".join(
@@ -226,8 +218,9 @@ def _assemble(output: Path, index: bytes, spool: Any) -> None:
             file.write(MARK + b"\n" + head.encode())
             _blob(file, "index", index)
             file.write(f"<script>{script}</script>\n".encode())
-            spool.seek(0)
-            shutil.copyfileobj(spool, file, 1 << 20)
+            _copy(file, encoded)
+            for number, data in enumerate(vocabularies):
+                _blob(file, f"v{number}", data)
             file.write(b"</body></html>\n")
         temporary.replace(output)
     finally:

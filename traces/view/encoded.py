@@ -1,0 +1,132 @@
+"""A file of traces as a page holds it, which is encoded again only if it has changed."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from vf.runtime.errors import ConfigError
+from vf.traces.learned import Learned, learned_beside, learned_file
+from vf.traces.view.encode import compress, pack_trace, row_of, strict, text_of
+from vf.traces.view.sources import Source, Unreadable, read
+
+SEARCHED = 1 << 20  # characters of text that are searched, in one blob
+
+Kind = Literal["t", "s"]  # a trace, or texts that are searched
+Blob = tuple[Kind, int]  # and its size, in bytes
+
+
+@dataclass(slots=True)
+class Encoded:
+    """A file's traces, encoded.
+
+    Attributes:
+        source: The file.
+        spool: Where the blobs lie, one after the other.
+        blobs: The blobs, in their order.
+        rows: What the table shows of each trace; ``model`` is what the file calls its model.
+        counts: How many traces' texts each blob of texts holds.
+        used: The token ids that occur, by the model's name.
+        unreadable: How many lines are no traces.
+        problems: The first five of them, in words.
+    """
+
+    source: Source
+    spool: Path
+    blobs: list[Blob] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    used: dict[str, set[int]] = field(default_factory=dict)
+    unreadable: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+class Encoder:
+    """Encodes files, and remembers what they became.
+
+    Args:
+        folder: Where the blobs are kept; it must outlive the encoder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[Path, tuple[object, Encoded]] = {}
+
+    def encode(self, source: Source, advance: Callable[[int], None] | None = None) -> Encoded:
+        """Return a file's traces, as they were encoded before if nothing has changed since.
+
+        Args:
+            source: The file.
+            advance: Told the number of bytes of every line that was read.
+
+        Raises:
+            ConfigError: The file cannot be opened.
+            OSError: The disk is full.
+        """
+        state = _state(source)
+        before = self._known.get(source.path)
+        if before is not None and before[0] == state:
+            return before[1]
+        if before is not None:
+            before[1].spool.unlink()
+            del self._known[source.path]
+        with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as spool:
+            found = Encoded(source, Path(spool.name))
+            _encode(found, spool, advance)  # type: ignore[arg-type]
+        self._known[source.path] = state, found
+        return found
+
+
+def _state(source: Source) -> object:
+    """Return what differs if the file, or what was learned from it, has changed."""
+    try:
+        own = source.path.stat()
+    except OSError as error:
+        raise ConfigError(f"cannot read {source.path}: {error.strerror}") from error
+    learned = learned_file(source.path)
+    beside = learned.stat() if learned is not None and learned.exists() else None
+    return source, *(
+        (each.st_ino, each.st_size, each.st_mtime_ns) for each in (own, beside) if each
+    )
+
+
+def _encode(found: Encoded, spool: BinaryIO, advance: Callable[[int], None] | None) -> None:
+    texts: list[str] = []
+
+    def flush() -> None:
+        if texts:
+            _add(found, spool, "s", json.dumps(texts).encode())
+            found.counts.append(len(texts))
+            texts.clear()
+
+    learned: dict[str, list[Learned]] = learned_beside(found.source.path)
+    waiting = 0
+    for trace in read(found.source, advance):
+        if isinstance(trace, Unreadable):
+            found.unreadable += 1
+            if len(found.problems) < 5:
+                found.problems.append(f"line {trace.line}: {trace.why}")
+            continue
+        of_loss = learned.get(trace.id, [])
+        row = row_of(trace)
+        row["model"] = found.source.model_of(trace)
+        row["split"], row["step"] = map(strict, found.source.place_of(trace))
+        row["learned"] = len({each.branch for each in of_loss})
+        found.rows.append(row)
+        ids = found.used.setdefault(row["model"], set())
+        ids.update(*(branch.token_ids for branch in trace.branches))
+        _add(found, spool, "t", pack_trace(trace, of_loss))
+        texts.append(text_of(trace))
+        waiting += len(texts[-1])
+        if waiting >= SEARCHED:
+            flush()
+            waiting = 0
+    flush()
+
+
+def _add(found: Encoded, spool: BinaryIO, kind: Kind, data: bytes) -> None:
+    found.blobs.append((kind, spool.write(compress(data))))
