@@ -51,8 +51,18 @@ def row_of(trace: Trace) -> dict[str, Any]:
         "prompt": asked[:PREVIEW],
         "reply": trace.reply[:PREVIEW],
         "foreign": trace.info.get("foreign") is True,
+        "rollout": _rollout_of(trace),
     }
     return {key: strict(value) for key, value in row.items()}
+
+
+def _rollout_of(trace: Trace) -> int | None:
+    """Return a rollout's place among those of its task: in its group, or in an evaluation."""
+    if trace.origin is not None:
+        return trace.origin.rollout
+    evaluation = trace.info.get("eval")
+    place = evaluation.get("rollout") if isinstance(evaluation, dict) else None
+    return place if isinstance(place, int) else None
 
 
 def text_of(trace: Trace) -> str:

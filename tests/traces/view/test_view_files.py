@@ -19,7 +19,7 @@ import vf
 from tests.traces.agents import delegated
 from tests.traces.view.material import ATTACK, TRICKS, hostile, research
 from vf.runtime.errors import ConfigError
-from vf.traces.trace import Branch
+from vf.traces.trace import Branch, Origin
 from vf.traces.view import sources
 from vf.traces.view.encode import pack_trace, row_of
 from vf.traces.view.plain import print_trace
@@ -233,6 +233,11 @@ def test_a_row_says_what_the_table_needs() -> None:
     assert (row["calls"], row["failed"], row["forks"], row["sampled"]) == (3, 2, 1, 23)
     assert row["prompt"] == "Which river flows through city 1?"
     assert len(row_of(hostile())["task"]) <= 200
+    assert row["rollout"] is None
+    evaluated, trained = research(1), research(1)
+    evaluated.info["eval"] = {"rollout": 3}
+    trained.origin = Origin(step=1, group=2, rollout=4)
+    assert (row_of(evaluated)["rollout"], row_of(trained)["rollout"]) == (3, 4)
 
 
 def test_the_terminal_shows_every_conversation_and_what_the_program_left() -> None:
