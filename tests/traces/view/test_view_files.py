@@ -233,7 +233,6 @@ def test_a_row_says_what_the_table_needs() -> None:
     assert (row["calls"], row["failed"], row["forks"], row["sampled"]) == (3, 2, 1, 23)
     assert row["prompt"] == "Which river flows through city 1?"
     assert len(row_of(hostile())["task"]) <= 200
-    assert row["rollout"] is None
     evaluated, trained = research(1), research(1)
     evaluated.info["eval"] = {"rollout": 3}
     trained.origin = Origin(step=1, group=2, rollout=4)
