@@ -234,6 +234,7 @@ def test_a_row_says_what_the_table_needs() -> None:
     assert row["prompt"] == "Which river flows through city 1?"
     assert len(row_of(hostile())["task"]) <= 200
     evaluated, trained = research(1), research(1)
+    evaluated.origin = None
     evaluated.info["eval"] = {"rollout": 3}
     trained.origin = Origin(step=1, group=2, rollout=4)
     assert (row_of(evaluated)["rollout"], row_of(trained)["rollout"]) == (3, 4)
