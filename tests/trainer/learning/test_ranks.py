@@ -143,7 +143,7 @@ def test_sharded_bf16_takes_the_steps_of_one_process(how: str, tmp_path: Path) -
             torch.cat([run[read][n].float().flatten() for n in trained]) for run in (expected, got)
         ]
         # A step of Adam is 1e-3, and the sign of a gradient near 0 is a matter of rounding: on
-        # processors without bfloat16 the weights differ by 3e-5 after the seven steps.
+        # processors without bfloat16 the weights differ by 3e-5 in the end.
         assert float((flat[0] - flat[1]).abs().mean()) < 1e-4
     saved = AutoConfig.from_pretrained(tmp_path / "step-7" / "model") if "all" in how else None
     assert saved is None or saved.dtype == torch.bfloat16
