@@ -1,7 +1,10 @@
-"""A child that trains, or resumes training, until it ends or is killed."""
+"""A child that trains, or resumes training, until it ends or is killed; and its parent."""
 
 from __future__ import annotations
 
+import multiprocessing
+import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,15 @@ import vf
 from vf.environments.environment import Split
 
 STEPS = 8
+# Bits that no other rollout changes: 64 of them at once.
+DETERMINISTIC = {
+    "deterministic": True,
+    "max_concurrent": 64,
+    "batch_size": 64,
+    "rollouts_per_example": 8,
+    "max_tokens": 12,
+    "lora_dropout": 0.0,
+}
 
 
 class Noise(vf.Environment):
@@ -67,3 +79,65 @@ def train(folder: Path, args: dict[str, Any]) -> None:
         if resuming:
             trainer.resume()
         trainer.train()
+
+
+def children() -> Any:
+    """Return what makes children that need not import everything again."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["vf.trainer.rl_trainer", "tests.trainer.saving.kill_run"])
+    return context
+
+
+def run_through(
+    server: Any,
+    folder: Path,
+    args: dict[str, Any],
+    kills: int,
+    seed: int,
+    *,
+    within: float = 0.4,
+    patience: float = 120.0,
+) -> int:
+    """Run to the end, with kills on the way; return how many there were.
+
+    Args:
+        server: Of :func:`children`.
+        folder: Of the run.
+        args: Its ``[trainer.args]``, over the usual ones.
+        kills: Most kills.
+        seed: Of their moments.
+        within: Seconds from a child's first sign of life in which it is killed.
+        patience: Seconds that the last child has.
+
+    Raises:
+        AssertionError: A child ended badly by itself.
+    """
+    rng, done = random.Random(seed), 0
+    while True:
+        child = server.Process(target=train, args=(folder, args))
+        child.start()
+        if done < kills:
+            # From the moment that it does something: a kill while it loads the model tests little.
+            before = _state(folder)
+            while child.is_alive() and _state(folder) == before:
+                time.sleep(0.01)
+            child.join(rng.uniform(0.0, within))
+            if child.is_alive():
+                child.kill()
+                done += 1
+        child.join(patience)
+        if child.exitcode == 0:
+            return done
+        assert child.exitcode == -9, f"it failed by itself: {child.exitcode}"
+
+
+def _state(folder: Path) -> tuple[Any, ...]:
+    files = [*folder.glob("traces/*.jsonl"), *folder.glob("metrics.jsonl")]
+    return tuple(sorted((file.name, _size(file)) for file in files))
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return -1  # put away meanwhile

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import random
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.saving.comparing import comparable
-from tests.trainer.saving.kill_run import STEPS, train
+from tests.trainer.saving.comparing import comparable, differences
+from tests.trainer.saving.kill_run import DETERMINISTIC, STEPS, children, run_through
 from vf.trainer.run.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -22,43 +19,8 @@ KILLS = 6
 
 @pytest.fixture(scope="module")
 def server() -> Any:
-    """Makes children that need not import everything again."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["vf.trainer.rl_trainer", "tests.trainer.saving.kill_run"])
-    return context
-
-
-def run_through(server: Any, folder: Path, args: dict[str, Any], kills: int, seed: int) -> int:
-    """Run to the end, with so many kills on the way; returns how many there were."""
-    rng, done = random.Random(seed), 0
-    while True:
-        child = server.Process(target=train, args=(folder, args))
-        child.start()
-        if done < kills:
-            # From the moment that it does something: a kill while it loads the model tests little.
-            before = _state(folder)
-            while child.is_alive() and _state(folder) == before:
-                time.sleep(0.01)
-            child.join(rng.uniform(0.0, 0.4))
-            if child.is_alive():
-                child.kill()
-                done += 1
-        child.join(120.0)
-        if child.exitcode == 0:
-            return done
-        assert child.exitcode == -9, f"it failed by itself: {child.exitcode}"
-
-
-def _state(folder: Path) -> tuple[Any, ...]:
-    files = [*folder.glob("traces/*.jsonl"), *folder.glob("metrics.jsonl")]
-    return tuple(sorted((file.name, _size(file)) for file in files))
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return -1  # put away meanwhile
+    """Makes the children."""
+    return children()
 
 
 def ledger(folder: RunFolder) -> dict[int, list[tuple[Any, ...]]]:
@@ -86,6 +48,16 @@ def test_on_policy_the_ledger_and_the_metrics_are_those_of_an_unbroken_run(
     expected, got = comparable(unbroken), comparable(broken)
     assert [line["step"] for line in got] == list(range(STEPS + 1))
     assert got == expected, "to the last bit"
+
+
+def test_with_deterministic_so_are_its_tokens_and_weights_with_many_rollouts_at_once(
+    server: Any, tmp_path: Path
+) -> None:
+    unbroken, broken = RunFolder(tmp_path / "unbroken"), RunFolder(tmp_path / "broken")
+    assert run_through(server, unbroken.path, DETERMINISTIC, 0, 0) == 0
+    assert run_through(server, broken.path, DETERMINISTIC, KILLS, 3) >= 2
+    assert differences(unbroken, broken) == []
+    assert all(line.get("kl_sample_train_v2", 0.0) == 0.0 for line in unbroken.read_metrics())
 
 
 def test_off_policy_no_draw_is_lost_or_trained_on_twice(server: Any, tmp_path: Path) -> None:
