@@ -24,6 +24,7 @@ from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.server_memory import shares_gpu
 from vf.trainer.processes.fleets import gpus_of_server
 from vf.trainer.run.setup import Setup
+from vf.trainer.settings.determinism import batch_invariant
 from vf.trainer.settings.overlap import steps_ahead
 
 log = logging.getLogger(__name__)
@@ -57,10 +58,9 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
             address=None if fleet is None else fleet.host,
             deterministic=args.deterministic,
         )
-    if args.deterministic:
-        env = settings.env | {"VLLM_BATCH_INVARIANT": "1"}
-        settings = settings.model_copy(update={"env": env})
     cpu = not torch.cuda.is_available()
+    if args.deterministic:
+        settings = batch_invariant(settings, cpu=cpu)
     trainers = config.trainer.devices or [0]
     if fleet is not None:  # which gives each server GPUs of its own
         count = settings.replicas * gpus_of_server(settings, cpu=cpu)

@@ -355,7 +355,8 @@ class Config(Strict):
     @model_validator(mode="after")
     def _serves_what_is_trained(self) -> Self:
         """Refuse a server whose weights, or bits, are not those that are trained."""
-        check_deterministic(self.trainer, self.inference)
+        own = {table: env.own_args for table, env in zip(self.tables, self.env, strict=True)}
+        check_deterministic(self.trainer, self.inference, own)
         if self.args.load_in_4bit and not isinstance(self.inference, EmbeddedSettings):
             raise ValueError(
                 "trainer.args.load_in_4bit = true trains an adapter on rounded weights, and a vLLM "

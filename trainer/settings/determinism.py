@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vf.inference.model import NEUTRAL
 from vf.inference.settings import EmbeddedSettings, VllmSettings
+from vf.runtime.errors import ConfigError
+
+SWITCH = "VLLM_BATCH_INVARIANT"  # read by vLLM's `envs.py` (0.32), as a number
 
 
-def check_deterministic(trainer: Any, inference: EmbeddedSettings | VllmSettings) -> None:
+def check_deterministic(
+    trainer: Any,
+    inference: EmbeddedSettings | VllmSettings,
+    envs: Mapping[str, Mapping[str, Any]],
+) -> None:
     """Refuse settings with which log-probabilities depend on more than their sequence.
 
     Args:
         trainer: ``[trainer]``.
         inference: ``[inference]``.
+        envs: The settings of ``[trainer.args]`` that environments have set themselves, by table.
 
     Raises:
         ValueError: One of them does; it says which and what to set.
@@ -33,10 +42,10 @@ def check_deterministic(trainer: Any, inference: EmbeddedSettings | VllmSettings
                 "made batch-invariant: let the run start it (remove inference.base_url or "
                 "base_urls), or set deterministic = false"
             )
-        if inference.env.get("VLLM_BATCH_INVARIANT", "1") != "1":
+        if inference.env.get(SWITCH, "1") != "1":
             raise ValueError(
-                "trainer.args.deterministic = true sets VLLM_BATCH_INVARIANT=1, and inference.env "
-                "says otherwise: remove one"
+                f"trainer.args.deterministic = true sets {SWITCH}=1, and inference.env says "
+                "otherwise: remove one"
             )
     wrong = [
         (
@@ -59,11 +68,40 @@ def check_deterministic(trainer: Any, inference: EmbeddedSettings | VllmSettings
             args.oversample > 1,
             "oversample > 1 lets timing decide which rollouts are kept; set it to 1",
         ),
+        (
+            args.max_refill > 0 and len(envs) > 1,
+            "max_refill > 0 lets timing decide which environment has the fresh groups; set it to 0",
+        ),
         *(
             (getattr(args, name) != neutral, f"{name} is not computed by the trainer; leave it out")
             for name, neutral in NEUTRAL.items()
         ),
     ]
     found = [f"trainer.args.{reason}" for holds, reason in wrong if holds]
+    found += [
+        f"{table}.{name} is not computed by the trainer; leave it out"
+        for table, own in envs.items()
+        for name, neutral in NEUTRAL.items()
+        if own.get(name, neutral) != neutral
+    ]
     if found:
         raise ValueError(f"trainer.args.deterministic = true cannot hold: {'; '.join(found)}")
+
+
+def batch_invariant(settings: VllmSettings, *, cpu: bool) -> VllmSettings:
+    """Return a server's settings with vLLM's batch-invariant mode, which has kernels for GPUs only.
+
+    Args:
+        settings: ``[inference]``.
+        cpu: Whether the server runs on a CPU.
+
+    Raises:
+        ConfigError: It does.
+    """
+    if cpu:
+        raise ConfigError(
+            "trainer.args.deterministic = true, but vLLM's batch-invariant kernels need a GPU (for "
+            "NVIDIA, vLLM asks for compute capability 9.0): on a CPU, set inference.engine = "
+            '"embedded", which has its own, or deterministic = false'
+        )
+    return settings.model_copy(update={"env": settings.env | {SWITCH: "1"}})

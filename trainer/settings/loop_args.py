@@ -32,18 +32,18 @@ class LoopArgs(BaseModel):
     """How often a batch is trained on; more than once needs a loss that clips."""
     stream_minibatches: bool | None = None
     """Train on groups as they finish, while others are still running; the gradient is the same. On
-    by default if the engine is a separate server.
+    by default if the engine is a separate server, without `deterministic`.
     """
     max_steps_off_policy: Count | None = None
     """Steps that generation may run ahead of training: the most training steps that a token's
     weights are behind. 0 is exactly on-policy. By default 1 where the engine is a server of its
-    own, and 0 where it cannot generate while the model is trained."""
+    own, and 0 where it cannot generate while the model is trained, or with `deterministic`."""
     max_concurrent: Positive = 64
     """Maximum number of concurrent rollouts."""
     deterministic: bool = False
     """Compute so that a log-probability has the same bits whatever else is in the batch, in the
-    embedded engine and in the trainer: float32 on a CPU, with one thread. A vLLM server is started
-    with VLLM_BATCH_INVARIANT=1."""
+    embedded engine and in the trainer: float32 on a CPU, with one thread. A vLLM server, on a GPU,
+    is started with VLLM_BATCH_INVARIANT=1."""
     max_error_rate: Outcome = 0.25
     """Share of a step's rollouts that may fail before the run stops."""
 

@@ -23,16 +23,21 @@ def streams(config: Config) -> bool:
     args = config.args
     if args.stream_minibatches is not None:
         return args.stream_minibatches
+    if args.deterministic:  # gradients are added up in the order of the groups
+        return False
     return generates_meanwhile(config) and args.kl_penalty_type != "advantage"
 
 
 def steps_ahead(config: Config) -> int:
     """Return how many steps generation may run ahead of training.
 
-    Where nothing is generated meanwhile, old tokens would buy nothing.
+    Where nothing is generated meanwhile, old tokens would buy nothing. And where it does, timing
+    decides which weights sample a token, which ``deterministic`` rules out.
     """
-    wanted = config.args.max_steps_off_policy
-    return int(generates_meanwhile(config)) if wanted is None else wanted
+    args = config.args
+    if args.max_steps_off_policy is not None:
+        return args.max_steps_off_policy
+    return int(generates_meanwhile(config) and not args.deterministic)
 
 
 def bounded(config: Config) -> Config:

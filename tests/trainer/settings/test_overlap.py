@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from vf.trainer.settings.load_config import parse_config
-from vf.trainer.settings.overlap import bounded
+from vf.trainer.settings.overlap import bounded, steps_ahead, streams
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,17 @@ def test_where_generation_runs_ahead_weights_are_bounded(
     found = bounded(parse_config(raw)[0])
     assert found.args.importance_sampling_mode == mode
     assert found.args.importance_sampling_clip_max == 2.0
+
+
+@pytest.mark.parametrize(("deterministic", "expected"), [(False, (1, True)), (True, (0, False))])
+def test_by_default_timing_decides_nothing_with_deterministic(
+    deterministic: bool, expected: tuple[int, bool]
+) -> None:
+    raw = {
+        "model": "tiny",
+        "env": {"id": "x"},
+        "inference": {"engine": "vllm"},
+        "trainer": {"args": {"deterministic": deterministic}},
+    }
+    config = parse_config(raw)[0]
+    assert (steps_ahead(config), streams(config)) == expected
