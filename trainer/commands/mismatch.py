@@ -7,18 +7,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.runtime.command import DONE, CommandParser, run_command
+from vf.runtime.command import DONE, CommandParser, quiet_transformers, run_command
+from vf.runtime.errors import ConfigError
+from vf.runtime.heartbeat import working
+from vf.runtime.open_files import raise_limit
 
 if TYPE_CHECKING:
-    from vf.trainer.watching.mismatch import Mismatch
+    import argparse
+
+    from rich.table import Table
+
+    from vf.trainer.watching.mismatch import Gap, Mismatch
 
 EPILOG = """\
 examples:
   vf-rl mismatch runs/quickstart-1
   vf-rl mismatch runs/quickstart-1 --json
+  vf-rl mismatch configs/quickstart.toml --set batch_size=16
 
-Reads the groups that the run kept (trainer.args.learned_groups). Nothing is computed again.
-Exit codes: 0 done, 1 failed, 2 bad usage, or a run that kept nothing.
+Of a run's folder, reads the groups that it kept (trainer.args.learned_groups); nothing is computed
+again. With a TOML, samples one step's rollouts as the run would, compares them with the trainer,
+and tells what bfloat16 would change by the kind of layer. It trains nothing and keeps nothing.
+Exit codes: 0 done, 1 failed, 2 bad usage or config, or a run that kept nothing.
 """
 
 
@@ -30,14 +40,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         "corrections.",
         epilog=EPILOG,
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run")
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="folder of a run, or the TOML of one to come"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a TOML's setting"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
 
     def run() -> int:
-        from vf.trainer.watching.mismatch import measure
-
-        found = measure(args.run)
+        found = _sample(args.run, args.set) if args.run.suffix == ".toml" else _read(args)
         if args.json:
             print(json.dumps(found.to_dict(), indent=2))
         else:
@@ -47,6 +60,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command("vf-rl mismatch", run, extra="train")
 
 
+def _read(args: argparse.Namespace) -> Mismatch:
+    from vf.trainer.watching.mismatch import measure
+
+    if args.set:
+        raise ConfigError("--set is for a TOML: what a run's folder holds has been computed")
+    return measure(args.run)
+
+
+def _sample(path: Path, overrides: Sequence[str]) -> Mismatch:
+    from vf.inference.model_files import find_model
+    from vf.runtime.terminal import make_console
+    from vf.trainer.processes.devices import narrow_devices
+    from vf.trainer.processes.gpus import count_gpus, split_gpus
+    from vf.trainer.settings.load_config import load_config
+
+    raise_limit()
+    config, _ = load_config(path, overrides)
+    config, _ = split_gpus(config, count_gpus())
+    narrow_devices(config)  # before torch is imported
+    find_model(config.model)  # before the seconds that this takes
+    with working(make_console(stderr=True), "checking the config ...") as say:
+        quiet_transformers()
+        from vf.trainer.mismatch_run import measure_config
+
+        return measure_config(config, say)
+
+
 def _print(found: Mismatch) -> None:
     from rich.table import Table
 
@@ -54,14 +94,11 @@ def _print(found: Mismatch) -> None:
     from vf.trainer.watching.mismatch import HIGH
 
     console = make_console()
-    table = Table(title="log p − log q, in nats", title_justify="left")
-    table.add_column("of", no_wrap=True)
-    for name in ("tokens", "KL", "mean size", "99 %", "largest"):
-        table.add_column(name, justify="right")
-    for each in found.gaps:
-        numbers = [f"{v:.2g}" for v in (each.kl, each.mean, each.p99, each.largest)]
-        table.add_row(f"{each.by} {each.group}", f"{each.tokens:,}", *numbers)
-    console.print(table)
+    console.print(_table("log p − log q, in nats", found.gaps))
+    if found.rounding:
+        console.print(
+            _table("log p with these layers in bfloat16 − log p in float32", found.rounding)
+        )
     table = Table(title=f"corrections, weights up to {HIGH:g}", title_justify="left")
     table.add_column("importance_sampling_mode")
     for name in ("effective sample size", "clipped"):
@@ -69,3 +106,18 @@ def _print(found: Mismatch) -> None:
     for price in found.prices:
         table.add_row(price.mode, f"{price.effective:.1%}", f"{price.bounded:.2%}")
     console.print(table)
+    if found.cause is not None:
+        console.print(f"likely cause: {found.cause}")
+
+
+def _table(title: str, gaps: Sequence[Gap]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("of", no_wrap=True)
+    for name in ("tokens", "KL", "mean size", "99 %", "largest"):
+        table.add_column(name, justify="right")
+    for each in gaps:
+        numbers = [f"{v:.2g}" for v in (each.kl, each.mean, each.p99, each.largest)]
+        table.add_row(f"{each.by} {each.group}", f"{each.tokens:,}", *numbers)
+    return table

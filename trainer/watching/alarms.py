@@ -213,17 +213,17 @@ def observe_kl(
     if "kl" in ringing:
         return {"alarm/kl": 1.0}, []
     ringing.add("kl")
-    checks = "; ".join(
-        f"({place}) {check}" for place, check in enumerate(_kl_checks(metrics, args, others), 1)
-    )
+    causes, checks = _kl_causes(metrics, args, others), _kl_checks(metrics)
+    found = f"Likely cause: {causes[0]}" if causes else "No setting explains it"
+    rest = "; ".join(f"({place}) {check}" for place, check in enumerate(causes[1:] + checks, 1))
     return {"alarm/kl": 1.0}, [
         f"kl_sample_train is {worst:.3g} nats, above the threshold of {KL_THRESHOLD:g}: the tokens "
-        "were sampled from another distribution than the one that is trained. Check in this "
-        f"order: {checks}"
+        f"were sampled from another distribution than the one that is trained. {found}. Check in "
+        f"this order: {rest}"
     ]
 
 
-def _kl_checks(
+def _kl_causes(
     metrics: Mapping[str, float], args: TrainerArgs, others: Sequence[TrainerArgs]
 ) -> list[str]:
     """Return possible reasons for the disagreement, the likeliest first."""
@@ -237,6 +237,12 @@ def _kl_checks(
     if used:
         checks.append(
             f"{', '.join(used)} changes what is sampled and not what is trained: set it neutral"
+        )
+    if _is_of_engine(metrics):
+        checks.append(
+            f"the engine computes differently (logprob_gap = {metrics['logprob_gap']:.2g} nats, "
+            "with the same weights): look at its dtype, quantisation, adapter and template; `vf-rl "
+            "mismatch` on the run's TOML tells what rounding explains"
         )
     stale = metrics.get("staleness/mean", 0.0)
     if stale > 0:
@@ -254,18 +260,32 @@ def _kl_checks(
             f"num_substeps = {args.num_substeps} trains on tokens of older weights: lower it or "
             "learning_rate, or use a clipped loss"
         )
+    return checks
+
+
+def _is_of_engine(metrics: Mapping[str, float]) -> bool:
+    """Return whether what the engine computes differently makes at least half of the KL's v2.
+
+    The mean of a size is at most the root of the mean square, so it makes ½·gap² at least.
+    """
+    gap, kl = metrics.get("logprob_gap"), metrics.get("kl_sample_train_v2")
+    return gap is not None and kl is not None and gap * gap >= kl
+
+
+def _kl_checks(metrics: Mapping[str, float]) -> list[str]:
+    """Return what is worth a look whatever the cause is."""
     gap = metrics.get("logprob_gap")
-    if gap is not None:
+    checks = []
+    if gap is not None and not _is_of_engine(metrics):
         checks.append(
             f"logprob_gap = {gap:.2g} nats is what engine and trainer differ by with the same "
-            "weights: if it is of this size too, look at the engine's dtype, quantisation, "
-            "adapter and template; if it is far smaller, the sampled weights were old"
+            "weights, on a probe: too little, unless the rollouts are unlike the probe"
         )
-    checks.append(
+    return [
+        *checks,
         "ratio/p99 and ratio/max: whether few tokens make it, or all; `vf-rl mismatch RUN` shows "
-        "which"
-    )
-    return checks
+        "which",
+    ]
 
 
 def spearman(xs: Sequence[float], ys: Sequence[float]) -> float:

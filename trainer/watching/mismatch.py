@@ -1,14 +1,14 @@
-"""What sampler and trainer differ by, token by token, in a run that kept what it learned from.
+"""What sampler and trainer differ by, token by token, and what would explain it.
 
-The gap of a token is log p − log q in nats: q is the sampler's probability, p the trainer's in the
-step's first update. With weights of the same version it is what the two compute differently; where
-sampling ran ahead, it also holds what the weights have moved.
+The gap of a token is log p − log q in nats: q is the sampler's probability, p the trainer's; in a
+run, that of the step's first update. With weights of the same version it is what the two compute
+differently; where sampling ran ahead, it also holds what the weights have moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from vf.trainer.learning.correction import Correction
 POSITIONS = (64, 256, 1024, 4096, 16384)
 PROBABILITIES = (0.01, 0.1, 0.5, 0.9, 0.99)
 HIGH = 2.0  # C of the corrections that are priced; c is 1 / C
+ORDER = 1e-5  # nats that the order of sums in float32 explains
+TIMES = 3.0  # so many times the gap of a low precision may still be the gap of another kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +84,53 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Gaps by what may cause them, and prices of corrections."""
+    """Gaps by what may cause them, and prices of corrections.
+
+    Attributes:
+        gaps: Of all tokens first; then of tokens grouped by a property.
+        prices: Of each correction.
+        rounding: What bfloat16 changes in the trainer's log p, by the kind of the layers that have
+            it, of all layers last; empty where the model is not at hand.
+        cause: What explains the gap of all tokens, in words; None where nothing is known of it.
+    """
 
     gaps: list[Gap]
     prices: list[Price]
+    rounding: list[Gap] = field(default_factory=list)
+    cause: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
         return asdict(self)
+
+
+def compare(branches: Sequence[Tokens], rounding: Mapping[str, torch.Tensor]) -> Mismatch:
+    """Return the mismatch of branches sampled with the weights as they are.
+
+    Args:
+        branches: One or more.
+        rounding: As :func:`~vf.trainer.learning.rounding.rounding_gaps` returns it.
+    """
+    gaps = _gaps(branches)
+    kinds = [_gap("layers", kind, each) for kind, each in rounding.items()]
+    return Mismatch(gaps, _prices(branches), kinds, _cause(gaps[0], kinds))
+
+
+def _cause(whole: Gap, kinds: Sequence[Gap]) -> str:
+    if whole.largest == 0.0:
+        return "none: every token has the same bits on both sides"
+    if whole.mean <= ORDER:
+        return f"the order of sums in float32, which explains gaps up to {ORDER:g}"
+    if kinds and whole.mean <= TIMES * kinds[-1].mean:
+        most = max(kinds[:-1], key=lambda each: each.mean, default=kinds[-1])
+        return (
+            f"rounding: with all layers in bfloat16, the trainer's own log p differs by "
+            f"{kinds[-1].mean:.2g} on average, and most with {most.group} alone ({most.mean:.2g})"
+        )
+    return (
+        "more than rounding: the engine samples from other weights, another adapter, a coarser "
+        "quantisation, another temperature, or a truncated distribution"
+    )
 
 
 def measure(run: Path) -> Mismatch:

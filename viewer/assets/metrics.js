@@ -16,6 +16,7 @@ const GROUPS = [
   ["Learning", [
     chartOf("Loss", "loss", { "": "loss" }),
     chartOf("KL of sampler and learner", "nats", { "": "kl_sample_train_v1" }, { lines: [0.01, -0.01], note: "alarm at ±0.01" }),
+    chartOf("Engine against trainer, same weights", "natsUp", { "": "logprob_gap" }),
     chartOf("KL from the reference model", "nats", { v1: "kl_reference_v1", v3: "kl_reference_v3" }),
     chartOf("Entropy", "natsUp", { "": "entropy" }),
     chartOf("Gradient norm", "amount", { "": "grad_norm" }),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -98,7 +99,7 @@ def test_the_alarm_names_what_to_check_and_rings_once() -> None:
     high = {"kl_sample_train_v1": -0.002, "kl_sample_train_v2": 0.03, "logprob_gap": 1e-4}
     metrics, [note] = observe_kl(alarms.ringing, high, args)
     assert metrics == {"alarm/kl": 1.0}
-    for said in ("0.03 nats", "(1) top_p changes", "(2) num_substeps = 2", "0.0001 nats"):
+    for said in ("0.03 nats", "Likely cause: top_p ch", "(1) num_substeps = 2", "0.0001 nats"):
         assert said in note
     again = Alarms(**alarms.state())  # as a resumed run has it
     assert observe_kl(again.ringing, high, args) == ({"alarm/kl": 1.0}, [])
@@ -107,6 +108,23 @@ def test_the_alarm_names_what_to_check_and_rings_once() -> None:
         [],
     )
     assert len(observe_kl(again.ringing, {"kl_sample_train_v1": -0.0101}, args)[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("metrics", "args", "cause"),
+    [
+        ({"logprob_gap": 0.2, "staleness/mean": 1.0}, {}, "cause: the engine computes diff"),
+        ({"logprob_gap": 0.01, "staleness/mean": 1.0}, {}, "cause: tokens were 1 versions old"),
+        ({"logprob_gap": 0.01}, {"num_substeps": 2}, "cause: num_substeps = 2 trains on tokens"),
+        ({"logprob_gap": 0.01}, {}, "No setting explains it. Check in this order: (1) logprob_gap"),
+        ({}, {}, "No setting explains it. Check in this order: (1) ratio/p99"),
+    ],
+)
+def test_the_alarm_names_the_likely_cause(
+    metrics: dict[str, float], args: dict[str, Any], cause: str
+) -> None:
+    _, [note] = observe_kl(set(), metrics | {"kl_sample_train_v2": 0.02}, TrainerArgs(**args))
+    assert cause in note
 
 
 def test_a_step_that_trained_nothing_rings_no_alarm() -> None:

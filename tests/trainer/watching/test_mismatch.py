@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import vf
 from vf.traces.learned import FOLDER, Learned, write_learned
 from vf.traces.trace import Branch
 from vf.trainer.commands.main import main
-from vf.trainer.watching.mismatch import measure
+from vf.trainer.watching.mismatch import Tokens, compare, measure
 
 CONTEXT, SAMPLED, BRANCHES = 60, 40, 5
 
@@ -95,3 +96,64 @@ def test_a_run_that_kept_nothing_says_which_setting_keeps_it(
 ) -> None:
     assert main(["mismatch", str(tmp_path)]) == 2
     assert "trainer.args.learned_groups" in capsys.readouterr().err
+    (tmp_path / "traces").mkdir(exist_ok=True)
+    assert main(["mismatch", str(tmp_path), "--set", "max_steps=2"]) == 2
+    assert "--set is for a TOML" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gap", "cause"),
+    [
+        (0.0, "none: every token has the same bits"),
+        (3e-6, "the order of sums in float32"),
+        (0.02, "rounding: with all layers in bfloat16"),
+        (0.3, "more than rounding: the engine samples from other weights"),
+    ],
+)
+def test_the_cause_is_named_by_the_size_of_the_gap(gap: float, cause: str) -> None:
+    gaps = torch.full((50,), gap, dtype=torch.float64)
+    gaps[::2] *= -1
+    branch = Tokens(gaps, torch.full_like(gaps, 0.5), torch.arange(10, 60), 60)
+    rounding = {"head": gaps * 0 + 0.004, "MLP": gaps * 0 + 0.001, "all layers": gaps * 0 + 0.01}
+    found = compare([branch], rounding)
+    assert found.cause is not None
+    assert found.cause.startswith(cause)
+    if "rounding: with" in cause:
+        assert "most with head alone (0.004)" in found.cause
+    assert [(each.by, each.group) for each in found.rounding][-1] == ("layers", "all layers")
+
+
+TOML = """
+model = "tiny"
+[env]
+id = "calculator"
+[trainer.args]
+batch_size = 8
+rollouts_per_example = 4
+max_tokens = 12
+max_prompt_len = 256
+max_seq_len = 384
+bf16 = false
+deterministic = {deterministic}
+"""
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_toml_is_measured_before_its_run(
+    deterministic: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "run.toml"
+    config.write_text(TOML.format(deterministic=str(deterministic).lower()))
+    assert main(["mismatch", "run.toml", "--json", "--set", "max_tokens=10"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    whole, kinds = found["gaps"][0], {each["group"]: each for each in found["rounding"]}
+    assert 8 <= whole["tokens"] <= 8 * 6 * 10, "rollouts, turns, tokens"
+    assert (whole["largest"] == 0.0) == deterministic
+    assert found["cause"].startswith("none" if deterministic else "the order of sums in float32")
+    assert kinds["all layers"]["mean"] > 10 * whole["mean"]
+    assert {"head", "attention", "MLP"} < kinds.keys()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.toml"], "nothing is kept"
