@@ -203,6 +203,19 @@ class AgentEnvironment(Environment):
         self.__module__ = self.agent.home  # where it is found, when it is registered there
 
     @property
+    def check_settings(self) -> None:
+        """Check the limits and the rubric.
+
+        Raises:
+            ConfigError: One cannot be used; says what to write.
+        """
+        super().check_settings()
+        if self.context != "grow":
+            raise ConfigError(
+                f"environment {self.id or type(self).__name__!r}: context = {self.context!r}: the "
+                "agent's own program decides what its model sees; leave it out"
+            )
+
     def services(self) -> list[Service]:
         """What all episodes share."""
         return self.agent.services

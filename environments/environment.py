@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, cast
 
+from vf.environments.contexts import Context, context_of
 from vf.inference.models.scripted_model import Script
 from vf.rubrics.group import AnyRubric, check_rubric
 from vf.rubrics.rubric import Rubric, episode_return
@@ -72,6 +73,12 @@ class Environment:
         rubric: How a finished trace is scored. By default the sum of the step rewards.
         max_turns: Maximum answers of the model in one episode.
         max_tokens: Maximum tokens sampled in one episode; None for no limit.
+        context: What becomes of a context that is nearly full. ``"grow"``: nothing, and where no
+            answer fits, the rollout ends. ``"compact"``: the model writes a summary, which is
+            trained, and continues with it in a new branch; it is not among the answers that
+            ``max_turns`` counts. ``"drop_tool_results"``: old tool results are left out. Or either
+            with settings: :class:`~vf.environments.contexts.Compact`,
+            :class:`~vf.environments.contexts.DropToolResults`.
         expensive_reset: Whether :meth:`reset` costs money or many seconds, for example because it
             calls a model. A training run then does not call it before its first rollout.
         timeout: Seconds for a whole rollout, including scoring. The answers of a served model have
@@ -92,6 +99,7 @@ class Environment:
     rubric: AnyRubric = Rubric(outcome=episode_return)
     max_turns: int = 10
     max_tokens: int | None = None
+    context: str | Context = "grow"
     expensive_reset: bool = False
     timeout: float = 300.0
     tool_timeout: float = 30.0
@@ -338,6 +346,7 @@ class Environment:
             number = isinstance(limit, int | float)
             if limit is not None and not (number and limit > 0):
                 raise ConfigError(f"{where}: {name} must be positive, got {limit!r}")
+        context_of(self.context, where)
         if not isinstance(self.system_prompt, str | None):
             raise ConfigError(f"{where}: system_prompt must be text, got {self.system_prompt!r}")
         try:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from vf.environments.dialogue import respond
 from vf.environments.episode import Episode
 from vf.environments.players import Player
 from vf.environments.roles import POLICY, MultiAgentEnvironment, RoleStep
-from vf.environments.turns import as_observed, ask, check_info, respond
+from vf.environments.turns import as_observed, ask, check_info
 from vf.inference.model import Conversation, LimitReached, Reply
 from vf.inference.models.scripted_model import ScriptedModel
 from vf.runtime.errors import ConfigError, EnvironmentFailure

@@ -201,6 +201,11 @@ class MultiAgentEnvironment(Environment):
             ConfigError: One cannot be used; says what to write.
         """
         super().check_settings()
+        if self.context != "grow":
+            raise ConfigError(
+                f"{self._where}: context = {self.context!r}: the contexts of roles only grow; "
+                "leave it out"
+            )
         if not isinstance(self.roles, Mapping) or not self.roles:
             raise ConfigError(
                 f"{self._where}: roles must be a dict with at least one role, got {self.roles!r}; "

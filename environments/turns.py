@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from vf.environments.contexts import context_of
+from vf.environments.dialogue import Dialogues
 from vf.environments.environment import Environment, Observation, Step
 from vf.environments.episode import Episode
-from vf.inference.model import Conversation, LimitReached, Model, Reply, Sampling
+from vf.environments.making_room import make_room
+from vf.inference.model import LimitReached
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, EnvironmentFailure, InfrastructureError, ModelError
-from vf.runtime.seeding import derive_seed
+from vf.runtime.errors import ConfigError, EnvironmentFailure, InfrastructureError
 from vf.traces.messages import Message, as_messages
-from vf.traces.trace import StopReason, Turn
+from vf.traces.trace import StopReason
 
 _JSON: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 _RETURNS = "It returns the first messages and nothing else, as self.first_messages(task) does"
@@ -34,63 +37,66 @@ class _Turns:
     def __init__(self, episode: Episode) -> None:
         self.episode = episode
         self.environment = episode.environment
-        self.trace = trace = episode.trace
+        self.trace = episode.trace
+        self.dialogues = Dialogues(episode)
         self.toolbox = self.environment.toolbox
-        self.conversation = Conversation(tools=self.toolbox.schemas())
-        trace.messages = self.conversation.messages
-        trace.tools = self.conversation.tools
-        trace.branches = self.conversation.branches
-        trace.forks = self.conversation.forks
-        trace.tool_events = self.environment.tool_events
+        self._offer()
+        self.trace.tool_events = self.environment.tool_events
 
     async def run(self) -> StopReason:
-        environment, conversation, trace = self.environment, self.conversation, self.trace
+        environment, trace, main = self.environment, self.trace, self.dialogues.main
         await self._reset()
-        sampled = 0
-        while True:
-            budget = self.episode.sampling.max_tokens
-            if environment.max_tokens is not None:
-                budget = min(budget, environment.max_tokens - sampled)
-            if budget < 1:
-                return StopReason.MAX_TOKENS
+        context = context_of(environment.context, f"environment {trace.environment!r}")
+        for count in itertools.count():
             try:
-                await self._answer(budget)
+                await make_room(context, self.dialogues, main)
+                reply = await self.dialogues.answer(main)
             except LimitReached as limit:
                 return limit.reason
-            sampled = trace.completion_tokens
-            environment.turn = conversation.turn - 1
+            turn, events = main.lineage.turns[-1], len(trace.tool_events)
+            environment.turn = count
             with self.episode.phase("step"):
-                step = _checked(await ask(environment, "step", conversation.messages[-1]))
-            trace.step_rewards.append(float(step.reward))
+                step = _checked(await ask(environment, "step", reply.message))
+            for event in trace.tool_events[events:]:
+                event.turn = turn
+            # Summaries have turns, too.
+            trace.step_rewards += [0.0] * (turn - len(trace.step_rewards)) + [float(step.reward)]
             trace.info.update(step.info)
             observation = as_observed("step", step.observation)
             self._check_tools()
-            conversation.messages += observation
+            main.conversation.messages += observation
             if step.terminated:
                 return StopReason.TERMINATED
             if step.truncated:
                 return StopReason.TRUNCATED
-            if conversation.turn >= environment.max_turns:
+            if count + 1 >= environment.max_turns:
                 return StopReason.MAX_TURNS
             if not observation:
                 raise EnvironmentFailure("step neither ended the episode nor returned messages")
+        raise AssertionError("unreachable")
 
     async def _reset(self) -> None:
-        environment, conversation, task = self.environment, self.conversation, self.episode.task
-        clock = environment.timeout
+        environment, main, task = self.environment, self.dialogues.main, self.episode.task
+        messages, clock = main.conversation.messages, environment.timeout
         with self.episode.phase("reset"):
-            conversation.messages += as_observed("reset", await ask(environment, "reset", task))
+            messages += as_observed("reset", await ask(environment, "reset", task))
             await environment.settle()
         self.toolbox = environment.toolbox
-        self.trace.tools = conversation.tools = self.toolbox.schemas()
+        self._offer()
         if environment.timeout != clock:
             raise ConfigError(
                 f"environment {self.trace.environment!r}: reset set self.timeout, but the "
                 "rollout's clock runs already; set it in the class or in __init__"
             )
-        self.trace.prompt_messages = len(conversation.messages)
-        if not conversation.messages:
+        self.trace.prompt_messages = main.lineage.prompt_messages = len(messages)
+        main.first = [*messages]
+        if not messages:
             raise EnvironmentFailure(f"reset returned no messages for task {task.id!r}")
+
+    def _offer(self) -> None:
+        """Show the model the tools."""
+        main, schemas = self.dialogues.main, self.toolbox.schemas()
+        self.trace.tools = main.conversation.tools = main.lineage.tools = schemas
 
     def _check_tools(self) -> None:
         """Make sure that the tools are still those that the model was shown.
@@ -99,40 +105,12 @@ class _Turns:
             ConfigError: They were changed in mid-episode.
         """
         toolbox = self.environment.toolbox
-        if toolbox is not self.toolbox and toolbox.schemas() != self.conversation.tools:
+        if toolbox is not self.toolbox and toolbox.schemas() != self.trace.tools:
             raise ConfigError(
                 f"environment {self.trace.environment!r}: self.tools was changed after reset; the "
                 "model has seen an episode's tools by then. Set them in reset, and have a "
                 "tool that cannot be used yet raise vf.ToolError"
             )
-
-    async def _answer(self, max_tokens: int) -> None:
-        episode, conversation = self.episode, self.conversation
-        sampling = episode.sampling.with_(
-            max_tokens=max_tokens, seed=derive_seed(episode.seed, "turn", conversation.turn)
-        )
-        with episode.phase("model") as timer:
-            reply = await respond(episode.model, conversation, sampling)
-        self.trace.turns.append(
-            Turn(reply.prompt_tokens, reply.completion_tokens, reply.finish_reason, timer())
-        )
-        conversation.messages.append(reply.message)
-        conversation.turn += 1
-        episode.activity.turn = conversation.turn
-
-
-async def respond(model: Model, conversation: Conversation, sampling: Sampling) -> Reply:
-    """Have a model answer, and name it in whatever it raises.
-
-    Raises:
-        ModelError: It raised something of its own.
-    """
-    try:
-        return await model.respond(conversation, sampling)
-    except (InfrastructureError, ConfigError, LimitReached):
-        raise
-    except Exception as error:
-        raise ModelError(f"the model raised {type(error).__name__}: {error}") from error
 
 
 async def ask(environment: Environment, name: str, *args: Any) -> Any:

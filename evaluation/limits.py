@@ -29,6 +29,9 @@ class Limited:
         self._price = price
         self._cost = 0.0
         self._started = time.monotonic()
+        # What a model may have beside the protocol.
+        self.max_seq_len = getattr(model, "max_seq_len", None)
+        self.prompt_tokens = getattr(model, "prompt_tokens", None)
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Answer, unless a limit is reached.

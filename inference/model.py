@@ -66,6 +66,8 @@ class Conversation:
         branches: Token sequences; empty for models that only speak text.
         forks: Where a new branch had to start, and why.
         encoded: How many of ``messages`` the last branch already holds.
+        fork: Why the next prompt begins a new branch, where it does by intent: earlier messages
+            were replaced, say. The model renders everything again. None otherwise.
         options: What else an agent asks of the answer, by OpenAI's names, such as
             ``response_format``. Models that cannot do it leave it out.
         key: What tells it from other conversations, so that one server answers all of it.
@@ -76,6 +78,7 @@ class Conversation:
     branches: list[Branch] = field(default_factory=list)
     forks: list[Fork] = field(default_factory=list)
     encoded: int = 0
+    fork: Fork | None = None
     turn: int = 0
     options: dict[str, Any] = field(default_factory=dict)
     key: str = field(default_factory=lambda: uuid4().hex, compare=False)
@@ -124,7 +127,9 @@ class ContextFull(LimitReached):
 class Model(Protocol):
     """Anything that can answer a conversation.
 
-    It may have an attribute ``sampling``: how it samples where the caller does not say.
+    It may have an attribute ``sampling``: how it samples where the caller does not say;
+    ``max_seq_len``: how many tokens its context holds; and ``prompt_tokens(conversation)``: how
+    many the next prompt has.
     """
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
@@ -142,4 +147,10 @@ class Model(Protocol):
 def own_sampling(model: Model) -> Sampling:
     """Return how a model samples where the caller does not say."""
     found: Sampling = getattr(model, "sampling", Sampling())
+    return found
+
+
+def context_size(model: Model) -> int | None:
+    """Return how many tokens a model's context holds; None where it does not say."""
+    found: int | None = getattr(model, "max_seq_len", None)
     return found

@@ -135,6 +135,8 @@ ForkKind = Literal[
     "tools",  # the agent offers other tools than before
     "conversation",  # the agent began another conversation: a sub-agent, say
     "parallel",  # the agent asked again from a point that had been answered
+    "compacted",  # the context was nearly full, and the model's summary took its place
+    "dropped",  # the context was nearly full, and old tool results were left out
 ]
 
 

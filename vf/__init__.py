@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.bridges.verifiers.to_verifiers import to_verifiers as to_verifiers
     from vf.environments.agent import AgentEnvironment as AgentEnvironment
     from vf.environments.agent import agent as agent
+    from vf.environments.contexts import Compact as Compact
+    from vf.environments.contexts import DropToolResults as DropToolResults
     from vf.environments.datasets.tasks import tasks_from as tasks_from
     from vf.environments.environment import Environment as Environment
     from vf.environments.environment import Step as Step
@@ -74,6 +76,7 @@ _NAMES = {
     "vf.bridges.trl.adapter": "to_trl",
     "vf.bridges.verifiers.to_verifiers": "to_verifiers",
     "vf.environments.agent": "AgentEnvironment agent",
+    "vf.environments.contexts": "Compact DropToolResults",
     "vf.environments.datasets.tasks": "tasks_from",
     "vf.environments.environment": "Environment Step",
     "vf.environments.registry": "make register",

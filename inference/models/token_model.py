@@ -84,6 +84,7 @@ class TokenModel:
         branch.add_sampled(ids, completion.logprobs, completion.versions, conversation.turn)
         # The runner appends the answer: counting it here keeps it from being rendered again.
         conversation.encoded = len(conversation.messages) + 1
+        conversation.fork = None
         return Reply(message, completion.finish_reason or "stop", len(prompt_ids), len(ids), stop)
 
     def prompt_tokens(self, conversation: Conversation) -> int:
@@ -144,7 +145,8 @@ class TokenModel:
         self._check_length(conversation)
         branch, context, fork = next_prompt(self.renderer, conversation, self.thinking_history)
         limit = self.max_prompt_len
-        if not conversation.branches and limit is not None and len(context) > limit:
+        first = not conversation.branches and fork is None  # else the policy has a part in it
+        if first and limit is not None and len(context) > limit:
             raise PromptTooLong(
                 f"the first prompt has {len(context)} tokens, over max_prompt_len = {limit}"
             )

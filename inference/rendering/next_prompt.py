@@ -36,6 +36,8 @@ def next_prompt(
         Unrenderable: The template refuses the conversation that the model has produced.
     """
     messages = conversation.messages
+    if conversation.fork is not None:
+        return Branch(), _rendered(renderer, conversation), conversation.fork
     if not conversation.branches:
         return Branch(), renderer.opening(messages, conversation.tools), None
     branch, new = conversation.branches[-1], messages[conversation.encoded :]
@@ -63,14 +65,18 @@ def _render_again(
     renderer: Renderer, conversation: Conversation, branch: Branch, reason: str | None
 ) -> tuple[Branch, list[int], Fork | None]:
     """Render everything again; grow the branch if that happens to extend it, else fork."""
-    try:
-        ids = renderer.prompt(conversation.messages, conversation.tools)
-    except ConfigError as error:
-        # What the model said brought this about: it ends the rollout, not the run.
-        raise Unrenderable(f"turn {conversation.turn} cannot be rendered: {error}") from error
+    ids = _rendered(renderer, conversation)
     if ids[: len(branch)] == branch.token_ids:
         return branch, ids[len(branch) :], None
     if reason is None:
         index, texts = divergence(renderer, branch.token_ids, ids)
         reason = f"the template rewrites history, at token {index}: {texts}"
     return Branch(), ids, Fork(conversation.turn, reason)
+
+
+def _rendered(renderer: Renderer, conversation: Conversation) -> list[int]:
+    try:
+        return renderer.prompt(conversation.messages, conversation.tools)
+    except ConfigError as error:
+        # What the model said brought this about: it ends the rollout, not the run.
+        raise Unrenderable(f"turn {conversation.turn} cannot be rendered: {error}") from error

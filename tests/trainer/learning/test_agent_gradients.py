@@ -1,10 +1,12 @@
-"""One episode, however many conversations an agent makes of it: one gradient, and one price."""
+"""One episode, however many conversations are made of it: one gradient, and one price."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,6 +39,17 @@ def native(*said: str) -> Trace:
     """Return an episode of three turns, played by the rollout loop."""
     model = token_model(Texts(said or SAID))
     return asyncio.run(vf.rollout(Talk(), vf.Task("t", "Tea?"), model))
+
+
+def summarised() -> Trace:
+    """Return the same episode with a summary behind the first and the second answer."""
+
+    class Compacts(Talk):
+        context = vf.Compact(at=0.01, tokens=400)
+
+    model = token_model(Texts([SAID[0], "He likes tea.", SAID[1], "It is green.", SAID[2]]))
+    sampling = vf.Sampling(64)
+    return asyncio.run(vf.rollout(Compacts(), vf.Task("t", "Tea?"), model, sampling=sampling))
 
 
 def agents(*, leaves: bool = False) -> Trace:
@@ -133,14 +146,20 @@ def test_an_agents_episode_is_the_native_one() -> None:
 
 @pytest.mark.parametrize("credit", ["trace", "turn"])
 @pytest.mark.parametrize("normalisation", ["token", "sequence", "fixed"])
-@pytest.mark.parametrize("leaves", [False, True], ids=["one conversation", "three"])
-def test_the_gradient_is_that_of_the_formula(leaves: bool, normalisation: str, credit: str) -> None:
+@pytest.mark.parametrize(
+    ("play", "branches"),
+    [(agents, 1), (partial(agents, leaves=True), 3), (summarised, 3)],
+    ids=["one conversation", "three", "summaries"],
+)
+def test_the_gradient_is_that_of_the_formula(
+    play: Callable[[], Trace], branches: int, normalisation: str, credit: str
+) -> None:
     policy = made(loss_normalisation=normalisation, credit=credit)
     traces = [
-        scored(policy, agents(leaves=leaves), REWARDS[0], [0.0, 0.2]),
+        scored(policy, play(), REWARDS[0], [0.0, 0.2]),
         scored(policy, native("No.", "I said no.", "Never."), REWARDS[1], []),
     ]
-    assert len(traces[0].branches) == (3 if leaves else 1)
+    assert len(traces[0].branches) == branches
     expected = by_the_formula(policy, traces)
     found = gradients(policy, batch_of(traces, policy.args))
     assert found.keys() == expected.keys()
