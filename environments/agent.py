@@ -202,7 +202,6 @@ class AgentEnvironment(Environment):
         self.model = model
         self.__module__ = self.agent.home  # where it is found, when it is registered there
 
-    @property
     def check_settings(self) -> None:
         """Check the limits and the rubric.
 
@@ -216,6 +215,7 @@ class AgentEnvironment(Environment):
                 "agent's own program decides what its model sees; leave it out"
             )
 
+    @property
     def services(self) -> list[Service]:
         """What all episodes share."""
         return self.agent.services

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ class Chatter(vf.Environment):
     """Says something after every answer, and never ends by itself."""
 
     max_turns = 8
-    context = "compact"
+    context: str | vf.Compact | vf.DropToolResults = "compact"
     turns: tuple[int, ...] = ()
 
     def step(self, reply: vf.Message) -> vf.Step:
@@ -43,18 +43,15 @@ class Chatter(vf.Environment):
 
 
 class Insists(Calculator):
-    """Asks again and again, and its tool's results are long."""
+    """Answers with a long result of a tool, whatever was called."""
 
     max_turns = 8
     context = vf.DropToolResults(keep=1)
 
-    async def step(self, reply: vf.Message) -> vf.Step:  # type: ignore[override]
-        step = await self.run_tools(reply)
-        if step.terminated:
-            return vf.Step("Once more, with the tool.")
-        assert isinstance(step.observation, list)
-        results = [each for each in step.observation if isinstance(each, vf.Message)]
-        return vf.Step([replace(each, content=5 * STORY + each.content) for each in results])
+    async def step(self, reply: vf.Message) -> vf.Step:
+        await self.run_tools(reply)
+        calls = [call.id for call in reply.tool_calls] or ["none"]
+        return vf.Step([vf.Message("tool", 2 * STORY, tool_call_id=call) for call in calls])
 
 
 @dataclass
@@ -242,7 +239,8 @@ def test_several_roles_and_agents_have_no_such_service() -> None:
         roles = {"ann": vf.Role()}
         context = "compact"
 
-    async def work(task: vf.Task, endpoint: vf.Endpoint) -> None: ...
+    async def work(task: vf.Task, endpoint: vf.Endpoint) -> str | None:
+        return None
 
     agent = vf.AgentEnvironment(work, tasks=[{"prompt": "x"}])
     agent.context = "drop_tool_results"
