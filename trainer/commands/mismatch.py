@@ -115,9 +115,10 @@ def _table(title: str, gaps: Sequence[Gap]) -> Table:
 
     table = Table(title=title, title_justify="left")
     table.add_column("of", no_wrap=True)
-    for name in ("tokens", "KL", "mean size", "99 %", "largest"):
-        table.add_column(name, justify="right")
+    for name in ("tokens", "KL", "mean", "99 %", "largest"):
+        table.add_column(name, justify="right", no_wrap=True)
     for each in gaps:
         numbers = [f"{v:.2g}" for v in (each.kl, each.mean, each.p99, each.largest)]
-        table.add_row(f"{each.by} {each.group}", f"{each.tokens:,}", *numbers)
+        name = each.group if each.by == "layers" else f"{each.by} {each.group}"
+        table.add_row(name, f"{each.tokens:,}", *numbers)
     return table
