@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from vf.environments.contexts import only_grows
 from vf.environments.datasets.tasks import tasks_from
 from vf.environments.environment import Environment
 from vf.inference.endpoint.address import Endpoint
@@ -209,11 +210,7 @@ class AgentEnvironment(Environment):
             ConfigError: One cannot be used; says what to write.
         """
         super().check_settings()
-        if self.context != "grow":
-            raise ConfigError(
-                f"environment {self.id or type(self).__name__!r}: context = {self.context!r}: the "
-                "agent's own program decides what its model sees; leave it out"
-            )
+        only_grows(self.context, self._where, "the agent's own program decides what its model sees")
 
     @property
     def services(self) -> list[Service]:

@@ -124,3 +124,18 @@ def context_of(setting: str | Context, where: str) -> Context | None:
         f"{where}: context = {setting!r}: write {names}, vf.Compact(...) or "
         f"vf.DropToolResults(...){hint}"
     )
+
+
+def only_grows(setting: str | Context, where: str, why: str) -> None:
+    """Refuse what makes room, in environments in which nothing can.
+
+    Args:
+        setting: An environment's ``context``.
+        where: Which environment it is, for the error.
+        why: Nothing can, for the error.
+
+    Raises:
+        ConfigError: It is not ``"grow"``.
+    """
+    if setting != "grow":
+        raise ConfigError(f"{where}: context = {setting!r}: {why}; leave it out")

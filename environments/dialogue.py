@@ -18,9 +18,8 @@ from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
 from vf.traces.trace import Fork, Lineage, StopReason, Turn
 
-_CHARACTERS_PER_TOKEN = (
-    3  # of a model that does not count them: rather too many tokens than too few
-)
+# Of a model that does not count its tokens: rather too many of them than too few.
+_CHARACTERS_PER_TOKEN = 3
 
 
 @dataclass(slots=True)

@@ -287,18 +287,17 @@ class Environment:
         sources: set[Any] = given or {getattr(self, "source", None)} - {None}
         if len(sources) != 1:
             raise ConfigError(
-                f"environment {self.id or type(self).__name__!r}: self.sandbox needs one source of "
-                f"sandboxes, and there are {len(sources)}; in __init__, write self.source = "
-                "vf.sandbox_source(...), and give the same one to all tools: "
-                "self.tools = [vf.PythonTool(self.source)]"
+                f"{self._where}: self.sandbox needs one source of sandboxes, and there are "
+                f"{len(sources)}; in __init__, write self.source = vf.sandbox_source(...), and "
+                "give the same one to all tools: self.tools = [vf.PythonTool(self.source)]"
             )
         return EpisodeSandbox.of(self, sources.pop())
 
     @sandbox.setter
     def sandbox(self, value: object) -> None:
         raise ConfigError(
-            f"environment {self.id or type(self).__name__!r}: self.sandbox is the episode's "
-            "sandbox; keep where it comes from under another name, such as self.source"
+            f"{self._where}: self.sandbox is the episode's sandbox; keep where it comes from under "
+            "another name, such as self.source"
         )
 
     @property
@@ -334,13 +333,17 @@ class Environment:
             if isinstance(entry, ListedLater):
                 await entry.list_tools()
 
+    @property
+    def _where(self) -> str:
+        return f"environment {self.id or type(self).__name__!r}"
+
     def check_settings(self) -> None:
         """Check the limits, the system prompt and the rubric.
 
         Raises:
             ConfigError: One cannot be used; says what to write.
         """
-        where = f"environment {self.id or type(self).__name__!r}"
+        where = self._where
         for name in ("max_turns", "max_tokens", "timeout", "tool_timeout"):
             limit = getattr(self, name)
             number = isinstance(limit, int | float)
@@ -362,7 +365,7 @@ class Environment:
     def _tool_entries(self) -> tuple[Callable[..., Any] | ToolSet | Tool, ...]:
         if isinstance(self.tools, list | tuple) and tuple(self.tools) == self._boxed:
             return self._boxed
-        where = f"environment {self.id or type(self).__name__!r}: tools"
+        where = f"{self._where}: tools"
         if not isinstance(self.tools, list | tuple):
             raise ConfigError(f"{where} must be a list, got {self.tools!r}; write tools = [...]")
         for entry in self.tools:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from vf.environments.contexts import only_grows
 from vf.environments.environment import Environment, Observation
 from vf.environments.players import ANSWER, PlayedBy, Player
 from vf.rubrics.rubric import Rubric
@@ -201,11 +202,7 @@ class MultiAgentEnvironment(Environment):
             ConfigError: One cannot be used; says what to write.
         """
         super().check_settings()
-        if self.context != "grow":
-            raise ConfigError(
-                f"{self._where}: context = {self.context!r}: the contexts of roles only grow; "
-                "leave it out"
-            )
+        only_grows(self.context, self._where, "the contexts of roles only grow")
         if not isinstance(self.roles, Mapping) or not self.roles:
             raise ConfigError(
                 f"{self._where}: roles must be a dict with at least one role, got {self.roles!r}; "
@@ -245,7 +242,3 @@ class MultiAgentEnvironment(Environment):
                 f"{self._where}: {setting} names the role {name!r}, which is not in roles "
                 f"({', '.join(self.roles)}){hint}"
             )
-
-    @property
-    def _where(self) -> str:
-        return f"environment {self.id or type(self).__name__!r}"

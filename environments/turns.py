@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -47,7 +46,8 @@ class _Turns:
         environment, trace, main = self.environment, self.trace, self.dialogues.main
         await self._reset()
         context = context_of(environment.context, f"environment {trace.environment!r}")
-        for count in itertools.count():
+        count = 0
+        while True:
             try:
                 await make_room(context, self.dialogues, main)
                 reply = await self.dialogues.answer(main)
@@ -55,6 +55,7 @@ class _Turns:
                 return limit.reason
             turn, events = main.lineage.turns[-1], len(trace.tool_events)
             environment.turn = count
+            count += 1
             with self.episode.phase("step"):
                 step = _checked(await ask(environment, "step", reply.message))
             for event in trace.tool_events[events:]:
@@ -69,11 +70,10 @@ class _Turns:
                 return StopReason.TERMINATED
             if step.truncated:
                 return StopReason.TRUNCATED
-            if count + 1 >= environment.max_turns:
+            if count >= environment.max_turns:
                 return StopReason.MAX_TURNS
             if not observation:
                 raise EnvironmentFailure("step neither ended the episode nor returned messages")
-        raise AssertionError("unreachable")
 
     async def _reset(self) -> None:
         environment, main, task = self.environment, self.dialogues.main, self.episode.task

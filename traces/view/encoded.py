@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import IO, Any, Literal
 
 from vf.runtime.errors import ConfigError
 from vf.traces.learned import Learned, learned_beside, learned_file
@@ -76,7 +76,7 @@ class Encoder:
             del self._known[source.path]
         with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as spool:
             found = Encoded(source, Path(spool.name))
-            _encode(found, spool, advance)  # type: ignore[arg-type]
+            _encode(found, spool, advance)
         self._known[source.path] = state, found
         return found
 
@@ -94,7 +94,7 @@ def _state(source: Source) -> object:
     )
 
 
-def _encode(found: Encoded, spool: BinaryIO, advance: Callable[[int], None] | None) -> None:
+def _encode(found: Encoded, spool: IO[bytes], advance: Callable[[int], None] | None) -> None:
     texts: list[str] = []
 
     def flush() -> None:
@@ -128,5 +128,5 @@ def _encode(found: Encoded, spool: BinaryIO, advance: Callable[[int], None] | No
     flush()
 
 
-def _add(found: Encoded, spool: BinaryIO, kind: Kind, data: bytes) -> None:
+def _add(found: Encoded, spool: IO[bytes], kind: Kind, data: bytes) -> None:
     found.blobs.append((kind, spool.write(compress(data))))

@@ -90,8 +90,10 @@ def write_page(
     """
     check_output(output)
     output.parent.mkdir(parents=True, exist_ok=True)
+    if encoder is not None:
+        return _write(sources, output, title, texts_of, encoder, advance)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        return _write(sources, output, title, texts_of, encoder or Encoder(Path(folder)), advance)
+        return _write(sources, output, title, texts_of, Encoder(Path(folder)), advance)
 
 
 def _write(
@@ -130,11 +132,11 @@ def _write(
         written.problems += [f"{each.source.path}, {problem}" for problem in each.problems[:1]]
     written.traces = len(rows)
     tokens = {name: texts_of(model) for name, model in models.items() if model and used[name]}
-    names, vocabularies = _vocabularies(used, tokens)
+    of_models, vocabularies = _vocabularies(used, tokens)
     index = {
         "title": title,
         "files": files,
-        "vocabularies": names,
+        "vocabularies": of_models,
         "texts": [count for each in encoded for count in each.counts],
         "rows": rows,
     }
