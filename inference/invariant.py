@@ -13,6 +13,7 @@ matter: He and Thinking Machines Lab, "Defeating Nondeterminism in LLM Inference
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,7 @@ from torch.nn.functional import pad
 ROWS = 32  # two vectors of the widest registers
 TILE = 128
 LEAST_ROWS, LEAST_KEYS = 8, 16
+LOG2_E = math.log2(math.e)
 
 
 def missing(count: int) -> int:
@@ -49,38 +51,66 @@ def attend(
     value: torch.Tensor,
     mask: torch.Tensor | None,
     scale: float,
+    shared: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return attention's output and its log-sum-exp.
 
     Args:
         query: float32 ``[B, K, Q, D]``, Q rows of one key head.
-        key: ``[B, K, S, D]``, from a sequence's first key on, without gaps.
+        key: ``[B, K, S, D]``, from a sequence's first key on, or from the first behind ``shared``,
+            without gaps.
         value: ``[B, K, S, E]``.
-        mask: Added to the scores ``[B, K, Q, S]``, to which it is broadcast; each row sees a key.
+        mask: 0 or -inf, added to the scores ``[B, K, Q, S]``, to which it is broadcast; each row
+            sees a key.
         scale: Of the scores.
+        shared: Keys ``[K, F, D]`` and values ``[K, F, E]`` with which all B sequences begin, and
+            which all rows see. F is a multiple of :data:`TILE`. The result has the same bits as if
+            they were the first in ``key`` and ``value``, but they are read once for all.
 
     Returns:
         ``[B, K, Q, E]`` and ``[B, K, Q]``.
     """
-    rows, keys = query.shape[-2], key.shape[-2]
-    query = query * scale
-    if rows < LEAST_ROWS:
-        query = pad(query, (0, 0, 0, LEAST_ROWS - rows))
+    keys, first = key.shape[-2], 0 if shared is None else shared[0].shape[-2]
+    query = query * (scale * LOG2_E)  # powers of 2 are several times as fast as those of e
+    # Without weight behind the last key, so that every tile is summed up in one way.
+    width = first + keys + -(first + keys) % TILE
+    scores = query.new_full((*query.shape[:-1], width), -torch.inf)
+    if shared is not None:
+        scores[..., :first] = _product_with_all(query, shared[0].mT)
     if keys < LEAST_KEYS:
         key = pad(key, (0, 0, 0, LEAST_KEYS - keys))
-    scores = (query @ key.mT)[..., :rows, :keys]
-    if mask is not None:
-        scores = scores + mask
+    own = _product(query, key.mT)[..., :keys]
+    scores[..., first : first + keys] = own if mask is None else own + mask
     most = scores.amax(-1, keepdim=True)
-    # Zeros behind the last key, so that every tile is summed up in one way.
-    weights = pad(scores - most, (0, -keys % TILE), value=-torch.inf).exp_()
+    weights = scores.sub_(most).exp2_()
     total = weights.view(*weights.shape[:-1], -1, TILE).sum(-1).cumsum(-1)[..., -1:]
-    if rows < LEAST_ROWS:
-        weights = pad(weights, (0, 0, 0, LEAST_ROWS - rows))
-    out: torch.Tensor | None = None
+    parts = []
+    if shared is not None:
+        for start in range(0, first, TILE):
+            tile = slice(start, start + TILE)
+            parts.append(_product_with_all(weights[..., tile], shared[1][:, tile]))
+    own = _enough_rows(weights[..., first:])
     for start in range(0, keys, TILE):
-        end = min(start + TILE, keys)
-        part = weights[..., start:end] @ value[..., start:end, :]
-        out = part if out is None else out.add_(part)
-    assert out is not None
-    return out[..., :rows, :] / total, (most + total.log())[..., 0]
+        tile = slice(start, min(start + TILE, keys))
+        parts.append((own[..., tile] @ value[..., tile, :])[..., : query.shape[-2], :])
+    out, *others = parts
+    for part in others:
+        out = out.add_(part)
+    return out / total, ((most + total.log2()) / LOG2_E)[..., 0]
+
+
+def _enough_rows(left: torch.Tensor) -> torch.Tensor:
+    """Return a left side of a product with so many rows that each has the bits of any number."""
+    rows = left.shape[-2]
+    return left if rows >= LEAST_ROWS else pad(left, (0, 0, 0, LEAST_ROWS - rows))
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    return (_enough_rows(left) @ right)[..., : left.shape[-2], :]
+
+
+def _product_with_all(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Multiply ``[B, K, Q, M]`` by ``[K, M, N]``: all B are rows of one product for each K."""
+    batch, heads, rows, _ = left.shape
+    flat = _product(left.transpose(0, 1).flatten(1, 2), right)
+    return flat.view(heads, batch, rows, -1).transpose(0, 1)

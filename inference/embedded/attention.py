@@ -114,7 +114,6 @@ class Pass:
         """
         once = (
             self._device.type == "cpu"
-            and not self.deterministic
             and query.dtype in (torch.float32, torch.float64)
             and more is None
             and (window is None or window >= self._longest)
@@ -144,7 +143,7 @@ class Pass:
         if group.rows is not None:
             padded = query.new_zeros(group.padded, *query.shape[1:])
             query = padded.index_copy_(0, group.rows, query)
-        if group.shared:
+        if group.shared and not self.deterministic:
             out = self._attend_shared(group, query, keys, values, scale)
         else:
             found = []
@@ -152,7 +151,8 @@ class Pass:
                 q = query[own].reshape(*k.shape[:2], -1, k.shape[-1])
                 mask = self._span_mask(span, query, window)
                 if self.deterministic:
-                    part, _ = invariant.attend(q, k, v, mask, scale)
+                    first = self._shared(group, keys, values) if group.shared else None
+                    part, _ = invariant.attend(q, k, v, mask, scale, first)
                 elif more is None:
                     part = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
                 else:
@@ -173,6 +173,14 @@ class Pass:
             yield span, slice(first, first + count), k, v
             first += count
 
+    def _shared(
+        self, group: Group, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the keys and values that a group shares, ``[K, F, D]`` and ``[K, F, E]``."""
+        slot, place = divmod(group.spans[0].start - group.shared, self.cache.size)
+        own = slice(place, place + group.shared)
+        return keys[slot, :, own], values[slot, :, own]
+
     def _attend_shared(
         self,
         group: Group,
@@ -188,8 +196,7 @@ class Pass:
         all requests as its rows; one of the second has those of one request.
         """
         requests, heads, shared = len(query), keys.shape[1], group.shared
-        slot, place = divmod(group.spans[0].start - shared, self.cache.size)
-        key, value = (x[slot, :, place : place + shared] for x in (keys, values))
+        key, value = self._shared(group, keys, values)
         q = (query * scale).view(requests, heads, -1, query.shape[-1])
         parts = [*self._cut(group, keys, values)]
         if len(parts) == 1:

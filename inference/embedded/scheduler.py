@@ -269,6 +269,8 @@ class Scheduler:
         """
         unit, slot = self._contexts.unit, self._contexts.slot
         shared, members = most_shared([request.context for request, count in parts if count == 1])
+        if self._deterministic:
+            shared -= shared % invariant.TILE
         if shared * (len(members) - 1) < SAVED:
             members = set()
 

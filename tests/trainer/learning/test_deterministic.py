@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from tests.inference.tiny_serving import running_engine
-from vf.inference import invariant
 from vf.inference.completions import Completion
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.model import Sampling
@@ -106,14 +105,3 @@ def test_its_gradient_is_the_usual_one() -> None:
         found.append([each for each in gradients if each is not None])
     for exact, usual in zip(*found, strict=True):
         assert (exact - usual).norm() <= 1e-5 * usual.norm()
-
-
-@pytest.mark.parametrize("keys", [3, 130, 400])
-def test_attention_is_softmax_attention(keys: int) -> None:
-    generator = torch.Generator().manual_seed(keys)
-    q, k, v = (torch.randn(2, 3, n, 16, generator=generator) for n in (5, keys, keys))
-    mask = torch.zeros(5, keys).index_fill_(1, torch.tensor([1]), -torch.inf)
-    out, lse = invariant.attend(q, k, v, mask, 0.3)
-    scores = q.double() @ k.double().mT * 0.3 + mask
-    torch.testing.assert_close(lse.double(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(out.double(), scores.softmax(-1) @ v.double(), rtol=1e-5, atol=1e-5)
