@@ -92,7 +92,7 @@ function sideHead(row, at, sides, options, choose) {
     (id) => choose(sides.map((each, i) => (i === at ? byId.get(id) : each)).filter((each, i, all) => all.indexOf(each) === i)));
   select.firstElementChild.setAttribute("aria-label", `Side ${at + 1}`);
   const remove = sides.length > 2 ? el("button", { type: "button", class: "quiet", title: "Take this side away", "aria-label": `Take side ${at + 1} away`, onclick: () => choose(sides.filter((each) => each !== row)) }, "✕") : null;
-  return el("header", {}, el("div", { class: "side-choice" }, select, remove),
+  return el("header", {}, el("h3", {}, sideName(row, sides)), el("div", { class: "side-choice" }, select, remove),
     el("div", { class: "facts-line" }, el("b", { class: rewardClass(row.reward) }, `reward ${rewardText(row.reward)}`),
       row.stated ? el("span", {}, "answers ", fill(el("code"), row.stated)) : "", el("span", {}, plural(row.turns, "turn")), el("span", {}, `${number(row.sampled)} sampled`),
       el("a", { href: `#${new URLSearchParams({ trace: row.id })}` }, "open")));
