@@ -1,8 +1,8 @@
 """Find phrases that a technical writer would not use: `python scripts/check_prose.py`.
 
 Reads what people read: Markdown outside of code, the comments, docstrings and messages of Python,
-and the comments and texts of JavaScript. Reports each phrase of `prose_words.toml` with its place
-and a better word, and exits with 1 if there is any.
+the names of tests, and the comments and texts of JavaScript. Reports each phrase of
+`prose_words.toml` with its place and a better word, and exits with 1 if there is any.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ _NOT_PROSE = re.compile(
 _JAVASCRIPT = re.compile(
     r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|`[^`]*`", re.DOTALL
 )
+
+
+_TEST_NAME = re.compile(r"(?<=def test)_\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class Vocabulary:
 
     def check(self, path: str, text: str) -> Iterator[Finding]:
         """Yield the findings of a file; the end of its name says which part of it is prose."""
-        if not self._pattern.search(text.lower()):
+        if not self._pattern.search(_spoken(path, text).lower()):
             return  # most files: nothing else is computed for them
         prose = _prose(path, text).lower()
         for match in self._pattern.finditer(prose):
@@ -81,12 +84,23 @@ class Vocabulary:
             yield Finding(path, line, " ".join(re.split(_GAP, match[0])), better)
 
 
+def _spoken(path: str, text: str) -> str:
+    """Return the text with the names of tests as words."""
+    if not path.startswith("tests/"):
+        return text
+    words = _TEST_NAME.sub(lambda name: name[0].replace("_", " "), text)
+    return re.sub(r"\bmicro (?=batch)", "micro-", words)
+
+
 def _prose(path: str, text: str) -> str:
     """Return the text with spaces for all that is not prose, so that places stay the same."""
     if path.endswith(".md"):
         return _NOT_PROSE.sub(lambda code: re.sub(r"[^\n]", " ", code[0]), text)
     tests = path.startswith("tests/")
-    spans = _python(text, messages=not tests) if path.endswith(".py") else _javascript(text)
+    spans = [*(_python(text, messages=not tests) if path.endswith(".py") else _javascript(text))]
+    if tests:
+        spans = sorted([*spans, *(name.span() for name in _TEST_NAME.finditer(text))])
+        text = _spoken(path, text)
     kept, end = [], 0
     for start, stop in spans:
         kept += [re.sub(r"[^\n]", " ", text[end:start]), text[start:stop]]

@@ -44,6 +44,7 @@ const mend = 1, text = "done over";
         ("tests/a.py", PYTHON, [(2, "goes on"), (5, "is told")]),  # not a test's data
         ("a.js", JAVASCRIPT, [(2, "anew"), (3, "done over")]),
         ("a.py", "mend = anew\n", []),
+        ("tests/a.py", "def test_a_run_goes_on() -> None: ...", [(1, "goes on")]),
         ("a.md", "It Goes On and is told to; goes on what.", [(1, "goes on")]),
     ],
 )

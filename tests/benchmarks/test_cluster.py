@@ -94,6 +94,6 @@ def test_that_no_loop_was_watched_is_not_that_none_was_late(tmp_path: Path) -> N
     assert lateness(tmp_path)["p99"] == float("inf")
 
 
-def test_a_loop_that_stands_still_counts_as_long_as_it_does(tmp_path: Path) -> None:
+def test_a_blocked_loop_counts_for_as_long_as_it_is_blocked(tmp_path: Path) -> None:
     write(tmp_path / "a.f64", *[(0.0, 0.0)] * 980, (1.0, 0.0))  # a second of fifty
     assert lateness(tmp_path)["p99"] == pytest.approx(0.5, abs=0.1)

@@ -224,7 +224,7 @@ def test_a_model_can_be_the_opponent() -> None:
     assert run(environment, first(environment), WIN).reward == 1.0
 
 
-def test_an_opponent_at_an_api_that_is_gone_is_no_reward() -> None:
+def test_an_opponent_at_an_api_that_is_gone_earns_no_reward() -> None:
     table = {"model": "m", "base_url": "http://127.0.0.1:9/v1", "max_retries": 0, "timeout": 5}
     environment = TextArena("TicTacToe-v0", opponent=table, seat=0)
     trace = run(environment, first(environment), WIN)
@@ -233,7 +233,7 @@ def test_an_opponent_at_an_api_that_is_gone_is_no_reward() -> None:
     assert trace.error.boundary == "model"
 
 
-def test_a_policy_that_fails_is_no_reward() -> None:
+def test_a_policy_that_fails_earns_no_reward() -> None:
     def broken(messages: list[Message]) -> str:
         raise OSError("no move to be had")
 
@@ -255,13 +255,13 @@ def test_a_move_at_which_the_game_itself_fails_loses_it() -> None:
     assert "failed at the move: ValueError: Exceeds the limit" in trace.info["textarena"]["reason"]
 
 
-def test_a_limit_of_ours_is_worth_nothing_and_is_a_truncation() -> None:
+def test_our_own_limit_earns_nothing_and_is_a_truncation() -> None:
     environment = TextArena("TicTacToe-v0", opponent=LET, seat=0, max_turns=2)
     trace = run(environment, first(environment), WIN)
     assert (trace.reward, trace.truncated) == (0.0, True)
 
 
-def test_a_game_that_ends_before_the_models_first_turn_is_no_reward() -> None:
+def test_a_game_that_ends_before_the_models_first_turn_earns_no_reward() -> None:
     environment = TextArena("TicTacToe-v0", opponent=["nonsense"], seat=1)
     trace = run(environment, first(environment), WIN)
     assert trace.reward is None

@@ -60,7 +60,7 @@ def first_number(log: Path) -> int:
     return int(wait_until(lambda: log.exists() and log.read_text().strip()))
 
 
-def test_a_process_is_told_address_port_and_devices_and_its_output_is_kept(
+def test_a_process_gets_address_port_and_devices_and_its_output_is_kept(
     fleet: LocalFleet, tmp_path: Path
 ) -> None:
     code = "import json, os, sys; print(json.dumps([*sys.argv[1:], os.environ['KIND'], "

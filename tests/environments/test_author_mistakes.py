@@ -22,7 +22,9 @@ def made(**members: Any) -> vf.Environment:
 
 
 @pytest.mark.parametrize("returned", [None, ("Go.", {}), {"role": "user", "content": "Go."}])
-def test_a_reset_of_gymnasiums_form_is_told_what_to_return(returned: object) -> None:
+def test_a_reset_of_gymnasiums_form_gets_an_error_that_says_what_to_return(
+    returned: object,
+) -> None:
     trace = play(made(reset=lambda self, task: returned))
     assert trace.error is not None
     assert f"got {type(returned).__name__}. It returns the first messages" in trace.error.message
@@ -30,7 +32,9 @@ def test_a_reset_of_gymnasiums_form_is_told_what_to_return(returned: object) -> 
 
 
 @pytest.mark.parametrize("returned", [None, ("x", 1.0, True, {}), {"observation": "x"}])
-def test_a_step_that_returns_no_step_is_told_what_to_write(returned: object) -> None:
+def test_a_step_that_returns_no_step_gets_an_error_that_says_what_to_write(
+    returned: object,
+) -> None:
     trace = play(made(step=lambda self, reply: returned))
     assert trace.error is not None
     assert f"step returned {type(returned).__name__}, not vf.Step; write" in trace.error.message
@@ -46,7 +50,7 @@ def test_a_tool_cannot_be_called_what_every_environment_has(name: str) -> None:
         made(**{name: vf.tool(method)})
 
 
-def test_a_tool_with_brackets_or_without_self_is_told_what_to_write() -> None:
+def test_a_tool_with_brackets_or_without_self_gets_an_error_that_says_what_to_write() -> None:
     mark: Any = vf.tool
     with pytest.raises(vf.ConfigError, match="without brackets"):
         mark()

@@ -158,7 +158,7 @@ def test_the_splits_share_nothing_and_their_sizes_are_as_asked() -> None:
         assert abs(len(held) - 4000 * share) < 5 * (4000 * share * (1 - share)) ** 0.5
 
 
-def test_a_problem_that_stands_there_twice_is_on_one_side() -> None:
+def test_a_problem_that_occurs_twice_is_in_one_split() -> None:
     twice = [
         {"prompt": form.format(n), "answer": answer}
         for n in range(200)

@@ -118,7 +118,7 @@ def test_a_failure_in_close_never_hides_the_first_one() -> None:
     assert_failed(trace, "environment", "step raised KeyError: 'first'")
 
 
-def test_a_prompt_that_is_no_prompt_is_the_users_to_mend() -> None:
+def test_a_prompt_of_the_wrong_type_is_the_users_error() -> None:
     task = vf.Task("t", [{"role": "robot", "content": "x"}])
     with pytest.raises(vf.ConfigError, match="'robot'"):
         asyncio.run(vf.rollout(vf.Environment(), task, vf.ScriptedModel(["a"])))

@@ -152,7 +152,7 @@ def test_a_name_is_a_class_a_function_an_object_or_registered() -> None:
         ("calculater:Shop", "no environment 'calculater'. Did you mean 'calculator'"),
     ],
 )
-def test_what_cannot_be_found_is_told(id: str, words: str) -> None:
+def test_what_cannot_be_found_is_reported(id: str, words: str) -> None:
     Path("several_of_test.py").write_text(SEVERAL)
     Path("syntax_of_test.py").write_text("import vf\nclass Shop(vf.Environment)\n    pass\n")
     Path("lacks_of_test.py").write_text("import vf\n\nimport nobody_has_this\n")

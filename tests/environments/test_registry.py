@@ -128,7 +128,7 @@ def test_what_follows_a_colon_is_the_argument_that_it_cannot_be_made_without() -
         ("paintd:blue", {}, "no environment 'paintd'.*Did you mean 'painted'"),
     ],
 )
-def test_what_cannot_follow_a_colon_is_told(id: str, kwargs: Any, words: str) -> None:
+def test_what_cannot_follow_a_colon_is_reported(id: str, kwargs: Any, words: str) -> None:
     vf.register("shop", Shop)
     vf.register("painted", lambda colour: Shop(1, colour))
     with pytest.raises(vf.ConfigError, match=words):

@@ -168,7 +168,7 @@ def test_the_user_hears_only_so_much_of_a_message() -> None:
         (lambda body: chat("Tea."), 5.0, "did not answer within 0.2 s"),
     ],
 )
-def test_a_user_that_fails_by_itself_is_no_reward(
+def test_a_user_that_fails_by_itself_earns_no_reward(
     answer: Callable[[dict[str, Any]], web.Response], delay: float, said: str
 ) -> None:
     trace, _ = over_http(answer, "Hello.", delay=delay, table={"timeout": 0.2})
@@ -355,7 +355,7 @@ def test_bad_input_names_the_field(user: Any, settings: dict[str, Any], said: st
     assert said in str(error.value)
 
 
-def test_a_wrong_address_is_told_before_a_run() -> None:
+def test_a_wrong_address_is_reported_before_a_run() -> None:
     nobody = vf.SimulatedUser(at("http://127.0.0.1:9/v1"))
     with pytest.raises(vf.ConfigError, match=r"nobody answers a greeting: .*user\.base_url"):
         asyncio.run(nobody.check())

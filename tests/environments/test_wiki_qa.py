@@ -79,7 +79,7 @@ def test_search_open_answer_on_ones_own_files(files: dict[str, Any]) -> None:
     assert "Missolonghi in 1824" in trace.messages[-2].content
 
 
-def test_a_changed_corpus_is_indexed_anew_and_the_same_one_is_not(
+def test_a_changed_corpus_is_indexed_again_and_the_same_one_is_not(
     files: dict[str, Any], tmp_path: Path
 ) -> None:
     first = WikiQA(**files).search.index.fingerprint
@@ -114,7 +114,7 @@ def test_f1_pays_a_part_of_the_answer(files: dict[str, Any], tmp_path: Path) -> 
     assert run(WikiQA(**files), GOOD).reward == 0.0
 
 
-def test_a_dead_retriever_is_found_before_the_run_and_is_no_reward_in_it(
+def test_a_dead_retriever_is_found_before_the_run_and_earns_no_reward(
     files: dict[str, Any],
 ) -> None:
     del files["corpus"]

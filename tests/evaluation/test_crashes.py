@@ -73,7 +73,7 @@ def test_killed_again_and_again_every_rollout_is_there_once_and_the_totals_are_e
     assert 160 <= asked <= 160 + KILLS * 4 + (KILLS + 2)
 
 
-def test_a_torn_last_line_is_done_over_and_nothing_else(
+def test_a_torn_last_line_is_retried_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "out"
@@ -93,7 +93,7 @@ def test_a_torn_last_line_is_done_over_and_nothing_else(
     assert len(after) == 6
 
 
-def test_failed_rollouts_are_done_over_and_nothing_else(
+def test_failed_rollouts_are_retried_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [task.id for task in vf.make("reverse-text").tasks("eval")][:4]
@@ -181,7 +181,7 @@ def test_a_finished_evaluation_needs_no_server(
     assert first[0] == 0
 
 
-def test_a_group_that_is_scored_together_is_done_over_together(
+def test_a_group_that_is_scored_together_is_retried_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "grouped_of_test.py").write_text(

@@ -247,7 +247,7 @@ def test_code_that_only_one_side_uses_is_left_out() -> None:
     ]
 
 
-def test_an_evaluation_in_which_all_failed_stands_in_nobodys_way(
+def test_an_evaluation_in_which_all_failed_blocks_nothing(
     capsys: Any, url: str, edit: Edit
 ) -> None:
     edit(

@@ -186,7 +186,7 @@ def exported(traces: Path) -> bytes:
         ("gone.jsonl", None, "there is no "),
     ],
 )
-def test_what_holds_no_traces_is_told(
+def test_what_holds_no_traces_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: Any, words: str
 ) -> None:
     traces = tmp_path / "traces" / "step-000001.jsonl"

@@ -51,7 +51,7 @@ def test_evaluation_tells_the_users_cost_from_the_policys(
     assert [trace.info["eval"]["user_cost"] for trace in traces(folder)] == [0.04, 0.04]
 
 
-def test_a_wrong_address_of_the_user_is_told_before_anything_runs(
+def test_a_wrong_address_of_the_user_is_reported_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = {"model": USER, "base_url": "http://127.0.0.1:9/v1", "max_retries": 0}

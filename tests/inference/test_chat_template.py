@@ -57,13 +57,13 @@ def test_short_ids_of_a_call_and_its_answer_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["{not json", "[1]", "null", '"text"'])
-def test_arguments_that_are_no_object_are_shown_as_malformed(arguments: str) -> None:
+def test_arguments_that_are_not_an_object_are_shown_as_malformed(arguments: str) -> None:
     call = Message("assistant", tool_calls=[ToolCall("c", "add", arguments)])
     text = ChatTemplate(tokenizer()).text([Message("user", "?"), call, RESULT], [])
     assert "malformed" in text
 
 
-def test_a_text_is_encoded_as_it_goes_on_behind_other_tokens() -> None:
+def test_a_text_is_encoded_as_it_continues_other_tokens() -> None:
     class Prefixing:
         """A tokenizer that treats a sequence's first word in its own way, as SentencePiece does."""
 

@@ -124,7 +124,7 @@ def test_other_seeds_give_other_tokens(engine: EmbeddedEngine) -> None:
     assert len({tuple(completion.token_ids) for completion in drawn}) == 6
 
 
-def test_without_a_seed_every_request_draws_anew(engine: EmbeddedEngine) -> None:
+def test_without_a_seed_every_request_draws_again(engine: EmbeddedEngine) -> None:
     requests = [(PROMPTS[0], Sampling(16, WILD)) for _ in range(6)]
     drawn = generate_all(engine, requests, NEVER)
     assert len({tuple(completion.token_ids) for completion in drawn}) == 6

@@ -72,7 +72,7 @@ def test_a_model_that_the_hub_has_is_left_to_it(hub: HTTPServer) -> None:
     assert constants.HF_HUB_OFFLINE is False
 
 
-def test_a_model_that_the_hub_does_not_have_is_told(hub: HTTPServer) -> None:
+def test_a_model_that_the_hub_does_not_have_is_reported(hub: HTTPServer) -> None:
     with pytest.raises(
         ConfigError, match=r"there is no such folder \(.*\), and http.* has no model"
     ):
@@ -110,7 +110,7 @@ def test_offline_mode_asks_nobody(hub: HTTPServer, monkeypatch: pytest.MonkeyPat
         ("two words", "it is not a name on the hub"),
     ],
 )
-def test_a_folder_that_is_not_there_is_told_at_once(
+def test_a_folder_that_is_not_there_is_reported_at_once(
     hub: HTTPServer, tmp_path: Path, name: str, said: str
 ) -> None:
     (tmp_path / "models").mkdir()

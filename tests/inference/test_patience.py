@@ -194,7 +194,7 @@ def test_an_answer_that_waits_in_the_servers_queue_is_not_given_up_while_others_
     run(main)
 
 
-def test_time_in_which_the_server_stands_still_does_not_count() -> None:
+def test_time_in_which_the_server_is_paused_does_not_count() -> None:
     async def main() -> None:
         served, let_go = Serving("m"), asyncio.Event()
         async with serving(served) as (server, client):

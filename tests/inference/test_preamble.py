@@ -97,7 +97,7 @@ def test_an_opening_is_rendered_once_and_not_shared(monkeypatch: pytest.MonkeyPa
     assert len(rendered) == 1
 
 
-def test_openings_that_differ_anywhere_are_told_apart() -> None:
+def test_openings_that_differ_anywhere_are_distinguished() -> None:
     shown = Renderer(tokenizer())
     message = Message("user", "x")
     for _ in range(2):

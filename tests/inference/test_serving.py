@@ -100,7 +100,7 @@ def test_who_waits_is_let_through_when_the_server_is_back() -> None:
     asyncio.run(run())
 
 
-def test_who_waits_is_told_why_the_server_will_not_come_back() -> None:
+def test_a_request_that_waits_fails_with_the_reason_why_the_server_is_gone() -> None:
     async def run() -> None:
         serving = Serving("m")
         serving.down()

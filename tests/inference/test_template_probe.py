@@ -98,7 +98,7 @@ def test_other_closers_do_not_break_the_context() -> None:
     assert set(kinds(OTHER_CLOSER).values()) <= {"increasing", "bridged"}
 
 
-def test_whether_the_model_is_told_of_its_tools_is_said() -> None:
+def test_whether_the_template_shows_the_tools_is_reported() -> None:
     assert shows_tools(Renderer(tokenizer()))
     silent = Renderer(tokenizer(STRICT))
     assert not shows_tools(silent)

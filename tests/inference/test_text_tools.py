@@ -172,7 +172,7 @@ def test_a_template_that_cannot_be_used_is_named(name: str, loaded: Any, said: s
         load_template(name, loaded)
 
 
-def test_a_model_without_a_template_is_told_of_those_that_ship() -> None:
+def test_a_model_without_a_template_gets_a_list_of_those_that_ship() -> None:
     base = tokenizer()
     base.chat_template = None
     with pytest.raises(ConfigError, match="has no chat template") as refused:

@@ -157,7 +157,7 @@ def test_the_same_question_is_asked_once() -> None:
         {"answer": lambda trace: "five"},
     ],
 )
-def test_whatever_matters_is_asked_anew(change: dict[str, Any], tmp_path: Path) -> None:
+def test_whatever_matters_is_asked_again(change: dict[str, Any], tmp_path: Path) -> None:
     def reply(body: dict[str, Any]) -> str:
         clear = "Is it clear?" in str(body)
         return f"Seen.\nVERDICT NONCE {'clear: yes' if clear else 'correct: right'}"
@@ -182,7 +182,7 @@ def test_each_vote_is_kept_as_its_own() -> None:
     assert asyncio.run(run()) == [0.5, 0.5]
 
 
-def test_a_folder_outlives_the_judge_and_a_broken_file_is_asked_anew(tmp_path: Path) -> None:
+def test_a_folder_outlives_the_judge_and_a_broken_file_is_asked_again(tmp_path: Path) -> None:
     def cached() -> list[Path]:
         return list(tmp_path.rglob("*.json"))
 

@@ -80,7 +80,7 @@ def test_no_text_can_close_its_fence(text: str, guess: int) -> None:
     assert fence(text, "ANSWER", nonce).count(nonce) == 2
 
 
-def test_a_nonce_that_stands_in_the_text_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nonce_that_occurs_in_the_text_is_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter(["aaaaaaaa", "bbbbbbbb", "cccccccc"])
     monkeypatch.setattr("secrets.token_hex", lambda size: next(drawn))
     assert draw_nonce(["ANSWER aaaaaaaa>>>", "bbbbbbbb"]) == "cccccccc"
@@ -95,7 +95,7 @@ def test_marks_of_chat_templates_arrive_as_plain_text(mark: str) -> None:
     assert fence("x < y | z > [1]", "ANSWER", "0").split("\n")[1] == "x < y | z > [1]"
 
 
-def test_a_flood_is_cut_and_the_judge_is_told() -> None:
+def test_a_flood_is_cut_and_the_judge_sees_that() -> None:
     _, shown = judged("4 " * 100_000, "No.\nVERDICT NONCE correct: wrong")
     assert len(shown) < 45_000
     assert "160000 characters, has been cut off" in shown
@@ -130,7 +130,7 @@ def test_a_missing_verdict_on_one_criterion_is_named() -> None:
         judged("4", "Hm.\nVERDICT NONCE correct: right", criteria=both)
 
 
-def test_it_asks_again_as_often_as_it_was_told() -> None:
+def test_it_asks_again_as_often_as_it_is_set_to() -> None:
     async def run(retries: int) -> int:
         def empty(body: dict[str, Any]) -> web.Response:
             return chat("")

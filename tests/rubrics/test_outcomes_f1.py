@@ -132,6 +132,6 @@ def test_naming_several_never_earns_more_than_the_best_of_them(
 
 
 @pytest.mark.parametrize("wrong", [5, None, ["Paris", 5], {"Paris": 1}, [], "?!"])
-def test_a_golden_answer_that_is_no_text_is_an_error_that_names_the_outcome(wrong: object) -> None:
+def test_a_golden_answer_that_is_not_text_is_an_error_that_names_the_outcome(wrong: object) -> None:
     with pytest.raises(RubricError, match=r"'token_f1': the answer of task 'the-task'"):
         score(F1, "Answer: Paris", wrong)

@@ -168,7 +168,7 @@ def test_the_tolerance_is_absolute_or_a_share_of_the_right_answer() -> None:
 @pytest.mark.parametrize(
     "hedge", ["Answer: 5\nAnswer: 6", "Answer: 5 or 6", "Answer: 5-6", "5", "Answer: 5±1", ""]
 )
-def test_several_numbers_are_no_answer(hedge: str) -> None:
+def test_several_numbers_are_not_an_answer(hedge: str) -> None:
     assert score(numeric(), hedge, 5) == 0.0
     assert score(numeric(), hedge, 6) == 0.0
 
@@ -178,7 +178,7 @@ def test_answers_that_are_all_near_enough_are_one_answer() -> None:
 
 
 @pytest.mark.parametrize("answer", [True, None, "five", "5 or 6", math.nan, math.inf, [5]])
-def test_a_golden_answer_that_is_no_number_is_an_error(answer: Any) -> None:
+def test_a_golden_answer_that_is_not_a_number_is_an_error(answer: Any) -> None:
     with pytest.raises(RubricError, match=r"'numeric'.*the-task.*must be a finite number"):
         score(numeric(), "Answer: 5", answer)
 

@@ -75,7 +75,7 @@ def test_extractors_take_any_text(text: str) -> None:
         assert all(isinstance(found, str) for found in extract(text))
 
 
-def test_exact_compares_as_it_is_told() -> None:
+def test_exact_compares_as_it_is_set_to() -> None:
     assert score(exact(), " The  cat\n", "The cat") == 1.0
     assert score(exact(ignore_spaces=False), "The  cat", "The cat") == 0.0
     assert score(exact(), "the cat", "The cat") == 0.0

@@ -162,7 +162,7 @@ def of_verifiers(completion: Any, **kwargs: Any) -> float:
     return 0.0
 
 
-def test_a_function_for_verifiers_is_told_what_a_scorer_takes() -> None:
+def test_a_function_for_verifiers_gets_an_error_that_says_what_a_scorer_takes() -> None:
     said = r"it takes \(completion.*\*\*kwargs.*trace\.reply, .*trace\.task\.answer"
     with pytest.raises(vf.ConfigError, match=said):
         vf.Rubric(of_verifiers)

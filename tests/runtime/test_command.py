@@ -53,7 +53,7 @@ def test_errors_become_a_line_and_a_code(
     assert err.count("\n") == 1
 
 
-def test_mistakes_of_ours_keep_their_traceback() -> None:
+def test_our_own_mistakes_keep_their_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         raising(ZeroDivisionError())
     with pytest.raises(ModuleNotFoundError):

@@ -127,7 +127,7 @@ def test_what_changes_nothing_is_no_difference(load: Load, old: str, new: str) -
     assert before == after
 
 
-def test_functions_of_one_source_are_told_apart(load: Load) -> None:
+def test_functions_of_one_source_are_distinguished(load: Load) -> None:
     module = load(SCORERS)
     assert described(module.three) != described(module.five)
     assert described(module.first) != described(module.second)  # two lambdas in a line
@@ -137,7 +137,7 @@ def test_a_secret_is_not_written(load: Load) -> None:
     assert "sk-1234" not in described(load(SCORERS).judge)
 
 
-def test_a_function_without_source_is_told_by_what_it_does() -> None:
+def test_a_function_without_source_is_described_by_what_it_does() -> None:
     def made(body: str) -> Any:
         names: dict[str, Any] = {"__name__": "scorers_of_test"}
         exec(f"def score(trace):\n    return {body}", names)
@@ -149,7 +149,7 @@ def test_a_function_without_source_is_told_by_what_it_does() -> None:
 
 
 @pytest.mark.parametrize("value", [len, functools.partial(print, end=""), iter([]), object()])
-def test_what_has_no_source_at_all_is_told_without_its_address(value: Any) -> None:
+def test_what_has_no_source_at_all_is_described_without_its_address(value: Any) -> None:
     assert f"{id(value):x}" not in described(value)
     assert described(value) == described(value)
 

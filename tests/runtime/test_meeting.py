@@ -138,7 +138,7 @@ def test_an_address_of_another_machine_is_refused() -> None:
         asyncio.run(main())
 
 
-def test_a_user_who_starts_the_program_is_told_what_starts_it(
+def test_the_error_names_the_command_that_starts_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(INVITATION, raising=False)

@@ -128,7 +128,7 @@ def test_what_cannot_be_sent_is_refused_here() -> None:
         result_of(add, threading.Lock())
 
 
-def test_a_failure_of_what_was_told_is_logged_there(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_in_a_callback_is_logged_there(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with pair({}, {"fail": failing(ValueError("what?"))}) as (end, _):
             end.tell("fail")

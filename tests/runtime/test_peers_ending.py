@@ -217,7 +217,7 @@ def test_an_end_that_gives_no_sign_of_life_is_lost() -> None:
     asyncio.run(main())
 
 
-def test_when_both_ends_stood_still_neither_is_lost() -> None:
+def test_when_both_ends_were_suspended_neither_is_lost() -> None:
     """As after a machine was suspended, which their clocks may show."""
     silence = 0.4
 

@@ -168,7 +168,7 @@ def test_a_cpu_bound_scorer_that_hangs_is_an_error_not_a_zero() -> None:
         asyncio.run(rubric.score(make_trace()))
 
 
-def test_the_loop_goes_on_while_a_cpu_bound_scorer_computes() -> None:
+def test_the_loop_continues_while_a_cpu_bound_scorer_computes() -> None:
     """In a thread of this process, the scorer would hold the interpreter's lock until it ends."""
 
     async def measure() -> int:

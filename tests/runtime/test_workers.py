@@ -184,7 +184,7 @@ def test_loops_in_several_threads_do_not_meet() -> None:
     assert found == {i: [2 * (i + value) for value in range(200)] for i in range(4)}
 
 
-def test_a_loop_that_closes_meanwhile_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_closes_meanwhile_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     errors: list[object] = []
     monkeypatch.setattr(threading, "excepthook", errors.append)
     pass_gate, gate, begun = gated()

@@ -46,8 +46,8 @@ def test_everything_that_was_left_running_ends_and_work_can_go_on(engine: Engine
     asyncio.run(check())
 
 
-def test_what_takes_the_place_of_an_ended_program_is_not_waited_for() -> None:
-    """So many take longer to end than until the next process waits for a program."""
+def test_what_replaces_a_program_that_has_ended_is_not_waited_for() -> None:
+    """Ending so many takes longer than the start of the next process that waits for a program."""
     many = "for i in $(seq 60); do sleep 99 & done"
 
     async def check() -> None:

@@ -107,7 +107,7 @@ def test_an_engine_that_never_answers_is_not_waited_for_long(
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root to stop being it")
-def test_a_user_without_permission_is_told_so() -> None:
+def test_missing_permission_is_reported() -> None:
     code = (
         "import os, sys, docker\n"
         "from vf.trainer.commands.sandbox import main\n"

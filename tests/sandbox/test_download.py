@@ -89,7 +89,7 @@ def test_what_cannot_be_had_is_refused_and_nothing_is_written(tmp_path: Path) ->
     inside(body)
 
 
-def test_what_is_no_file_is_left_out_and_waited_for_by_nobody(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_left_out_and_waited_for_by_nobody(tmp_path: Path) -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         await box.exec("mkdir f; cd f; mkfifo fifo; touch real; ln -s fifo via; ln -s real good")
         await box.python("import os, socket; os.chdir('f'); socket.socket(1).bind('socket')")
@@ -214,7 +214,7 @@ def test_names_that_lead_elsewhere_are_no_names(tmp_path: Path, name: str, kind:
         ([folders.RECORD.pack(FILE, 0, 1, 2**31)], "too large"),
     ],
 )
-def test_what_is_no_folder_is_refused(tmp_path: Path, records: list[bytes], why: str) -> None:
+def test_what_is_not_a_folder_is_refused(tmp_path: Path, records: list[bytes], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         unpack(tmp_path / "to", records)
 

@@ -156,7 +156,7 @@ def test_lasting_failure_is_told_to_all_who_wait(monkeypatch: pytest.MonkeyPatch
     asyncio.run(run())
 
 
-def test_what_can_never_work_is_told_at_once_and_not_tried_again() -> None:
+def test_what_can_never_work_is_reported_at_once_and_not_tried_again() -> None:
     async def run() -> None:
         factory = Factory(errors=[ConfigError("no such image")])
         async with SandboxPool(factory, 2, concurrency=1) as pool:

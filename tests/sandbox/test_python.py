@@ -38,7 +38,7 @@ def test_streams_are_kept_apart_and_text_is_utf8() -> None:
     assert (result.stdout, result.stderr) == ("ä\n'ö\\ud800'\n", "e\n")
 
 
-def test_an_exception_is_a_result_and_shows_nothing_of_ours() -> None:
+def test_an_exception_is_a_result_and_shows_no_frame_of_the_interpreter() -> None:
     cases = [
         ("x = 1\n1/0", "1/0"),
         ("def", "SyntaxError"),
@@ -210,7 +210,7 @@ def test_code_that_breaks_its_interpreter_breaks_nothing_else(code: str) -> None
     inside(body)
 
 
-def test_threads_that_go_on_printing_block_nobody() -> None:
+def test_threads_that_keep_printing_block_nobody() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         code = "import threading\ndef flood():\n    while True: print('x' * 1000)\n"
         code += "threading.Thread(target=flood, daemon=True).start()"

@@ -28,7 +28,7 @@ def test_a_queue_that_moves_is_waited_for_beyond_the_timeout() -> None:
     asyncio.run(run())
 
 
-def test_a_queue_that_stands_still_ends_for_all_at_once() -> None:
+def test_a_queue_that_makes_no_progress_ends_for_all_at_once() -> None:
     async def run() -> None:
         factory = Factory(0.02)
         async with SandboxPool(factory, 0, concurrency=1) as pool:

@@ -112,7 +112,7 @@ def test_an_unknown_group_is_named() -> None:
         check(local, "fles")
 
 
-def test_every_result_is_told_as_it_comes() -> None:
+def test_every_result_is_reported_as_it_comes() -> None:
     told: list[CheckResult] = []
     results = asyncio.run(check_contract(local, groups=["cwd"], tell=told.append))
     assert told == results

@@ -136,7 +136,7 @@ def test_supervisor_and_keepers_are_out_of_reach(workdir: Path) -> None:
     under_root(workdir, body)
 
 
-def test_a_program_has_three_descriptors_and_none_of_ours(workdir: Path) -> None:
+def test_a_program_has_three_descriptors_and_none_of_the_supervisor(workdir: Path) -> None:
     async def body(box: Session) -> None:
         code = "import os; print(*sorted(f for f in os.listdir('/proc/self/fd')))"
         # 3 is the directory itself.

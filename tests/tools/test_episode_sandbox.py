@@ -171,7 +171,7 @@ def test_a_tool_is_not_out_of_time_while_its_sandbox_ends() -> None:
     assert trace.messages[4].content == "Error: there is no file a"
 
 
-def test_the_clock_goes_on_after_it_was_stopped() -> None:
+def test_the_clock_continues_after_it_was_stopped() -> None:
     async def waits() -> str:
         """Wait."""
         with off_the_clock():
@@ -354,7 +354,7 @@ def test_a_file_that_cannot_be_written_is_named(open_local: Any) -> None:
         asyncio.run(vf.rollout(Wrong(open_local), TASK, model))
 
 
-def test_what_is_no_file_or_comes_too_late_is_refused(open_local: Any) -> None:
+def test_what_is_not_a_file_or_comes_too_late_is_refused(open_local: Any) -> None:
     class Late(Filed):
         async def step(self, reply: vf.Message) -> vf.Step:
             step = await self.run_tools(reply)

@@ -68,7 +68,7 @@ def test_python_and_bash_remember_and_share_files(open_local: OpenSandbox) -> No
     assert heard(trace) == ["(no output)", "(no output)", "42", "hi me", "hi", "new/"]
 
 
-def test_what_goes_wrong_is_told(open_local: OpenSandbox) -> None:
+def test_what_goes_wrong_is_reported(open_local: OpenSandbox) -> None:
     trace = play(
         Bench(open_local, timeout=0.7),
         {"python": {"code": "1 / 0"}},
@@ -128,7 +128,7 @@ def test_files_are_written_edited_read_and_listed(open_local: OpenSandbox) -> No
         ({"edit_file": {"path": "none", "old": "l", "new": "x"}}, "there is no file none"),
     ],
 )
-def test_a_wrong_call_of_a_file_tool_is_told(
+def test_a_wrong_call_of_a_file_tool_is_reported(
     open_local: OpenSandbox, call: dict[str, Any], said: str
 ) -> None:
     prepare = {"bash": {"command": "mkdir d; printf 'l 1\\nl 2\\n' > d/a; printf '\\377' > d/b"}}
@@ -137,7 +137,7 @@ def test_a_wrong_call_of_a_file_tool_is_told(
     assert trace.tool_events[1].kind == "rejected"
 
 
-def test_more_code_than_a_sandbox_takes_is_told() -> None:
+def test_more_code_than_a_sandbox_takes_is_reported() -> None:
     env = Bench(giving(ScriptedSandbox(python=[ValueError("python takes no such amount")])))
     assert heard(play(env, {"python": {"code": "1"}})) == ["Error: python takes no such amount"]
 

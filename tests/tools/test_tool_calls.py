@@ -43,7 +43,7 @@ def ask(*calls: vf.ToolCall) -> vf.Trace:
     return asyncio.run(vf.rollout(Kitchen(), TASK, model))
 
 
-def test_a_tool_message_answers_its_call_and_the_loop_goes_on() -> None:
+def test_a_tool_message_answers_its_call_and_the_loop_continues() -> None:
     trace = ask(vf.ToolCall("c9", "weigh", '{"item": "salt", "grams": 3}'))
     assert trace.messages[2] == vf.Message("tool", '{"salt":3}', tool_call_id="c9", name="weigh")
     [event] = trace.tool_events

@@ -94,7 +94,7 @@ def test_a_number_too_large_for_a_float_is_refused() -> None:
     assert message.startswith("x: ")
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     kind, message = fault('{"x": "a", "colour": 1}')
     assert kind == "invalid_arguments"
     assert "missing argument 'n'" in message

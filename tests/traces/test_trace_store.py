@@ -38,7 +38,7 @@ def test_what_is_appended_is_read_back_in_order(tmp_path: Path) -> None:
     assert path.read_bytes().count(b"\n") == 2
 
 
-def test_a_trace_is_readable_at_once_and_a_closed_store_can_go_on(tmp_path: Path) -> None:
+def test_a_trace_is_readable_at_once_and_a_closed_store_can_continue(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     store = vf.TraceStore(path)
     store.append(make_trace("a"))
@@ -185,7 +185,7 @@ store.append(trace("b", 10))
 """
 
 
-def test_after_a_write_that_failed_half_way_the_same_store_can_go_on(tmp_path: Path) -> None:
+def test_after_a_write_that_failed_half_way_the_same_store_can_continue(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(path)], check=True, capture_output=True, timeout=60

@@ -62,7 +62,7 @@ with vf.Learner("tiny", **SETTINGS) as learner:
 """
 
 
-def test_a_step_that_breaks_off_ends_all_processes(tmp_path: Path) -> None:
+def test_a_step_that_is_interrupted_ends_all_processes(tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
     script.write_text(BROKEN)
     done = launched(script, tmp_path)

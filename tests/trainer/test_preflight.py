@@ -69,7 +69,7 @@ def test_what_an_episode_holds_is_closed_after_its_prompt_was_measured() -> None
     assert Session.opened == 0
 
 
-def test_an_episode_that_cannot_be_closed_is_told_and_holds_nothing() -> None:
+def test_an_episode_that_cannot_be_closed_is_reported_and_holds_nothing() -> None:
     said = "environment 'test-sessions': close raised OSError: the server hung up"
     with pytest.raises(vf.ConfigError, match=said):
         preflight(parse_config(config(ends_badly=True))[0])
@@ -192,7 +192,7 @@ class Simulated(vf.Environment):
 vf.register("test-simulated", Simulated)
 
 
-def test_a_reset_that_asks_a_server_that_is_down_is_told_with_its_url() -> None:
+def test_a_reset_that_asks_a_server_that_is_down_is_reported_with_its_url() -> None:
     raw = config() | {"env": {"id": "test-simulated"}}
     with pytest.raises(vf.ConfigError) as error:
         preflight(parse_config(raw)[0])
@@ -201,7 +201,7 @@ def test_a_reset_that_asks_a_server_that_is_down_is_told_with_its_url() -> None:
         assert part in said
 
 
-def test_a_close_that_hangs_is_told_with_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_that_hangs_is_reported_with_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(self: vf.Environment) -> None:
         await asyncio.Event().wait()
 

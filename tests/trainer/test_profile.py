@@ -179,7 +179,9 @@ def test_a_profiled_run_has_a_trace_and_numbers_that_fit(make_trainer: TrainerFa
     assert any("Backward" in name for name in names)
 
 
-def test_steps_without_a_lesson_are_told_apart_from_a_profile(make_trainer: TrainerFactory) -> None:
+def test_steps_without_a_lesson_are_distinguished_from_a_profile(
+    make_trainer: TrainerFactory,
+) -> None:
     trainer = make_trainer(env="test-equal", max_steps=2)
     with pytest.raises(TrainingError, match="without two steps to learn from"):
         profile_step(trainer)

@@ -39,7 +39,7 @@ def count(
     ("cores", "at_once", "expected"),
     [(2, 64, 0), (7, 512, 0), (8, 1, 1), (64, 64, 2), (63, 512, 7), (64, 512, 8), (224, 9999, 8)],
 )
-def test_by_default_there_is_a_worker_for_so_many_cores_and_rollouts(
+def test_by_default_workers_follow_the_cores_and_the_rollouts(
     cores: int, at_once: int, expected: int
 ) -> None:
     assert count(cores, at_once=at_once)[0] == expected

@@ -48,7 +48,7 @@ async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any
             yield name, json.loads(text.removeprefix("data: "))
 
 
-def test_each_page_is_told_everything_and_then_what_is_new(tmp_path: Path) -> None:
+def test_each_page_gets_everything_and_then_what_is_new(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one")
 
     async def check(server: LiveServer, session: aiohttp.ClientSession) -> None:

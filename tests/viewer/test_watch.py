@@ -42,7 +42,7 @@ def test_a_folder_stands_for_all_runs_evaluations_and_traces_in_it(tmp_path: Pat
     assert found.missing == [tmp_path / "nowhere"]
 
 
-def test_only_what_is_new_is_told(tmp_path: Path) -> None:
+def test_only_what_is_new_is_sent(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one")
     watch = Watch([run])
     first = watch.scan()
@@ -65,7 +65,7 @@ def test_only_what_is_new_is_told(tmp_path: Path) -> None:
     assert named(watch.everything(), "run")[0]["columns"]["step"] == [0, 1, 2, 3, 4]
 
 
-def test_a_line_that_is_written_again_replaces_what_was_told(tmp_path: Path) -> None:
+def test_a_line_that_is_written_again_replaces_what_was_sent(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one")
     reader = RunReader(run, "one")
     assert reader.refresh() is not None

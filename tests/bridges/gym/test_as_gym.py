@@ -177,7 +177,7 @@ def test_the_time_limit_is_of_the_environment_and_not_of_who_answers(make_env: M
     assert environment.closed == ["train-1"]
 
 
-def test_an_environment_that_blocks_the_loop_is_told_of(
+def test_an_environment_that_blocks_the_loop_is_reported(
     make_env: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vf.bridges.gym.episode.ENDING", 0.1)
@@ -262,7 +262,7 @@ def test_steps_out_of_turn_and_of_the_wrong_type_are_refused(make_env: Make) -> 
         env.step("on")
 
 
-def test_something_missing_is_told_at_the_first_reset(make_env: Make) -> None:
+def test_something_missing_is_reported_at_the_first_reset(make_env: Make) -> None:
     class Missing(Faulty):
         async def check(self) -> None:
             raise vf.ConfigError("there is no engine: start it")

@@ -97,7 +97,7 @@ def test_render_and_parse_are_the_authors() -> None:
     assert trace.info["gym"]["lost_turns"] == 2
 
 
-def test_a_fault_in_render_or_parse_is_no_reward() -> None:
+def test_a_fault_in_render_or_parse_earns_no_reward() -> None:
     def parse(reply: str) -> int:
         raise AttributeError("a fault of the author's")
 

@@ -94,7 +94,7 @@ def test_each_phase_has_its_network(
     assert (part.agent.allow, part.verifier.allow) == (agent, verifier)
 
 
-def test_an_image_stands_in_place_of_the_dockerfile(make_task: MakeTask) -> None:
+def test_an_image_replaces_the_dockerfile(make_task: MakeTask) -> None:
     toml = '[environment]\ndocker_image = "some:image"'
     world = read(make_task(toml=toml)).world
     assert (world.image, world.build) == ("some:image", None)

@@ -32,7 +32,7 @@ def failed(trace: vf.Trace) -> str:
     return trace.error.message
 
 
-def test_a_server_that_raises_or_never_answers_is_no_reward(guess: str) -> None:
+def test_a_server_that_raises_or_never_answers_earns_no_reward(guess: str) -> None:
     environment = OpenEnvEnvironment(guess, message_timeout=1)
     assert "the disk is full" in failed(run(environment, ["9", "raise"]))
     assert all_closed()
@@ -106,7 +106,7 @@ def doomed() -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
 
 
 @pytest.mark.slow
-def test_a_server_that_freezes_dies_or_is_started_anew_is_no_reward(
+def test_a_server_that_freezes_dies_or_restarts_earns_no_reward(
     doomed: tuple[int, subprocess.Popen[bytes]],
 ) -> None:
     port, process = doomed
@@ -179,7 +179,7 @@ class Liar:
         '{"type": "error", "data": {"message": "no", "code": "FACTORY_ERROR"}}',
     ],
 )
-def test_a_server_that_talks_nonsense_is_no_reward(answer: str) -> None:
+def test_a_server_that_talks_nonsense_earns_no_reward(answer: str) -> None:
     with servers.served(Liar(answer).app) as url:
         assert "openenv: " in failed(run(OpenEnvEnvironment(url, message_timeout=10), ["9"]))
 

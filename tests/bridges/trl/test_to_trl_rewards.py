@@ -180,7 +180,7 @@ class Faulty(vf.Environment):
         type(self).closed += 1
 
 
-def test_a_failure_is_no_reward() -> None:
+def test_a_failure_earns_no_reward() -> None:
     kwargs = as_trl(Faulty())
     assert "eval_dataset" not in kwargs
     row = kwargs["train_dataset"][0]

@@ -71,7 +71,7 @@ def test_a_module_that_is_no_environment_says_what_it_lacks() -> None:
         from_verifiers("their-tally-tools")
 
 
-def test_arguments_that_it_does_not_take_are_told() -> None:
+def test_arguments_that_it_does_not_take_are_reported() -> None:
     with pytest.raises(vf.ConfigError) as raised:
         from_verifiers("their-words", num_trian=3)
     assert str(raised.value) == (
@@ -85,7 +85,7 @@ def test_arguments_that_it_does_not_take_are_told() -> None:
         from_verifiers("their-words", eval_args={"split": "test"})
 
 
-def test_what_its_code_raises_is_told_with_the_authors_lines(tmp_path: Path) -> None:
+def test_what_its_code_raises_is_reported_with_the_authors_lines(tmp_path: Path) -> None:
     with pytest.raises(vf.ConfigError) as raised:
         from_verifiers("their-oddities", kind="raises")
     told = str(raised.value)
@@ -95,7 +95,7 @@ def test_what_its_code_raises_is_told_with_the_authors_lines(tmp_path: Path) -> 
     assert "from_verifiers" not in told
 
 
-def test_a_module_that_cannot_be_imported_is_told(
+def test_a_module_that_cannot_be_imported_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "their_broken.py").write_text("import a_module_that_nobody_has\n")
@@ -127,13 +127,15 @@ def test_what_it_needs_and_cannot_have_is_said_when_it_is_loaded(kind: str, mess
         ("picture", "task 'train-0' cannot be shown as text"),
     ],
 )
-def test_rows_that_cannot_be_tasks_are_told_before_a_run_begins(kind: str, message: str) -> None:
+def test_rows_that_cannot_be_tasks_are_reported_before_a_run_begins(
+    kind: str, message: str
+) -> None:
     environment = from_verifiers("their-oddities", kind=kind)
     with pytest.raises(vf.ConfigError, match=message):
         list(environment.tasks("train"))
 
 
-def test_a_second_conversation_with_the_model_is_told() -> None:
+def test_a_second_conversation_with_the_model_is_reported() -> None:
     environment = from_verifiers("their-oddities", kind="second")
     task = next(iter(environment.tasks("train")))
     trace = asyncio.run(vf.rollout(environment, task, vf.ScriptedModel(["1", "2"])))
@@ -163,7 +165,7 @@ def test_outside_of_the_main_thread_it_says_where_it_can_be_made() -> None:
 
 
 @pytest.mark.parametrize("said", ["0.3.0", "0.2.1", "0.1.14", "0.5.0", "1.0"])
-def test_versions_that_are_not_supported_are_told(said: str, monkeypatch: Any) -> None:
+def test_versions_that_are_not_supported_are_reported(said: str, monkeypatch: Any) -> None:
     monkeypatch.setattr("vf.runtime.extras.version", lambda name: said)
     with pytest.raises(vf.ConfigError) as raised:
         from_verifiers("their-words")

@@ -112,7 +112,7 @@ def test_rows_are_tasks() -> None:
     assert next(iter(load("their-words", with_eval=False).tasks("eval"))).id == "eval-0"
 
 
-def test_what_became_of_tool_calls_is_told() -> None:
+def test_results_of_tool_calls_are_reported() -> None:
     script: list[Line] = [
         {"add": {"a": 1, "b": 2}, "divide": {"a": 1, "b": 0}, "nope": {}},
         vf.Message("assistant", tool_calls=[vf.ToolCall("x", "add", "{")]),
@@ -152,7 +152,7 @@ def test_a_dead_connection_is_no_part_of_the_task() -> None:
     assert "ConnectionError: the dictionary is gone" in trace.error.message
 
 
-def test_a_tool_call_where_there_are_no_tools_is_no_text() -> None:
+def test_a_tool_call_where_there_are_no_tools_is_not_text() -> None:
     """A reward function gets text, as an API that reads no tool calls would give it."""
     environment = load("their-words")
     for call in (vf.ToolCall("x", "add", "{}"), vf.ToolCall("x", "", "<tool", malformed="cut")):
@@ -161,7 +161,7 @@ def test_a_tool_call_where_there_are_no_tools_is_no_text() -> None:
         assert trace.score.metrics["length"] == 0.0
 
 
-def test_limits_and_ends_are_told_apart() -> None:
+def test_limits_and_ends_are_distinguished() -> None:
     ends = {
         "their-words": (["x"], StopReason.TERMINATED, "max_turns_reached"),
         "their-tools": (["42"], StopReason.TERMINATED, "no_tools_called"),
@@ -176,7 +176,7 @@ def test_limits_and_ends_are_told_apart() -> None:
     assert cut.info["verifiers"] == {"stop_condition": "max_turns_reached"}
 
 
-def test_a_limit_of_ours_ends_their_rollout_in_order() -> None:
+def test_our_own_limit_ends_their_rollout_in_order() -> None:
     their_quiz = importlib.import_module("their_quiz")
 
     environment = load("their-quiz")
@@ -216,7 +216,7 @@ def test_what_they_clean_up_is_cleaned_up_when_the_model_fails() -> None:
     ("said", "message"),
     [("crash", "the quizmaster fell over"), ("offline", "InfraError: the quiz server is gone")],
 )
-def test_what_their_environment_raises_is_no_reward(said: str, message: str) -> None:
+def test_what_their_environment_raises_earns_no_reward(said: str, message: str) -> None:
     trace = play(load("their-quiz"), [said])
     assert trace.reward is None
     assert trace.error is not None

@@ -166,7 +166,7 @@ def test_rollouts_have_states_of_their_own() -> None:
     assert [trace.score and trace.score.parts["tallied"] for trace in traces] == [1.0, 0.5, 1.0]
 
 
-def test_a_limit_of_ours_is_one_of_theirs() -> None:
+def test_our_own_limit_is_one_of_theirs() -> None:
     environment = load()
     environment.max_turns = 1
     trace = play(environment, [{"tally_add": {"number": 1}}])
@@ -183,7 +183,7 @@ def test_a_function_that_raises_is_an_error_that_names_what() -> None:
     assert "KeyError: 'no such key'" in trace.error.message
 
 
-def test_rewards_beyond_one_are_told_or_mapped() -> None:
+def test_rewards_beyond_one_are_refused_or_mapped() -> None:
     trace = play(load("their-hooks"), ["eight ch"])
     assert trace.error is not None
     assert "reward_range = [0, 2]" in trace.error.message

@@ -129,6 +129,6 @@ def test_another_version_is_refused(found: str, monkeypatch: pytest.MonkeyPatch)
         vf.to_verifiers("calculator")
 
 
-def test_arguments_that_are_no_json_are_refused() -> None:
+def test_arguments_that_are_not_json_are_refused() -> None:
     with pytest.raises(vf.ConfigError, match="travel to other processes as JSON"):
         vf.to_verifiers("calculator", max_operations={1, 2})

@@ -233,7 +233,7 @@ def test_an_agent_that_does_not_ask_is_a_failure() -> None:
     assert_failed(run(never_ask), "the agent ended before it had an answer", "OPENAI_BASE_URL")
 
 
-def test_what_is_no_text_becomes_one() -> None:
+def test_what_is_not_text_becomes_text() -> None:
     trace = run(return_a_number)
     assert (trace.error, trace.info["output"]) == (None, "4")
 

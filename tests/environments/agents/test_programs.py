@@ -309,7 +309,7 @@ def test_a_rubric_in_a_file_is_a_rubric_or_a_function(
         assert run("ask()", rubric=reference).reward == 0.5
 
 
-def test_a_name_that_is_no_text_is_collected_under_one_that_is() -> None:
+def test_a_name_that_is_not_text_is_collected_under_one_that_is() -> None:
     trace = run("ask()\nopen(b'\\xff.md', 'w').write('!')", collect=["*.md"])
     assert trace.info["files"] == {"?.md": "!"}
     assert vf.Trace.from_json(trace.to_json()).info["files"] == {"?.md": "!"}

@@ -134,7 +134,7 @@ def test_the_validation_itself_is_never_ended(in_box: InBox) -> None:
     in_box(work)
 
 
-def test_a_trap_stands_in_an_empty_folder_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_trap_is_in_an_empty_folder_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with set_trap() as trap:
         assert list(Path.cwd().iterdir()) == []
         assert trap.marker.exists()

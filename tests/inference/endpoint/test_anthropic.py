@@ -76,7 +76,7 @@ def text(said: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("arguments", ["[1]", "{'a': 1}", " ", json.dumps({UNREADABLE: "x"})])
-def test_arguments_that_are_no_object_are_kept_as_written(arguments: str) -> None:
+def test_arguments_that_are_not_an_object_are_kept_as_written(arguments: str) -> None:
     call = Message("assistant", tool_calls=[ToolCall("c1", "look", arguments)])
     spoken, client = talk(call, DONE)
     response = client.messages.create(messages=[user("go")], **ASK)

@@ -238,7 +238,7 @@ def test_an_answer_says_which_stop_sequence_ended_it() -> None:
 
 
 @two_kinds
-def test_a_stream_that_is_not_read_to_its_end_leaves_a_whole_turn(kind: str) -> None:
+def test_a_stream_that_is_read_only_in_part_leaves_a_whole_turn(kind: str) -> None:
     async def run() -> None:
         log = Log(Texts(["One. " * 40]))
         async with talking(token_model(log), kind) as (_, agent, trace):

@@ -110,7 +110,7 @@ def test_a_wrong_field_is_named(change: dict[str, Any], param: str) -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"\xff", b'"x"', b"[" * 100_000, b'{"a": NaN}', b"null"]
 )
-def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(body: bytes) -> None:
     status, error = refused(body)
     assert status == 400
     assert "body" in error["message"]
@@ -262,7 +262,7 @@ def test_what_an_agent_asks_for_fills_neither_the_trace_nor_an_error() -> None:
     asyncio.run(run())
 
 
-def test_a_key_that_is_no_text_is_wrong_like_any_other() -> None:
+def test_a_key_that_is_not_text_is_wrong_like_any_other() -> None:
     async def run() -> bytes:
         async with opened(token_model(Texts(["Yes."]))) as (session, _, _):
             host, _, port = session.endpoint.root.split("/")[2].partition(":")

@@ -92,7 +92,7 @@ def test_parallel_calls_keep_their_order(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.text], ids=named)
-def test_text_and_a_call_are_told_apart(form: Form) -> None:
+def test_text_and_a_call_are_distinguished(form: Form) -> None:
     calls: list[Call] = [("get_it", ARGUMENTS["objects"])]
     message = read(form, form.write("", "Let me look: 1 < 2.", calls), calls)
     assert message.content == "Let me look: 1 < 2."
@@ -114,7 +114,7 @@ def test_text_alone_makes_no_call(form: Form) -> None:
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.reasoning], ids=named)
-def test_reasoning_is_told_from_the_call(form: Form) -> None:
+def test_reasoning_is_distinguished_from_the_call(form: Form) -> None:
     calls: list[Call] = [("get_it", ARGUMENTS["text"])]
     message = read(form, form.write("First\nI look.", "", calls), calls)
     assert message.reasoning == "First\nI look."

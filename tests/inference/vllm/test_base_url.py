@@ -167,7 +167,9 @@ def test_an_adapter_that_does_not_fit_is_refused_by_the_first_publish(
     assert standing.engine.serving.served.model == MODEL
 
 
-def test_a_server_that_cannot_be_paused_is_told_how(stand: Stand, serve: Serve) -> None:
+def test_a_server_that_cannot_be_paused_gets_an_error_that_says_how(
+    stand: Stand, serve: Serve
+) -> None:
     url = serve(hide=["/pause"])
     with pytest.raises(ConfigError, match="VLLM_SERVER_DEV_MODE=1"):
         stand("disk", base_url=url).start().publish(5, version=0)

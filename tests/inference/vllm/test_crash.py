@@ -174,7 +174,7 @@ def test_a_crash_too_many_ends_the_run_with_its_cause(stand: Stand) -> None:
     assert len(standing.journal.starts) == 2
 
 
-def test_a_server_that_dies_while_it_starts_again_is_started_once_more(stand: Stand) -> None:
+def test_a_server_that_dies_while_it_starts_again_is_restarted(stand: Stand) -> None:
     how = {"last_words": "OSError: port in use", "last_life": 2, "well_again": 4}
     standing = stand(how=how).start()
     standing.publish(10, 0)
@@ -184,7 +184,7 @@ def test_a_server_that_dies_while_it_starts_again_is_started_once_more(stand: St
     assert len(standing.journal.starts) == 4
 
 
-def test_a_server_that_refuses_its_flags_is_not_started_once_more(stand: Stand) -> None:
+def test_a_server_that_refuses_its_flags_is_not_restarted(stand: Stand) -> None:
     standing = stand(how={"last_words": "usage", "last_life": 2, "exit_code": 2}).start()
     kill(standing)
     with pytest.raises(EngineError, match="Starting it again failed"):

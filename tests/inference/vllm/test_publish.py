@@ -103,7 +103,7 @@ def test_a_model_is_read_again_while_the_server_holds_still(stand: Stand) -> Non
     assert not standing.journal.calls("/v1/completions", LOAD)
 
 
-def test_a_request_under_way_goes_on_with_the_new_weights_and_tells_which(stand: Stand) -> None:
+def test_a_request_under_way_continues_with_the_new_weights_and_tells_which(stand: Stand) -> None:
     standing = stand("disk", {"token_seconds": 0.05}).start()
     standing.publish(1, 1)
     completion = sampled_while(standing, 40, lambda: standing.publish(2, 2))
@@ -231,7 +231,7 @@ def test_without_sleep_the_server_answers_while_the_trainer_trains(stand: Stand)
         ({"fail": {UNLOAD: "busy"}}, EngineError),
     ],
 )
-def test_what_the_server_refuses_is_told(
+def test_what_the_server_refuses_is_reported(
     stand: Stand, how: dict[str, Any], raised: type[Exception]
 ) -> None:
     standing = stand(how=how).start()

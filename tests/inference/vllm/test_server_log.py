@@ -60,7 +60,7 @@ def test_an_earlier_run_in_the_same_log_is_not_blamed(tmp_path: Path) -> None:
     assert "of yesterday" in (tmp_path / "log").read_text()
 
 
-def test_long_lines_are_cut_and_bytes_that_are_no_text_are_survived(tmp_path: Path) -> None:
+def test_long_lines_are_cut_and_bytes_that_are_not_text_are_survived(tmp_path: Path) -> None:
     command = [sys.executable, "-S", "-c", "import os; os.write(1, b'\\xff' + b'x' * 1000)"]
     server = ServerProcess(command, os.environ, tmp_path / "log")
     wait_until(lambda: server.returncode is not None)

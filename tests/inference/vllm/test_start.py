@@ -61,7 +61,7 @@ def test_gpus_are_handed_to_the_server(stand: Stand, monkeypatch: pytest.MonkeyP
     assert standing.journal.flag("--data-parallel-size") == "2"
 
 
-def test_waiting_is_told_with_the_servers_last_line(stand: Stand) -> None:
+def test_waiting_is_reported_with_the_servers_last_line(stand: Stand) -> None:
     standing = stand(how={"starting": 0.6}).start()
     told = [text for text in standing.said if "Loading safetensors checkpoint shards" in text]
     assert told

@@ -243,7 +243,7 @@ def test_neighbours_do_not_share_what_linux_counts_by_user(engine: Engine) -> No
 
 
 @AS_ROOT_TOO
-def test_root_in_the_sandbox_is_not_to_be_had_by_the_model(arena: Arena) -> None:
+def test_the_model_cannot_become_root_in_the_sandbox(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         # Only the client may ask for it, and even then it is a root without power.
         line = "id -u; mount -t tmpfs none /mnt"

@@ -157,7 +157,7 @@ def test_no_program_of_the_image_can_be_replaced(arena: Arena, program: str) -> 
     arena.attack(attack)
 
 
-def test_programs_of_the_same_name_first_on_the_path_change_nothing_of_ours(arena: Arena) -> None:
+def test_programs_of_the_same_name_first_on_the_path_change_nothing_else(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         for name in ("sh", "bash", "python3", "sleep"):
             await sandbox.write_file(f"bin/{name}", "#!/bin/sh\necho caught\n")

@@ -61,7 +61,7 @@ def test_a_bomb_left_in_the_background_takes_nothing_but_its_own_sandbox(arena: 
 
 
 @pytest.mark.parametrize("how", ["exec", "python", "bash"])
-def test_out_of_memory_is_told_apart_from_a_timeout(arena: Arena, how: str) -> None:
+def test_out_of_memory_is_distinguished_from_a_timeout(arena: Arena, how: str) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         if how == "exec":
             result = await sandbox.exec(["python3", "-c", EAT])
@@ -77,7 +77,7 @@ def test_out_of_memory_is_told_apart_from_a_timeout(arena: Arena, how: str) -> N
     arena.attack(attack)
 
 
-def test_a_timeout_is_told_apart_from_being_out_of_memory(arena: Arena) -> None:
+def test_a_timeout_is_distinguished_from_being_out_of_memory(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         result = await sandbox.exec("sleep 30", timeout=0.3)
         assert (result.timed_out, result.oom_killed) == (True, False)
@@ -158,7 +158,7 @@ def test_endless_output_of_what_lives_on_is_cut(arena: Arena) -> None:
     arena.attack(attack)
 
 
-def test_what_is_no_text_is_shown_as_such(arena: Arena) -> None:
+def test_what_is_not_text_is_shown_as_such(arena: Arena) -> None:
     async def attack(sandbox: DockerSandbox) -> None:
         code = r"import os; os.write(1, b'a\0b\xff\xfe\xc3(\xf0\x9f\n'); os.write(2, b'\x80' * 3)"
         for result in (await sandbox.exec(["python3", "-c", code]), await sandbox.python(code)):

@@ -206,7 +206,7 @@ r.urlopen('http://localhost/conf')"
     engine.close()
 
 
-def test_an_ordinary_image_is_a_service_and_what_it_does_is_no_failure(
+def test_an_ordinary_image_is_a_service_and_what_it_does_is_not_a_failure(
     engine: Engine, profile: Profile, ordinary: str, tmp_path: Path
 ) -> None:
     (tmp_path / "store.conf").write_text("a = 1\n")

@@ -52,7 +52,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize("found", ["1.23.9", "3.0"])
-def test_versions_that_are_not_supported_are_told(
+def test_versions_that_are_not_supported_are_reported(
     found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vf.runtime.extras.version", lambda _: found)

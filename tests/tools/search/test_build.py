@@ -267,7 +267,7 @@ def test_memory_does_not_grow_with_the_documents(tmp_path: Path) -> None:
     assert whole < 1.25 * half
 
 
-def test_progress_is_told_in_the_unit_of_its_total(tmp_path: Path) -> None:
+def test_progress_is_shown_in_the_unit_of_its_total(tmp_path: Path) -> None:
     source = Documents(write(tmp_path / "a.jsonl", ROWS))
     told = [(source.done, source.total) for _ in source]
     size = (tmp_path / "a.jsonl").stat().st_size

@@ -82,7 +82,9 @@ def test_the_server_speaks_search_r1s_protocol(url: str, local: TantivyIndex) ->
         ({"queries": ["x"] * 5000}, "queries: "),
     ],
 )
-def test_a_wrong_request_is_told_what_is_wrong(url: str, body: object, message: str) -> None:
+def test_a_wrong_request_gets_an_error_that_says_what_is_wrong(
+    url: str, body: object, message: str
+) -> None:
     status, said = post(f"{url}/retrieve", body)
     assert status == 400
     assert message in said

@@ -88,7 +88,7 @@ def test_what_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
         find_sources([tmp_path / "empty"])
 
 
-def test_lines_that_are_no_traces_are_told_apart(tmp_path: Path) -> None:
+def test_lines_that_are_not_traces_are_distinguished(tmp_path: Path) -> None:
     file = tmp_path / "mixed.jsonl"
     whole = research().to_json()
     lines = [
@@ -167,7 +167,9 @@ def test_a_damaged_branch_is_shown_as_far_as_it_goes() -> None:
     assert "differ in length" in unpack(pack_trace(trace))[0]["branches"][0]["problem"]
 
 
-def test_no_text_of_a_trace_stands_in_the_page_and_only_our_script_may_run(tmp_path: Path) -> None:
+def test_no_text_of_a_trace_is_markup_in_the_page_and_only_our_script_may_run(
+    tmp_path: Path,
+) -> None:
     page = tmp_path / "page.html"
     write_page(
         find_sources([save(tmp_path / "t.jsonl", hostile())]), page, title=f"{ATTACK}{TRICKS}"

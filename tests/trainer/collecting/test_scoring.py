@@ -109,7 +109,7 @@ def test_rollouts_without_a_reward_are_counted_and_not_trained_on(make_trainer: 
     assert first["eval/rollouts/failed"] == 0
 
 
-def test_a_rubric_that_never_scores_is_told(
+def test_a_rubric_that_never_scores_is_reported(
     make_trainer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make(make_trainer, "never")

@@ -203,7 +203,7 @@ def test_steps_open_as_far_ahead_as_they_may(ahead: int) -> None:
 
 
 @pytest.mark.parametrize("during", ["restoring", "training"])
-def test_what_is_too_old_is_done_over_with_its_task(during: str) -> None:
+def test_what_is_too_old_is_retried_with_its_task(during: str) -> None:
     async def scene() -> tuple[list[vf.Trace], list[Group]]:
         work = build(mixed, ahead=2, max_steps=3)
         await work.open(3, version=0)
@@ -226,7 +226,7 @@ def test_what_is_too_old_is_done_over_with_its_task(during: str) -> None:
 
 
 @pytest.mark.parametrize("stop_after", range(0, 15, 2))
-def test_a_queue_that_was_saved_goes_on_where_it_was(stop_after: int) -> None:
+def test_a_queue_that_was_saved_resumes_where_it_was(stop_after: int) -> None:
     """Whatever had ended when it was saved is not asked for again, and nothing is lost."""
     settings: dict[str, Any] = {"max_steps": 2, "max_refill": 0.5, "max_concurrent": 5}
 
@@ -383,7 +383,7 @@ def test_tasks_that_are_all_overlong_end_the_run() -> None:
         run(one_step(work))
 
 
-def test_an_overlong_prompt_is_no_failure_of_an_evaluation() -> None:
+def test_an_overlong_prompt_is_not_a_failure_of_an_evaluation() -> None:
     work = build(too_long({3, 7}), max_error_rate=0.0)
     result = run(work.evaluate(lambda trace: None))["env"]
     assert sum(trace.reward is not None for trace in result.traces) == 10

@@ -35,7 +35,7 @@ def test_every_epoch_has_every_task_once(count: int, epochs: int, seed: int) -> 
         assert sorted(ids) == sorted(f"task-{n}" for n in range(count))
 
 
-def test_epochs_are_shuffled_anew() -> None:
+def test_each_epoch_is_shuffled_differently() -> None:
     made = cursor(50)
     first, second = ([made.draw().task.id for _ in range(50)] for _ in range(2))
     assert first != second
@@ -87,7 +87,7 @@ def test_thresholds() -> None:
 
 
 @given(drawn=st.integers(0, 20), after=st.integers(1, 20))
-def test_a_saved_cursor_goes_on_where_it_was(drawn: int, after: int) -> None:
+def test_a_saved_cursor_resumes_where_it_was(drawn: int, after: int) -> None:
     made = cursor(3, rest_easy=1)
     for n in range(drawn):
         draw = made.draw()

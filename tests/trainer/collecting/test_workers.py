@@ -319,7 +319,7 @@ def test_what_a_rollout_does_is_seen_here_and_it_ends_there_when_it_is_cancelled
 
 
 @pytest.mark.slow
-def test_a_worker_that_stands_still_says_where_and_is_then_lost(tmp_path: Path) -> None:
+def test_a_worker_that_hangs_says_where_and_is_then_lost(tmp_path: Path) -> None:
     fleet = LocalFleet()
     env = {"id": "test-patient", "args": {"closed": str(tmp_path / "closed"), "hogs": True}}
     pool = make_pool(tmp_path, fleet, env, [], restarts_per_hour=0, stall_timeout=3.0)

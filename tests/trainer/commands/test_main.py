@@ -96,7 +96,7 @@ def test_a_subcommand_is_called_as_it_is_typed_and_shows_an_example(
         ("--resume x --profile", "--profile starts its own run"),
     ],
 )
-def test_a_typing_error_is_bad_usage_and_is_answered_with_what_was_meant(
+def test_a_typing_error_is_bad_usage_and_gets_a_suggestion(
     argv: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = said(capsys, *argv.split())
@@ -147,7 +147,7 @@ def taken(scripts: Mapping[str, Iterable[str]]) -> list[str]:
     ]
 
 
-def test_no_name_of_ours_is_a_script_of_another_distribution() -> None:
+def test_none_of_our_scripts_belongs_to_another_distribution() -> None:
     """Among all that is installed: `make test` installs every extra except vllm and deepspeed."""
     scripts: dict[str, set[str]] = {}
     for found in distributions():

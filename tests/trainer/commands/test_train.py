@@ -52,7 +52,7 @@ def test_a_model_without_a_chat_template_is_refused(
     assert "no chat template" in capsys.readouterr().err
 
 
-def test_a_port_in_use_is_told_in_one_line(
+def test_a_port_in_use_is_reported_in_one_line(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -125,7 +125,9 @@ def test_a_model_gets_the_fastest_way_that_is_exact(
         check(forward)
 
 
-def test_low_precision_is_told_from_a_wrong_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_precision_is_distinguished_from_wrong_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Rounding moves log-probabilities by more than float32's tolerance."""
     window = {"sliding_window": 20, "use_sliding_window": True, "max_window_layers": 0}
     model = make("Qwen3", num_hidden_layers=4, **window).bfloat16()

@@ -39,7 +39,7 @@ def test_log_probabilities_are_at_the_temperature_of_the_sample(packing: bool) -
         assert torch.allclose(found, by_hand(made.model, sample).float(), atol=2e-5)
 
 
-def test_old_log_probabilities_of_equal_tokens_are_told_apart() -> None:
+def test_old_log_probabilities_of_equal_tokens_are_distinguished() -> None:
     made, mixed = at_each(importance_sampling_mode="token_truncate")
     for sample, known in zip(mixed, made.with_old_logprobs(mixed), strict=True):
         expected = by_hand(made.model, sample).float()

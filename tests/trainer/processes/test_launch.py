@@ -357,7 +357,7 @@ def test_processes_on_machines_of_their_own_meet_at_the_first(config_file: str |
         ("distributed_type: FSDP\nnum_machines: 2\nnum_processes: 4\n", "is for 2 machines"),
     ],
 )
-def test_an_accelerate_config_that_is_wrong_is_told(
+def test_an_accelerate_config_that_is_wrong_is_reported(
     text: str | None, words: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "no.yaml"

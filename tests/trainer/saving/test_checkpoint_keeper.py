@@ -219,7 +219,7 @@ def test_a_file_system_without_links_ends_no_run(
 
 
 @pytest.mark.parametrize("file", ["state/.metadata", "state/__0_0.distcp", "random.pt"])
-def test_a_state_that_is_no_state_is_told(make_trainer: Any, file: str) -> None:
+def test_a_state_that_is_not_a_state_is_reported(make_trainer: Any, file: str) -> None:
     trainer: RLTrainer = make_trainer()
     (trainer.save() / file).write_bytes(b"not a state at all")
     trainer.close()

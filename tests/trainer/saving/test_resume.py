@@ -73,7 +73,7 @@ def test_an_unfinished_checkpoint_is_not_used(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path) is None
 
 
-def test_a_run_without_a_checkpoint_begins_anew(make_trainer: Any) -> None:
+def test_a_run_without_a_checkpoint_begins_again(make_trainer: Any) -> None:
     first: RLTrainer = make_trainer(max_steps=2)
     first.step()
     first.close()

@@ -388,7 +388,7 @@ def test_runs_that_start_together_each_have_a_folder(
     assert make_folder(config, "quick").path == tmp_path / "quick-2"
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     args = {"output_dir": str(tmp_path / "runs")}
     config, _ = parse_config({"model": "tiny", "env": {"id": "x"}, "trainer": {"args": args}})

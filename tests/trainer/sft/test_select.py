@@ -66,7 +66,7 @@ def test_recorded_tokens_are_learned_from_as_they_are(
         assert list(sequence.labels) == [t if mask else IGNORED for t, mask in pairs]
 
 
-def test_a_trace_whose_tokens_are_damaged_is_rendered_anew(
+def test_a_trace_whose_tokens_are_damaged_is_rendered_again(
     make_config: MakeConfig, renderer: Renderer, solved: list[Trace], tmp_path: Path
 ) -> None:
     damaged = [with_tokens(renderer, trace) for trace in solved[:3]]

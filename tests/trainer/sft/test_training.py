@@ -251,7 +251,7 @@ def test_an_adapter_from_4_bits_is_merged_into_the_stored_base(
     assert moved[8] < 1e-4 * moved[0], "by the adapter of rank 8, and not by the rounding to 4 bits"
 
 
-def test_a_loss_that_is_no_number_ends_the_run(
+def test_a_loss_that_is_not_a_number_ends_the_run(
     make_config: MakeConfig, renderer: Renderer, tmp_path: Path
 ) -> None:
     config = make_config(**{**QUICK, "learning_rate": 1e30, "max_grad_norm": 1e30})

@@ -34,7 +34,7 @@ def make_group(rollouts: list[Rollout], outcome: float | None = None) -> Group:
     return group
 
 
-def test_an_agent_that_rewrites_its_history_is_told_why_and_what_it_costs() -> None:
+def test_an_agent_that_rewrites_its_history_is_reported_with_the_cost() -> None:
     def group(kinds: dict[int, ForkKind]) -> Group:
         made = make_group([(0.5, 10, 0)] * 4)
         for trace in made.traces:
@@ -158,7 +158,7 @@ def trend(outcome: Callable[[int], float], reward: Callable[[int], float]) -> li
     return said
 
 
-def test_an_outcome_that_falls_while_the_reward_rises_is_told() -> None:
+def test_an_outcome_that_falls_while_the_reward_rises_is_reported() -> None:
     [said] = trend(lambda step: 0.8 - 0.01 * step, lambda step: 0.4 + 0.01 * step)
     assert "the outcome fell while the reward rose" in said
 

@@ -41,14 +41,14 @@ def test_a_step_that_taught_something_says_nothing() -> None:
     assert step_notes(1, [group(0.0, 0.0), group(0.0, 1.0)], {"time/total": 1.0}) == []
 
 
-def test_waits_for_sandboxes_are_told_where_they_cost_much() -> None:
+def test_waits_for_sandboxes_are_reported_where_they_cost_much() -> None:
     waits = {"sandbox/wait_s_mean": 3.0, "sandbox/wait_s_max": 9.0}
     [note] = step_notes(2, [group(0.0, 1.0)], {**waits, "time/total": 10.0})
     assert "3.0 s on average, 9.0 s at most" in note
     assert step_notes(2, [group(0.0, 1.0)], {**waits, "time/total": 100.0}) == []
 
 
-def test_memory_that_ran_out_is_told() -> None:
+def test_memory_that_ran_out_is_reported() -> None:
     line = {"time/total": 1.0, "oom_retries": 1}
     [note] = step_notes(3, [group(0.0, 1.0)], line)
     assert "step 3 ran out of memory" in note

@@ -131,7 +131,7 @@ def wandb_records(folder: RunFolder) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_wandb_and_trackio_go_on_in_the_same_run(folder: RunFolder, environ: Any) -> None:
+def test_wandb_and_trackio_resume_the_same_run(folder: RunFolder, environ: Any) -> None:
     names = ["wandb", "trackio"]
     first = [names, str(folder.path), 0, [0, 5], RAW]
     run(RUN + CLOSE, first, environ)
@@ -163,7 +163,7 @@ def test_wandb_and_trackio_go_on_in_the_same_run(folder: RunFolder, environ: Any
     assert [(log["step"], log["reward/mean"]) for log in logs] == [(s, s / 8) for s in range(7)]
 
 
-def test_a_tracker_that_fails_is_told_once_and_stops_nothing(
+def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(
     folder: RunFolder, environ: Any
 ) -> None:
     # The disk is full from the first step on, and for the event file alone: a limit that holds

@@ -120,7 +120,7 @@ def test_metrics_sharpen_the_advice() -> None:
     assert "begin a new context" not in said(sampled_again)
 
 
-def test_a_healthy_recorded_run_is_told_nothing_of_failures() -> None:
+def test_a_healthy_recorded_run_shows_no_alarm_of_failures() -> None:
     """It is the quickstart's, whose rollouts are all in flight and decoded at once."""
     root = Path(__file__).parents[3]
     config = load_config(root / "configs" / "quickstart.toml")[0]

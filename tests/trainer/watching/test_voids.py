@@ -52,13 +52,13 @@ def ring(steps: Iterator[list[Group]]) -> list[str]:
     return said
 
 
-def test_a_recorded_run_whose_failures_broke_off_rings_once() -> None:
+def test_a_recorded_run_whose_rollouts_were_voided_rings_once() -> None:
     [said] = ring(recorded("voids-sick.jsonl"))
     assert "more often where the others of the step did better" in said
     assert "with them as 0, the reward is" in said
 
 
-def test_a_recorded_run_whose_rollouts_broke_off_by_chance_does_not() -> None:
+def test_a_recorded_run_whose_rollouts_failed_by_chance_does_not() -> None:
     assert ring(recorded("voids-healthy.jsonl")) == []
 
 

@@ -37,7 +37,7 @@ class Clock:
             assert self._looks.acquire(timeout=30.0)
 
 
-def test_a_stall_is_told_again_while_it_lasts_and_not_while_something_moves(
+def test_a_stall_is_reported_again_while_it_lasts_and_not_while_something_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
