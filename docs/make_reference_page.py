@@ -65,6 +65,7 @@ GROUPS = {
         *("sequence_clip_low", "sequence_clip_high", "dro_beta"),
         *("drop_low", "drop_high", "dppo_tau", "import_path", "entropy_coef"),
         "router_aux_loss_coef",
+        "router_replay",
         *("importance_sampling_mode", "importance_sampling_clip_max"),
         "importance_sampling_clip_min",
     ],

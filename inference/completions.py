@@ -6,9 +6,10 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from vf.inference.experts import asked
 from vf.inference.leases import Lease, Leases, Member, Router, Slot
 from vf.inference.model import NEUTRAL, Sampling
 from vf.inference.patience import AWAY_SECONDS, Again, Patience, Request, Room
@@ -22,19 +23,22 @@ MOVES = 3  # servers that may go down under one request, before it is not asked 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was sampled; the lists have one length.
+    """What was sampled; the lists have one length, except the experts.
 
     Attributes:
         token_ids: The sampled ids, the stop token included.
         logprobs: Natural-log probability of each, as sampled.
         versions: Version of the weights behind each.
         finish_reason: None while more is to come.
+        experts: If asked for, those of the prompt's tokens from ``experts_from`` on, and of the
+            sampled ones but the last, which no pass has read; see :mod:`vf.inference.experts`.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     versions: list[int]
     finish_reason: Literal["stop", "length"] | None
+    experts: tuple[bytes, ...] = ()
 
 
 class TokenSampler(Protocol):
@@ -92,12 +96,14 @@ async def openai_wire(
         logprobs = list(choice["logprobs"]["token_logprobs"])
         versions = choice.get("weight_versions") or [served.version] * len(ids)
         reason = choice["finish_reason"]
+        experts = choice.get("routed_experts")
     except (KeyError, IndexError, TypeError) as error:
         raise ModelError(
             "the server's completion lacks token ids or logprobs; it must understand "
             f"`return_token_ids` and `logprobs` (missing: {error})"
         ) from error
-    return checked(ids, logprobs, versions, reason)
+    found = checked(ids, logprobs, versions, reason)
+    return replace(found, experts=asked(experts, sampling.experts_from, len(prompt_ids), len(ids)))
 
 
 class _Line:
@@ -289,6 +295,7 @@ async def processed_tokens(client: JsonClient) -> float | None:
 def sampling_fields(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, Any]:
     """Return the sampling parameters that are not neutral, by the names that vLLM has for them."""
     seed = {} if sampling.seed is None else {"seed": sampling.seed}
+    start = sampling.experts_from
     fields = {name: getattr(sampling, name) for name in NEUTRAL}
     # The text is read from the ids, which must hold whatever ended the answer.
     stop = {"stop": list(sampling.stop), "include_stop_str_in_output": True}
@@ -297,6 +304,7 @@ def sampling_fields(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, 
         "temperature": sampling.temperature,
         "stop_token_ids": stop_token_ids,
         **seed,
+        **({} if start is None else {"routed_experts_prompt_start": start}),
         **(stop if sampling.stop else {}),
         **({"structured_outputs": sampling.structure} if sampling.structure else {}),
         **{name: value for name, value in fields.items() if value != NEUTRAL[name]},
@@ -362,12 +370,14 @@ async def generate_wire(
             for _ in range(span["start"], span["end"])
         ]
         reason = choice["finish_reason"]
+        experts = choice.get("routed_experts")
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ModelError(
             f"{client.base_url} does not tell ids, logprobs and weight versions as vLLM 0.32 does "
             f"(missing: {error})"
         ) from error
-    return checked(ids, logprobs, versions, reason)
+    found = checked(ids, logprobs, versions, reason)
+    return replace(found, experts=asked(experts, sampling.experts_from, len(prompt_ids), len(ids)))
 
 
 WIRES: dict[str, Wire] = {"openai": openai_wire, "generate": generate_wire}

@@ -28,6 +28,8 @@ class Sampling:
             SCHEMA}`` or ``{"json_object": True}``. Only vLLM enforces it; log-probabilities are as
             without it.
         fixed: Whether an agent that asks for another way to sample still gets this one.
+        experts_from: The first token of the prompt whose experts are to be returned, with those of
+            all tokens after it; None for none.
     """
 
     max_tokens: int = 512
@@ -40,6 +42,7 @@ class Sampling:
     stop: tuple[str, ...] = ()
     structure: dict[str, Any] | None = None
     fixed: bool = False
+    experts_from: int | None = None
 
     def with_(self, **changes: Any) -> Sampling:
         """Return a copy with some fields changed."""

@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import create_autospec
 
+import numpy as np
 import torch
 import uvicorn
 from fastapi import FastAPI
@@ -46,6 +47,7 @@ from vllm.entrypoints.serve import (
 from vllm.entrypoints.serve.tokenize.protocol import TokenizeResponse
 from vllm.outputs import WeightVersionSpan
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.utils.serial_utils import numpy2base64
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from vllm.v1.worker.gpu_worker import Worker
@@ -59,6 +61,7 @@ from vf.inference.model import Sampling
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import nccl
 from vf.inference.vllm.launch import flags, server_env
+from vf.inference.vllm.replay import returning_experts
 from vf.inference.vllm.rungs import FIXED, RUNGS
 from vf.inference.vllm.server_args import Adapters, server_args
 from vf.inference.vllm.shelf import Shelf
@@ -66,9 +69,10 @@ from vf.inference.vllm.vllm_engine import VllmEngine
 
 MODEL = "org/model"
 IDLE = [sys.executable, "-c", "import signal; signal.pause()"]  # in place of the server
-ALL_SAMPLING = Sampling(  # nothing neutral, so that each is sent
-    max_tokens=4, temperature=0.5, top_p=0.5, top_k=7, min_p=0.5, repetition_penalty=1.5, seed=1
-)
+# Nothing is neutral, so that each is sent.
+ALL_SAMPLING = Sampling(4, 0.5, 0.5, 7, 0.5, 1.5, seed=1, experts_from=1)
+# Of the second token of a prompt of two, and of the first of two sampled ones: one layer, two each.
+EXPERTS = np.array([[[1, 2]], [[3, 4]]], np.uint8)
 
 
 REAL = pynccl.PyNcclCommunicator
@@ -216,10 +220,11 @@ class Answers:
         known(await raw.json(), type(request).model_fields, "/v1/completions")
         params = request.to_sampling_params(max_tokens=4, default_sampling_params={})
         assert (params.logprobs, params.seed) == (0, 1), params
+        assert params.routed_experts_prompt_start == 1, params
         logprobs = completions.CompletionLogProbs(token_logprobs=[-0.5, -0.25])
-        choice = completions.CompletionResponseChoice(
-            index=0, text="", token_ids=[5, 6], logprobs=logprobs, finish_reason="length"
-        )
+        choice = completions.CompletionResponseChoice(index=0, text="", finish_reason="length")
+        choice.token_ids, choice.logprobs = [5, 6], logprobs
+        choice.routed_experts = numpy2base64(EXPERTS)
         usage = completions.UsageInfo()
         return completions.CompletionResponse(model=request.model, choices=[choice], usage=usage)
 
@@ -228,13 +233,10 @@ class Answers:
         known(body, type(request).model_fields, "/inference/v1/generate")
         known(body["sampling_params"], SamplingParams.__struct_fields__, "SamplingParams")
         content = [tokens.GenerateLogProbsContent(token_id=t, logprob=-0.5) for t in (5, 6)]
-        choice = tokens.GenerateTokensChoice(
-            index=0,
-            token_ids=[5, 6],
-            logprobs=tokens.GenerateLogProbs(content=content),
-            finish_reason="length",
-            weight_versions=[WeightVersionSpan("1", 0, 1), WeightVersionSpan("2", 1, 2)],
-        )
+        choice = tokens.GenerateTokensChoice(index=0, token_ids=[5, 6], finish_reason="length")
+        choice.logprobs = tokens.GenerateLogProbs(content=content)
+        choice.weight_versions = [WeightVersionSpan("1", 0, 1), WeightVersionSpan("2", 1, 2)]
+        choice.routed_experts = numpy2base64(EXPERTS)
         return tokens.GenerateTokensResponse(choices=[choice])
 
 
@@ -342,6 +344,7 @@ def run(rung: str) -> None:
             engine.client.wake_up.assert_awaited_once_with(None)
             found = asyncio.run(sample(ours))
             assert found.token_ids == [5, 6], found
+            assert found.experts == (bytes([1, 0, 2, 0]), bytes([3, 0, 4, 0])), found
             if rung in ("disk", "nccl"):
                 assert found.versions == [1, 2], found
                 pauses = [call.kwargs["mode"] for call in engine.client.pause_generation.mock_calls]
@@ -380,6 +383,8 @@ def main() -> None:
         for extra in ({}, {"sleep": True}, {"gpus": [0, 1, 2, 3]}):
             for cpu in (False, True):
                 parsed(VllmSettings(**extra), rung, cpu=cpu)
+        args = parsed(returning_experts(VllmSettings(), cpu=False), rung, cpu=False)
+        assert args.enable_return_routed_experts
     for rank in (1, 9, 64, 300, 512):
         assert parsed(VllmSettings(), "lora", cpu=False, rank=rank).max_loras == 3
     leave_out_cuda()

@@ -5,7 +5,8 @@ The token arrays of a branch. An array is text, ``u4:`` and base64 of little-end
 floats; the narrowest that holds every value exactly. What changes seldom is runs,
 ``[[value, count], ...]``. Log-probabilities are those of the sampled tokens, unless another token
 has one that is not 0. ``begins`` is ``[place, count]``: so many tokens are as in an earlier branch,
-and ``token_ids`` holds the rest.
+and ``token_ids`` holds the rest. ``experts``, where a branch has any, is ``[width, text]``: the
+bytes of each token, and base64 of those of all, compressed by zlib.
 
 The conversations of an agent, of which an agent that rewrites its history has one for each call.
 What is in several is written once: ``[place, count]`` among the messages is a run of those that
@@ -18,6 +19,7 @@ from __future__ import annotations
 import base64
 import binascii
 import sys
+import zlib
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import compress, groupby
@@ -95,6 +97,9 @@ def pack(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
 
     Lists that differ in length, against the promise of a branch, are arrays one and all.
     """
+    columns = dict(columns)
+    if experts := columns.pop("experts", []):
+        return {**pack(columns), "experts": _pack_experts(experts)}
     mask, logprobs = columns["loss_mask"], columns["logprobs"]
     if len(set(map(len, columns.values()))) > 1:
         arrays = {name: _integers(columns[name]) for name in ("token_ids", *_RUNS)}
@@ -134,7 +139,24 @@ def unpack(branch: Any, begin: Sequence[int] = ()) -> Any:
         values = iter(logprobs)
         logprobs = [next(values) if sampled else 0.0 for sampled in mask]
     out["logprobs"] = logprobs
+    if "experts" in out:
+        out["experts"] = _unpack_experts(out["experts"])
     return out
+
+
+def _pack_experts(rows: list[bytes]) -> list[Any]:
+    return [len(rows[0]), base64.b64encode(zlib.compress(b"".join(rows), 1)).decode()]
+
+
+def _unpack_experts(value: Any) -> list[bytes]:
+    try:
+        width, text = value
+        data = zlib.decompress(base64.b64decode(text, validate=True))
+        if width < 1 or len(data) % width:
+            raise ValueError("its length")
+        return [data[start : start + width] for start in range(0, len(data), width)]
+    except (TypeError, ValueError, zlib.error) as error:
+        raise ValueError(f"experts: not [bytes of a token, text] ({error})") from None
 
 
 def pack_lineages(lineages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ NOT_SAMPLED = -1  # the weight version of a token that no model sampled
 class Branch:
     """One growing token sequence: exactly what the engine saw and sampled.
 
-    The five lists have one length, one entry per token, in order. A prompt token, a tool
+    The first five lists have one length, one entry per token, in order. A prompt token, a tool
     response and a closer that we inserted have ``loss_mask`` 0, ``logprobs`` 0.0 and
     ``weight_version`` -1.
 
@@ -80,6 +80,9 @@ class Branch:
             distribution that it was sampled from (temperature and filters applied).
         turn_index: Zero-based turn in which the token entered the sequence.
         weight_version: Version of the weights that sampled the token.
+        experts: Of a mixture whose engine was asked for them, the experts that each token was sent
+            to, of all tokens but the last, else empty: the numbers of its k experts in each of L
+            layers, as L·k unsigned 16-bit integers, little-endian, layer by layer.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -87,6 +90,7 @@ class Branch:
     logprobs: list[float] = field(default_factory=list)
     turn_index: list[int] = field(default_factory=list)
     weight_version: list[int] = field(default_factory=list)
+    experts: list[bytes] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.token_ids)

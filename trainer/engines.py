@@ -15,6 +15,7 @@ from vf.inference.engine import Engine
 from vf.inference.model import Sampling
 from vf.inference.proof import Proof
 from vf.inference.settings import EmbeddedSettings
+from vf.inference.vllm.replay import returning_experts
 from vf.inference.vllm.replicated_engine import vllm_engine
 from vf.inference.vllm.rungs import choose_rung
 from vf.inference.vllm.server_args import Adapters
@@ -57,10 +58,13 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
             max_seq_len=args.max_seq_len,
             address=None if fleet is None else fleet.host,
             deterministic=args.deterministic,
+            record_experts=args.router_replay != "off",
         )
     cpu = not torch.cuda.is_available()
     if args.deterministic:
         settings = batch_invariant(settings, cpu=cpu)
+    if args.router_replay != "off":
+        settings = returning_experts(settings, cpu=cpu)
     trainers = config.trainer.devices or [0]
     if fleet is not None:  # which gives each server GPUs of its own
         count = settings.replicas * gpus_of_server(settings, cpu=cpu)

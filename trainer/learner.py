@@ -158,6 +158,7 @@ class Learner:
             max_prompt_len=args.max_prompt_len,
             thinking_history=self.config.inference.thinking_history,
             sampling=args.sampling,
+            record_experts=args.router_replay != "off",
         )
 
     def forward(self, samples: Sequence[Sample]) -> list[torch.Tensor]:

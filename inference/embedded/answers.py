@@ -11,6 +11,7 @@ from typing import Any, Literal
 from vf.inference.completions import Completion
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.requests import ChatRequest, CompletionRequest, SamplingFields
+from vf.inference.experts import encode_experts
 from vf.inference.rendering.renderer import Renderer
 
 
@@ -108,6 +109,8 @@ def completion_choice(
         choice["prompt_token_ids"] = job.prompt_ids
         choice["token_ids"] = ids
         choice["weight_versions"] = answer.completion.versions
+    if body.routed_experts_prompt_start is not None:
+        choice["routed_experts"] = encode_experts(answer.completion.experts)
     return choice
 
 
@@ -136,6 +139,8 @@ def chat_choice(job: Job, body: ChatRequest, index: int, answer: Answer) -> dict
     if body.return_token_ids:
         choice["token_ids"] = ids
         choice["weight_versions"] = answer.completion.versions
+    if body.routed_experts_prompt_start is not None:
+        choice["routed_experts"] = encode_experts(answer.completion.experts)
     return choice
 
 

@@ -35,6 +35,7 @@ class EmbeddedEngine:
         max_batch_tokens: Most tokens in one forward pass, prompts included.
         deterministic: Whether log-probabilities have the same bits whatever else is in a pass, and
             the trainer's; see :mod:`vf.inference.invariant`.
+        record_experts: Whether requests may ask for the experts of their tokens.
 
     Raises:
         EngineError: The model cannot generate this way (from :meth:`start`).
@@ -48,6 +49,7 @@ class EmbeddedEngine:
         max_requests: int = 32,
         max_batch_tokens: int = 1024,
         deterministic: bool = False,
+        record_experts: bool = False,
     ) -> None:
         fix_rotary(model, max_seq_len)
         self.model = model
@@ -55,6 +57,7 @@ class EmbeddedEngine:
         self._max_requests = max_requests
         self._max_batch_tokens = max_batch_tokens
         self._deterministic = deterministic
+        self._record_experts = record_experts
         self._vocabulary = 0  # until it starts
         self._version = 0
         self._thread: GenerationThread | None = None
@@ -83,6 +86,7 @@ class EmbeddedEngine:
                 max_requests=self._max_requests,
                 max_batch_tokens=self._max_batch_tokens,
                 deterministic=self._deterministic,
+                record_experts=self._record_experts,
             )
             scheduler.version = self._version
             scheduler.check()
@@ -188,7 +192,11 @@ class EmbeddedEngine:
                     raise outcome
                 end, reason = outcome.count, outcome.reason
                 yield Completion(
-                    stream.token_ids[:end], stream.logprobs[:end], stream.versions[:end], reason
+                    stream.token_ids[:end],
+                    stream.logprobs[:end],
+                    stream.versions[:end],
+                    reason,
+                    tuple(stream.experts),
                 )
         finally:
             thread.forget(request)
@@ -197,6 +205,11 @@ class EmbeddedEngine:
         vocabulary = self._vocabulary
         if not prompt_ids or min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
             raise EngineError(f"a prompt is one or more token ids in [0, {vocabulary})")
+        if sampling.experts_from is not None:
+            if not self._record_experts:
+                raise EngineError("the experts of tokens are not recorded here")
+            if not 0 <= sampling.experts_from < len(prompt_ids):
+                raise EngineError("routed_experts_prompt_start is not a token of the prompt")
         if len(prompt_ids) + sampling.max_tokens > self.max_seq_len:
             raise EngineError(
                 f"the prompt has {len(prompt_ids)} tokens and max_tokens is "

@@ -33,6 +33,7 @@ class EmbeddedServer:
         max_seq_len: Most tokens in one context.
         address: How other machines reach this one, if any are to.
         deterministic: As :class:`~vf.inference.embedded.embedded_engine.EmbeddedEngine` has it.
+        record_experts: Likewise.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class EmbeddedServer:
         max_seq_len: int,
         address: str | None = None,
         deterministic: bool = False,
+        record_experts: bool = False,
     ) -> None:
         self.serving = Serving(model)
         self._slot = Slot(Member(""), self.serving)  # which says where once the port is known
@@ -55,6 +57,7 @@ class EmbeddedServer:
             max_requests=settings.args.max_requests,
             max_batch_tokens=settings.args.max_batch_tokens,
             deterministic=deterministic,
+            record_experts=record_experts,
         )
         app = build_app(self.engine, renderer, model)
         self._server = ServerThread(app, settings.port, settings.host, address)

@@ -34,14 +34,19 @@ class SamplingFields(BaseModel):
     include_stop_str_in_output: bool = False
     logprobs: int | None = None
     return_token_ids: bool = False
+    routed_experts_prompt_start: int | None = Field(None, ge=0)
     user: str | None = None
     presence_penalty: Literal[0] | None = None
     frequency_penalty: Literal[0] | None = None
 
     @model_validator(mode="after")
     def _streams_text_only(self) -> Self:
-        if self.stream and (self.return_token_ids or self.logprobs not in (None, False)):
-            raise ValueError("stream cannot be combined with return_token_ids or logprobs")
+        whole = self.return_token_ids or self.logprobs not in (None, False)
+        if self.stream and (whole or self.routed_experts_prompt_start is not None):
+            raise ValueError(
+                "stream cannot be combined with return_token_ids, logprobs or "
+                "routed_experts_prompt_start"
+            )
         return self
 
     def sampling(self, max_tokens: int, index: int) -> Sampling:
@@ -54,6 +59,7 @@ class SamplingFields(BaseModel):
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
             seed=None if self.seed is None else derive_seed(self.seed, index),
+            experts_from=self.routed_experts_prompt_start,
         )
 
     def stop_strings(self) -> list[str]:

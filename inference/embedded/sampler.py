@@ -28,6 +28,7 @@ class Stream:
         token_ids: The sampled tokens.
         logprobs: Natural-log probability of each.
         versions: Version of the weights that sampled each.
+        experts: Those that were asked for, once it has ended.
     """
 
     sampling: Sampling
@@ -35,6 +36,7 @@ class Stream:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    experts: list[bytes] = field(default_factory=list)
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from vf.inference.embedded.adapters import LoraLayers
 from vf.inference.embedded.attention import Pass, attending
 from vf.inference.embedded.cache import KeyValueCache
 from vf.inference.embedded.contexts import Context, Contexts, common, most_shared
+from vf.inference.embedded.experts import ExpertsStore
 from vf.inference.embedded.sampler import Stream, sample
 from vf.inference.embedded.spans import Query
 from vf.inference.model import Sampling
@@ -79,9 +80,11 @@ class Scheduler:
         max_requests: Most requests that run; the rest wait their turn.
         max_batch_tokens: Most tokens in a pass.
         deterministic: Whether a token's logits have the same bits whatever else is in a pass.
+        record_experts: Whether requests may ask for the experts of their tokens.
 
     Raises:
         MemoryError: There is no room for the books.
+        ValueError: A setting does not suit the model.
 
     Attributes:
         device: Where the model is.
@@ -97,6 +100,7 @@ class Scheduler:
         max_requests: int,
         max_batch_tokens: int,
         deterministic: bool = False,
+        record_experts: bool = False,
     ) -> None:
         self._model = model
         self.device: torch.device = model.get_input_embeddings().weight.device
@@ -111,6 +115,8 @@ class Scheduler:
         self._max_seq_len = max_seq_len
         self._contexts = Contexts(max_requests, max_seq_len)
         self._cache = KeyValueCache(max_requests, self._contexts.slot)
+        places = max_requests * self._contexts.slot
+        self._experts = ExpertsStore(model, places) if record_experts else None
         self._most = min(max_requests, max_batch_tokens)  # so each has a token in every pass
         self._max_batch_tokens = max_batch_tokens
         parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -138,7 +144,8 @@ class Scheduler:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Prepare the model for :meth:`step`; nobody else may run it until the block ends."""
-        with torch.no_grad(), attending(self._model), self._lora.fused(), self._threads():
+        experts = nullcontext() if self._experts is None else self._experts.watching()
+        with torch.no_grad(), attending(self._model), self._lora.fused(), self._threads(), experts:
             yield
 
     @contextmanager
@@ -261,6 +268,8 @@ class Scheduler:
     def _move(self, source: int, target: int, count: int) -> None:
         unit = self._contexts.unit
         self._cache.copy(source * unit, target * unit, count)
+        if self._experts is not None:
+            self._experts.copy(source * unit, target * unit, count)
 
     def _forward(self, parts: list[tuple[Request, int]]) -> torch.Tensor:
         """Return the logits of the requests whose known tokens are all computed.
@@ -304,6 +313,8 @@ class Scheduler:
             logits_to_keep=torch.tensor(last, device=device) if ready < len(ids) else 0,
             vf_pass=Pass(self._cache, queries, device, deterministic=self._deterministic),
         )
+        if self._experts is not None:
+            self._experts.write([q.start + q.past + at for q in queries for at in range(q.count)])
         logits: torch.Tensor = output.logits[0, :ready]
         return logits
 
@@ -317,10 +328,18 @@ class Scheduler:
         elif count == stream.sampling.max_tokens:
             reason = "length"
         if reason is not None:
+            self._tell_experts(request)
             self._end(request)
         else:
             request.todo.append(token)
         return News(request, count, reason) if reason or request.every_token else None
+
+    def _tell_experts(self, request: Request) -> None:
+        first = request.stream.sampling.experts_from
+        if self._experts is not None and first is not None:
+            start = request.context.start * self._contexts.unit
+            known = len(request.context.ids)
+            request.stream.experts = self._experts.read(start + first, start + known)
 
     def _end(self, request: Request) -> None:
         self._running.remove(request)

@@ -320,6 +320,7 @@ def _copy(branch: Branch, tokens: int) -> Branch:
         [0.0] * tokens,
         branch.turn_index[:tokens],
         [NOT_SAMPLED] * tokens,
+        branch.experts[:tokens],
     )
 
 

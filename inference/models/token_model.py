@@ -39,6 +39,7 @@ class TokenModel:
             renders the conversation again each turn, as in deployment: the template decides which
             reasoning is kept, and the conversation forks where that rewrites history.
         sampling: How to sample where the caller of a rollout does not say.
+        record_experts: Whether branches get the experts that the server used for their tokens.
     """
 
     sampler: TokenSampler
@@ -48,6 +49,7 @@ class TokenModel:
     max_prompt_len: int | None = None
     thinking_history: ThinkingHistory = "keep"
     sampling: Sampling = field(default_factory=Sampling)
+    record_experts: bool = False
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Extend the last branch (or fork) to the next prompt, and sample an answer.
@@ -67,6 +69,7 @@ class TokenModel:
             sampling.with_(
                 max_tokens=min(room, sampling.max_tokens),
                 structure=_structure(conversation.options.get("response_format")),
+                experts_from=len(branch.experts) if self.record_experts else None,
             ),
             self.renderer.stop_token_ids,
             conversation.key,
@@ -82,6 +85,7 @@ class TokenModel:
             conversation.branches.append(branch)
         branch.add_context(context, conversation.turn)
         branch.add_sampled(ids, completion.logprobs, completion.versions, conversation.turn)
+        branch.experts += completion.experts
         # The runner appends the answer: counting it here keeps it from being rendered again.
         conversation.encoded = len(conversation.messages) + 1
         conversation.fork = None
@@ -127,6 +131,7 @@ class TokenModel:
             logprobs=completion.logprobs[:count],
             versions=completion.versions[:count],
             finish_reason="stop",
+            experts=completion.experts[: len(completion.experts) - (len(ids) - count)],
         )
         return cut, text[:place], first
 

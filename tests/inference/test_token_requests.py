@@ -11,6 +11,7 @@ from tests.inference.chat_templates import tokenizer
 from tests.inference.local_server import completion, in_turn, serve
 from tests.inference.token_talk import Turn, talk
 from vf.inference.completions import TokenClient
+from vf.inference.experts import encode_experts
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
 from vf.inference.models.token_model import PromptTooLong, TokenModel
 from vf.inference.rendering.renderer import Renderer
@@ -168,3 +169,25 @@ def test_versions_of_the_server_are_kept_and_default_to_zero() -> None:
 def test_an_incomplete_answer_is_a_model_error(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         ask(changes=changes)
+
+
+def test_experts_are_asked_for_from_the_first_token_that_has_none() -> None:
+    rows = [bytes([place, 0, 7, 0]) for place in range(len(PROMPT) + 2)]
+    answer = {"routed_experts": encode_experts(rows)}
+    conversation, (body,) = ask(record_experts=True, changes=answer)
+    assert body["routed_experts_prompt_start"] == 0
+    [branch] = conversation.branches
+    assert branch.experts == rows  # of all tokens but the last
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ({}, r"router_replay: .* --enable-return-routed-experts"),
+        ({"routed_experts": encode_experts([b"1234"])}, "the experts of 1 tokens, not of"),
+        ({"routed_experts": "AAAA"}, r"router_replay: "),
+    ],
+)
+def test_missing_experts_are_an_error(sent: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        ask(record_experts=True, changes=sent)

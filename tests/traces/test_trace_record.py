@@ -57,7 +57,8 @@ def branches(draw: st.DrawFn) -> Branch:
         return draw(st.lists(INTS, min_size=size, max_size=size))
 
     logprobs = draw(st.lists(REAL, min_size=size, max_size=size))
-    return Branch(integers(), integers(), logprobs, integers(), integers())
+    experts = draw(st.lists(st.binary(min_size=4, max_size=4), max_size=size))
+    return Branch(integers(), integers(), logprobs, integers(), integers(), experts)
 
 
 TRACES = st.builds(

@@ -273,6 +273,13 @@ def test_an_auxiliary_loss_without_routers_is_refused_before_anything_is_loaded(
         preflight(routed)
 
 
+def test_router_replay_without_routers_is_refused_before_anything_is_loaded() -> None:
+    args = {"max_prompt_len": 192, "max_seq_len": 384, "router_replay": "replay"}
+    routed = parse_config({**config(), "trainer": {"args": args}})[0]
+    with pytest.raises(vf.ConfigError, match=r"router_replay = 'replay', but .* no routers"):
+        preflight(routed)
+
+
 class Elsewhere(vf.Environment):
     """What it needs is on the machines of its workers."""
 

@@ -85,6 +85,7 @@ def schema() -> Any:
             logprobs=pa.list_(f64),
             turn_index=pa.list_(i64),
             weight_version=pa.list_(i64),
+            experts=pa.list_(pa.binary()),
         ),
         "forks": rows(turn=i64, reason=text, kind=text),
         "lineages": rows(

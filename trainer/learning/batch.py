@@ -18,6 +18,7 @@ from vf.trainer.learning.credit import (
     turn_rewards,
     was_cut,
 )
+from vf.trainer.learning.experts import expert_rows
 from vf.trainer.learning.prefix_tree import PrefixTree
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
@@ -77,6 +78,8 @@ class MicroBatch:
             a teacher.
         temperature: All samples'; None for that of the settings.
         marks: int64 ``[B, 1]``, those of the samples; None if none has one.
+        experts: int16 ``[B, L, W]``, the numbers of the experts that the engine sent a token to;
+            -1 where they are not known. None if no sample has any.
     """
 
     input_ids: torch.Tensor
@@ -90,6 +93,7 @@ class MicroBatch:
     teacher_logprobs: torch.Tensor | None = None
     temperature: float | None = None
     marks: torch.Tensor | None = None
+    experts: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on a device."""
@@ -343,6 +347,7 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
         marks=torch.tensor([[each.mark] for each in samples])
         if any(each.mark >= 0 for each in samples)
         else None,
+        experts=expert_rows([sample.branch for sample in samples]),
     )
     for row, sample in enumerate(samples):
         branch, length = sample.branch, len(sample)

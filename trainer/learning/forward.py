@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from vf.inference.embedded.adapters import LoraLayers
 from vf.inference.invariant import missing, one_thread
+from vf.inference.routers import Forcing
 from vf.trainer.learning.attention import switched_on
 from vf.trainer.learning.batch import MicroBatch
 from vf.trainer.learning.head import ModelHead, head_logprobs, layers_of, pick
@@ -96,6 +97,10 @@ class Forward:
             the model's own forward pass, with the logits of all trained tokens at once.
         sharding: How the trainer processes hold the model.
         deterministic: See :func:`token_logprobs`.
+
+    Attributes:
+        forcing: Has the routers use the experts of a micro-batch, or compares them; None to ignore
+            them.
     """
 
     def __init__(
@@ -114,6 +119,7 @@ class Forward:
         self._lora = LoraLayers(model) if deterministic else None
         self.rows = RowsApart(model) if how == "packed" else None
         self.run = (sharding or Copies()).run
+        self.forcing: Forcing | None = None
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -131,12 +137,24 @@ class Forward:
         """Whether some layers compute all tokens of every sequence, shared or not."""
         return self.rows is not None and bool(self.rows.mixers)
 
+    def follow(self, how: Literal["off", "compare", "replay"]) -> None:
+        """Use the experts of micro-batches as ``trainer.args.router_replay`` says."""
+        if how != "off":
+            self.forcing = Forcing(self.model, force=how == "replay")
+
+    @property
+    def compared(self) -> tuple[int, int]:
+        """How many choices of experts the last call compared, and in how many they differed."""
+        return (0, 0) if self.forcing is None else self.forcing.take_counts()
+
     def __call__(
         self, batch: MicroBatch, temperature: float, *, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log p and entropy of trained tokens; see :func:`token_logprobs`."""
         if self.rows is not None:
             self.rows.tree = batch.tree
+        if self.forcing is not None:
+            self.forcing.use(self._experts(batch))
         found: tuple[torch.Tensor, torch.Tensor] = self.run(
             token_logprobs,
             self.model,
@@ -148,3 +166,8 @@ class Forward:
             deterministic=self.deterministic,
         )
         return found
+
+    def _experts(self, batch: MicroBatch) -> torch.Tensor | None:
+        if self.how == "packed" and batch.tree is not None:
+            return batch.tree.experts
+        return None if batch.experts is None else batch.experts.flatten(0, 1)

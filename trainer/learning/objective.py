@@ -37,7 +37,7 @@ from vf.trainer.settings.config import TrainerArgs
 # What is summed over trained tokens, in this order; the histogram of log ratios follows.
 _SUMS = (
     *("loss", "k1", "k2", "k3", "entropy", "clipped", "dropped", "reference_k1", "reference_k3"),
-    *("weight", "bounded", "old_k1", "old_k3", "router", "teacher_k1"),
+    *("weight", "bounded", "old_k1", "old_k3", "router", "teacher_k1", "routed", "rerouted"),
 )
 
 
@@ -69,6 +69,8 @@ class UpdateStats:
             batch's first optimizer step; 0 without a correction.
         kl_old_v3: Mean k3 estimate of KL(sampler ‖ the same), in nats.
         router_aux_loss: Mean auxiliary loss of the routers, before its coefficient; 0 without one.
+        router_disagreement: Share of the choices of experts, one for each token and layer, in which
+            the trainer's routers chose others than the engine's; 0 without ``router_replay``.
         kl_teacher_v1: mean(log q − log p_teacher), in nats; 0 without a teacher.
         tokens: Trained tokens.
         processed_tokens: All tokens of the samples, without padding.
@@ -99,6 +101,7 @@ class UpdateStats:
     kl_old_v1: float
     kl_old_v3: float
     router_aux_loss: float
+    router_disagreement: float
     kl_teacher_v1: float
     tokens: int
     processed_tokens: int
@@ -147,6 +150,7 @@ class Objective:
         reference: torch.Tensor | None = None,
         mean_gap: float = 0.0,
         router: torch.Tensor | None = None,
+        compared: tuple[int, int] = (0, 0),
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return this micro-batch's part of the loss, and its part of the step's sums.
 
@@ -157,6 +161,8 @@ class Objective:
             reference: log p_ref of these, float32 ``[N]``.
             mean_gap: mean(log q − log p_ref) over the whole step, in nats.
             router: The weighted auxiliary loss of the routers, ``[]`` with gradient.
+            compared: How many choices of experts were compared with the engine's, and how many of
+                them differ.
 
         Returns:
             The loss, float32 ``[]`` with gradient; and float64 ``[S]`` on the CPU.
@@ -197,6 +203,8 @@ class Objective:
             sums = self._sums(arrays, token_losses, loss, entropy, reference, correction, router)
             if distance is not None:
                 sums[_SUMS.index("teacher_k1")] = distance.double().sum().cpu()
+            place = _SUMS.index("routed")
+            sums[place : place + 2] = sums.new_tensor(compared)
         return loss, sums
 
     def stats(self, sums: torch.Tensor, factor: float, norm: float, totals: Totals) -> UpdateStats:
@@ -236,6 +244,7 @@ class Objective:
             kl_old_v1=mean["old_k1"],
             kl_old_v3=mean["old_k3"],
             router_aux_loss=factor * named["router"],
+            router_disagreement=named["rerouted"] / max(named["routed"], 1.0),
             kl_teacher_v1=mean["teacher_k1"],
             tokens=tokens,
             processed_tokens=totals.processed,
@@ -313,7 +322,7 @@ class Objective:
             old = q + gap.clamp(-WIDEST, WIDEST)
             sums += [correction.weights[mask].sum(), correction.bounded.sum()]
             sums += [-gap.sum(), k3(q, old).sum()]
-        sums += [zero if router is None else router, zero]
+        sums += [zero if router is None else router, zero, zero, zero]
         head = torch.stack([value.double() for value in sums]).cpu()
         return torch.cat([head, histogram(p - q)])
 

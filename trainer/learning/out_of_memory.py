@@ -20,6 +20,7 @@ from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, by_temperature, micro_batches
 from vf.trainer.learning.custom_loss import Loss
+from vf.trainer.learning.experts import experts_of_row
 from vf.trainer.learning.packing import fills, pack
 
 log = logging.getLogger(__name__)
@@ -199,6 +200,7 @@ def unpack(batch: MicroBatch) -> list[Sample]:
             batch.sampler_logprobs[row, :length].tolist(),
             list(range(length)),
             [0] * length,
+            [] if batch.experts is None else experts_of_row(batch.experts[row, :length]),
         )
         advantages = tuple(batch.advantages[row, :length].tolist())
         old, teacher = batch.old_logprobs, batch.teacher_logprobs

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vf.trainer.learning.batch import MicroBatch, Sample, collate
+from vf.trainer.learning.experts import packed_experts
 from vf.trainer.learning.prefix_tree import build_tree, sort
 from vf.trainer.learning.ranks import balance
 
@@ -74,7 +75,11 @@ def pack(
             [sample.branch.loss_mask for sample in part],
             [row.shared for row in rows[low:high]],
         )
-        batches.append(replace(collate(part), tree=tree))
+        batch = collate(part)
+        added = [slice(row.shared, len(row.sample)) for row in rows[low:high]]
+        added[0] = slice(0, added[0].stop)
+        tree = replace(tree, experts=packed_experts(batch.experts, added))
+        batches.append(replace(batch, tree=tree))
     return batches
 
 

@@ -89,6 +89,7 @@ class Policy:
         self.forward = self._choose_forward(self.weights.module)
         self.budget.apart = self.forward.apart
         self.router_loss = RouterLoss(self.weights.module, args)
+        self.forward.follow(args.router_replay)
         self._trained = modes_of_training(model, base=not args.disable_dropout)
         # Dropout must differ between samples, and so must the activations that it is applied to.
         share = args.share_prefixes and not has_dropout(self._trained)
@@ -159,19 +160,15 @@ class Policy:
             TrainingError: A sample is too long and refused, memory ran out twice, or another
                 trainer process is gone.
         """
-        return (
-            list(samples)
-            if Correction.of(self.args) is None
-            else self._with("old_logprobs", samples)
-        )
+        if Correction.of(self.args) is None:
+            return list(samples)
+        return self._with("old_logprobs", samples)
 
     def with_teacher_logprobs(self, samples: Sequence[Sample]) -> list[Sample]:
         """Return samples that know the teacher's, if there is one beside the policy; likewise."""
-        return (
-            list(samples)
-            if self._teacher_forward is None
-            else self._with("teacher_logprobs", samples)
-        )
+        if self._teacher_forward is None:
+            return list(samples)
+        return self._with("teacher_logprobs", samples)
 
     def _with(self, which: Which, samples: Sequence[Sample]) -> list[Sample]:
         if not samples:
@@ -275,7 +272,8 @@ class Policy:
             found = self.forward(batch, temperature, entropy_gradient=args.entropy_coef > 0)
             router = self.router_loss(batch, work.token_weight)
             objective = self.objective if work.loss is None else Objective(args, work.loss)
-            loss, sums = objective(batch, *found, work.reference, work.mean_gap, router)
+            routed = router, self.forward.compared
+            loss, sums = objective(batch, *found, work.reference, work.mean_gap, *routed)
         with self.passes.phase("backward", batch):
             self.sharding.backward(loss)
         self._sums += sums

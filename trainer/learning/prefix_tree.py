@@ -56,6 +56,7 @@ class PrefixTree:
         rows_apart: int64 ``[B, L]`` each, the places of all tokens of B sequences of about one
             length, where sequences must be computed apart; behind a row's end, that of its last.
         homes: int64 ``[T]``, where a token is in these, flattened one behind the other.
+        experts: int16 ``[T, W]``, where the engine sent each token; None if that is not known.
     """
 
     token_ids: torch.Tensor
@@ -66,6 +67,7 @@ class PrefixTree:
     longest: int
     rows_apart: tuple[torch.Tensor, ...] = ()
     homes: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    experts: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -74,6 +76,8 @@ class PrefixTree:
         """Return a copy on a device."""
         names = ("token_ids", "position_ids", "predictors", "rows", "homes")
         moved = {name: getattr(self, name).to(device) for name in names}
+        if self.experts is not None:
+            moved["experts"] = self.experts.to(device)
         return replace(self, **moved, rows_apart=tuple(each.to(device) for each in self.rows_apart))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from vf.inference.routers import routers_of
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.batch import MicroBatch, Totals, scale
 from vf.trainer.settings.config import TrainerArgs
@@ -27,8 +28,8 @@ from vf.trainer.settings.config import TrainerArgs
 def find_routers(model: Any) -> list[torch.nn.Module]:
     """Return the routers of a model's text part, if they can be balanced by the loss.
 
-    A router is what stands as ``gate`` or ``router`` beside ``experts``. That this loss is the one
-    for it is known by transformers, which has ``load_balancing_loss_func`` beside the model's code.
+    That this loss is the one for them is known by transformers, which has
+    ``load_balancing_loss_func`` beside the model's code.
 
     Args:
         model: A causal language model of transformers'; one on the device ``meta`` will do.
@@ -36,13 +37,7 @@ def find_routers(model: Any) -> list[torch.nn.Module]:
     Raises:
         ConfigError: There are none, or the model's experts are balanced in another way.
     """
-    found = [
-        router
-        for module in model.get_decoder().modules()
-        if hasattr(module, "experts")
-        for name, router in module.named_children()
-        if name in ("gate", "router")
-    ]
+    found = routers_of(model)
     name = type(model).__name__
     if not found:
         raise ConfigError(

@@ -54,6 +54,7 @@ def token_models(config: Config, client: TokenSampler, renderer: Renderer) -> di
             max_seq_len=args.max_seq_len,
             max_prompt_len=args.max_prompt_len,
             thinking_history=config.inference.thinking_history,
+            record_experts=args.router_replay != "off",
         )
     return models
 

@@ -85,6 +85,9 @@ class LossArgs(BaseModel):
     router_aux_loss_coef: NotNegative = 0.0
     """Mixtures of experts: weight of the auxiliary loss that keeps experts equally busy; 0 gives
     none."""
+    router_replay: Literal["off", "compare", "replay"] = "off"
+    """Mixtures of experts: `replay` has the trainer send each token to the experts that the engine
+    sent it to; `compare` only measures how often they differ. Both record them in the traces."""
 
     advantage: AdvantageKind = "mean"
     """Reward less the group's mean; `mean_std` divides by its deviation, `max_rl` by the mean;

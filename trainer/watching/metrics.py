@@ -59,6 +59,7 @@ def step_metrics(
             reference=bool(args.kl_penalty_coef),
             corrected=args.importance_sampling_mode not in (None, "off"),
             routed=args.router_aux_loss_coef > 0,
+            replayed=args.router_replay != "off",
             taught=args.teacher_model is not None,
         ),
         **{f"time/{name}": value for name, value in times.items()},
@@ -263,6 +264,7 @@ def update_metrics(
     reference: bool = False,
     corrected: bool = False,
     routed: bool = False,
+    replayed: bool = False,
     taught: bool = False,
 ) -> Metrics:
     """Return the training side, token-weighted over a step's optimizer steps.
@@ -275,6 +277,7 @@ def update_metrics(
         reference: Whether there is a reference model to tell the distance from.
         corrected: Whether weights correct for the sampler.
         routed: Whether the routers have an auxiliary loss.
+        replayed: Whether the trainer's experts are compared with the engine's.
         taught: Whether there is a teacher.
     """
     every, updates = updates, [update for update in updates if not update.skipped]
@@ -316,6 +319,9 @@ def update_metrics(
         out["kl_sample_old_v3"] = mean([update.kl_old_v3 for update in updates])
     if routed:
         out["router_aux_loss"] = mean([update.router_aux_loss for update in updates])
+    if replayed:
+        disagreement = [update.router_disagreement for update in updates]
+        out["router_disagreement"] = mean(disagreement)
     if taught:
         out["kl_teacher_v1"] = mean([update.kl_teacher_v1 for update in updates])
     return out

@@ -10,6 +10,7 @@ import pytest
 from tests.inference.vllm.stand_in_engine import Standing
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.check_settings import check_divided, check_settings
+from vf.inference.vllm.replay import returning_experts
 from vf.inference.vllm.server_args import parallel_args
 from vf.runtime.errors import ConfigError
 
@@ -79,3 +80,14 @@ def test_gpus_of_each_server_that_do_not_fit_its_sizes_are_named() -> None:
         ConfigError, match=r"^inference\.gpus_per_replica = 3, but the server would"
     ):
         check_settings(settings, here=False)
+
+
+def test_a_server_that_returns_experts_needs_a_gpu() -> None:
+    given = VllmSettings(args={"seed": 1}, env={"A": "b"})
+    found = returning_experts(given, cpu=False)
+    assert found.args == {"seed": 1, "enable_return_routed_experts": True}
+    assert found.env == {"A": "b", "VLLM_USE_V2_MODEL_RUNNER": "1"}
+    with pytest.raises(ConfigError, match=r"router_replay: .* needs a GPU"):
+        returning_experts(given, cpu=True)
+    running = VllmSettings(base_url="http://127.0.0.1:1/v1")
+    assert returning_experts(running, cpu=True) == running

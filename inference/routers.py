@@ -1,0 +1,178 @@
+"""Which experts a mixture sends a token to: recorded where it samples, and forced where it learns.
+
+A router is what is named ``gate`` or ``router`` beside ``experts``, as transformers has it: it
+returns the experts' logits, the weights of the chosen ones, and their numbers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+FREE = -1  # a place for an expert that is not known: the router chooses itself
+_generating = threading.local()
+
+
+def routers_of(model: Any) -> list[torch.nn.Module]:
+    """Return the routers of a model's text part, in the order of the layers.
+
+    Args:
+        model: A causal language model of transformers'; one on the device ``meta`` will do.
+    """
+    return [
+        router
+        for module in model.get_decoder().modules()
+        if hasattr(module, "experts")
+        for name, router in module.named_children()
+        if name in ("gate", "router")
+    ]
+
+
+def layers_of_routers(model: Any) -> list[int]:
+    """Return the number of each router's layer among all layers, dense ones included."""
+    by_id = {id(router) for router in routers_of(model)}
+    names = [name for name, module in model.get_decoder().named_modules() if id(module) in by_id]
+    return [int(next(part for part in name.split(".") if part.isdigit())) for name in names]
+
+
+class Recorder:
+    """Sees what the routers choose in an engine's passes.
+
+    Args:
+        model: A causal language model of transformers'.
+
+    Attributes:
+        layers: How many there are with experts.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._seen: list[torch.Tensor] = []
+        routers = routers_of(model)
+        self.layers = len(routers)
+        for router in routers:
+            router.register_forward_hook(self._see)
+
+    def _see(self, router: Any, given: Any, output: Any) -> None:
+        if getattr(_generating, "by", None) is self:
+            self._seen.append(output[2])
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """See the passes of this thread until the block ends. None of them is forced."""
+        _generating.by = self
+        try:
+            yield
+        finally:
+            _generating.by = None
+
+    def take(self, tokens: int) -> np.ndarray:
+        """Return what was chosen in the last pass for its first tokens, uint16 ``[tokens, L·k]``.
+
+        Raises:
+            ValueError: The routers did not say.
+        """
+        seen, self._seen = self._seen, []
+        if len(seen) != self.layers or any(each.dim() != 2 for each in seen):
+            raise ValueError("its routers do not return the numbers of the experts that they chose")
+        return torch.cat([each[:tokens] for each in seen], -1).cpu().numpy().astype("<u2")
+
+
+class Forcing(TorchFunctionMode):
+    """Has routers choose given experts: their ``torch.topk`` over all experts returns those.
+
+    Whatever else a router does stays as it is: its weights are those that it has for the given
+    experts, with their gradient (Ma et al. 2025, "Stabilizing MoE Reinforcement Learning by
+    Aligning Training and Inference Routers", arXiv:2510.11370, section 4).
+
+    Args:
+        model: A causal language model of transformers'.
+        force: Whether choices are replaced, or only compared.
+
+    Attributes:
+        compared: How many choices of a layer for a token were compared.
+        different: In how many of them the router's own set of experts was another than the given.
+    """
+
+    def __init__(self, model: Any, *, force: bool) -> None:
+        super().__init__()
+        self._force = force
+        self._given: torch.Tensor | None = None
+        self._place = -1  # of the router that is called
+        self._found = False
+        self._counts: list[torch.Tensor] = []
+        self.compared = 0
+        self._layers = layers_of_routers(model)
+        self._experts = [len(next(each.parameters())) for each in routers_of(model)]
+        for place, router in enumerate(routers_of(model)):
+            router.register_forward_pre_hook(lambda *_, place=place: self._enter(place))
+            router.register_forward_hook(self._leave, always_call=True)
+
+    def use(self, experts: torch.Tensor | None) -> None:
+        """Use these until others are given, also where activations are computed a second time.
+
+        Args:
+            experts: Integers ``[T, L·k]``, of each of the tokens that the model runs on, in their
+                order, for all layers with experts or for all layers; ``FREE`` where the router
+                chooses itself. None if it always does.
+        """
+        self._given = experts
+        self.compared, self._counts = 0, []
+
+    def take_counts(self) -> tuple[int, int]:
+        """Return how many choices were compared since the last call, and how many differed."""
+        different = sum((int(each) for each in self._counts), 0)
+        compared, self.compared, self._counts = self.compared, 0, []
+        return compared, different
+
+    def _enter(self, place: int) -> None:
+        if self._given is not None and getattr(_generating, "by", None) is None:
+            self._place, self._found = place, False
+            self.__enter__()  # type: ignore[no-untyped-call]
+
+    def _leave(self, router: Any, given: Any, output: Any) -> None:
+        if self._place < 0:
+            return
+        self._place = -1
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if output is not None and not self._found:
+            raise ValueError(f"{type(router).__name__} does not choose experts by torch.topk")
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Replace the choice of the layer's experts."""
+        found = func(*args, **(kwargs or {}))
+        if func not in (torch.topk, torch.Tensor.topk):
+            return found
+        assert self._given is not None
+        scores, chosen = args[0], found[1]
+        given = self._of_layer(chosen.shape[-1])
+        if given is None or scores.dim() != 2 or scores.shape[-1] != self._experts[self._place]:
+            return found  # of groups of experts
+        self._found = True
+        given = given.to(chosen)
+        if missing := len(chosen) - len(given):  # rows that pad a pass
+            given = torch.nn.functional.pad(given, (0, 0, 0, missing), value=FREE)
+        known = given >= 0
+        same = (chosen.sort(-1).values == given.sort(-1).values).all(-1)
+        self._counts.append((known.all(-1) & ~same).sum())
+        self.compared += int(known.all(-1).sum())
+        if not self._force:
+            return found
+        forced = torch.where(known, given, chosen)
+        return torch.return_types.topk((scores.gather(-1, forced), forced))
+
+    def _of_layer(self, chosen: int) -> torch.Tensor | None:
+        """Return the given experts of the layer that is called; None if they are not so many."""
+        assert self._given is not None
+        count, rest = divmod(self._given.shape[-1], chosen)
+        if rest or count < len(self._layers):
+            return None
+        layer = self._place if count == len(self._layers) else self._layers[self._place]
+        return self._given[:, layer * chosen : (layer + 1) * chosen]
