@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vf.runtime.errors import ConfigError
-from vf.traces.view.encoded import Encoder
+from vf.traces.view.encoded import Encoder, state_of
 from vf.traces.view.sources import find_sources
 from vf.traces.view.write_page import write_page
 
@@ -26,13 +26,13 @@ class TracesPage:
     def __init__(self, folder: Path) -> None:
         self._file = folder / "traces.html"
         self._encoder = Encoder(folder)
-        self._seen: list[tuple[Path, int]] | None = None
+        self._seen: list[tuple[Path, object]] | None = None
         self._writing = asyncio.Lock()
 
     async def page(self, files: Sequence[Path], title: str) -> Path:
         """Return the page of these files, written again if one of them has changed."""
         async with self._writing:
-            seen = [(file, file.stat().st_size) for file in files if file.exists()]
+            seen = [(file, state_of(file)) for file in files if file.exists()]
             if seen != self._seen:
                 await asyncio.to_thread(self._write, [file for file, _ in seen], title)
                 self._seen = seen

@@ -13,6 +13,7 @@ import pytest
 
 from tests.viewer.pages import append, line, make_run
 from vf.runtime.errors import ConfigError
+from vf.traces.learned import Learned, write_learned
 from vf.viewer.live import LiveServer
 from vf.viewer.watch import Watch
 
@@ -72,7 +73,9 @@ def test_each_page_gets_everything_and_then_what_is_new(tmp_path: Path) -> None:
     served([run], tmp_path, check)
 
 
-def test_the_page_of_traces_is_written_again_when_they_grow(tmp_path: Path) -> None:
+def test_the_page_of_traces_is_written_again_when_they_or_what_was_learned_grow(
+    tmp_path: Path,
+) -> None:
     run = make_run(tmp_path / "one")
     file = run / "traces" / "step-000001.jsonl"
 
@@ -83,7 +86,13 @@ def test_the_page_of_traces_is_written_again_when_they_grow(tmp_path: Path) -> N
         with file.open("ab") as out:
             out.write(file.read_bytes().splitlines(keepends=True)[0])
         async with session.get(f"{server.url}traces") as answer:
-            assert (await answer.read()).count(b'plain" id="t') == 5
+            before = await answer.read()
+            assert before.count(b'plain" id="t') == 5
+        rollout = json.loads(file.read_bytes().splitlines()[0])["id"]
+        found = Learned(rollout, 0, 1, [0, 1], [1.0], [-1.0], [0.0])
+        write_learned(run / "learned" / file.name, [found])
+        async with session.get(f"{server.url}traces") as answer:
+            assert await answer.read() != before
 
     served([run], tmp_path, check)
 

@@ -67,7 +67,7 @@ class Encoder:
             ConfigError: The file cannot be opened.
             OSError: The disk is full.
         """
-        state = _state(source)
+        state = (source, state_of(source.path))
         before = self._known.get(source.path)
         if before is not None and before[0] == state:
             return before[1]
@@ -81,17 +81,19 @@ class Encoder:
         return found
 
 
-def _state(source: Source) -> object:
-    """Return what differs if the file, or what was learned from it, has changed."""
+def state_of(file: Path) -> tuple[tuple[int, int, int], ...]:
+    """Return what differs if a traces file, or what was learned from it, has changed.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
     try:
-        own = source.path.stat()
+        own = file.stat()
     except OSError as error:
-        raise ConfigError(f"cannot read {source.path}: {error.strerror}") from error
-    learned = learned_file(source.path)
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    learned = learned_file(file)
     beside = learned.stat() if learned is not None and learned.exists() else None
-    return source, *(
-        (each.st_ino, each.st_size, each.st_mtime_ns) for each in (own, beside) if each
-    )
+    return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in (own, beside) if each)
 
 
 def _encode(found: Encoded, spool: IO[bytes], advance: Callable[[int], None] | None) -> None:
