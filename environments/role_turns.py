@@ -16,7 +16,6 @@ from vf.environments.players import Player
 from vf.environments.roles import POLICY, MultiAgentEnvironment, RoleStep
 from vf.environments.turns import as_observed, ask, check_info
 from vf.inference.model import Conversation, LimitReached, Reply
-from vf.inference.models.scripted_model import ScriptedModel
 from vf.runtime.errors import ConfigError, EnvironmentFailure
 from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
@@ -177,10 +176,8 @@ class _RoleTurns:
             sampling = sampling.with_(max_tokens=budget, seed=seed)
         else:
             model, sampling = player.model, player.sampling.with_(seed=seed)
-        # A script's lines count by its own answers, and the policy's tokens by the trace's turns.
-        if number is None or isinstance(model, ScriptedModel):
-            number = seat.record.answers
-        conversation.turn = number
+        # The policy's answers count by the trace's turns, which are those of all its roles.
+        conversation.turn = seat.record.answers if number is None else number
         try:
             reply: Reply | LimitReached = await respond(model, conversation, sampling)
         except LimitReached as limit:

@@ -73,6 +73,7 @@ KINDS = {
         "tools_sandbox", "Work out a number of data with Python.", 512, 1024, 2, SANDBOXED
     ),
 }
+AGENTS = Kind("agents", "Two agents add up what each of them knows.", 128, 256, 8)
 AGENT = Kind(
     "agent",
     "Say what a basket costs, with an agent's own loop.",
@@ -112,7 +113,7 @@ def package_files(names: Names, kind: Kind, *, prime_rl: bool = False) -> Iterat
         f"{names.package}/environment.py": f"{kind.template}.py",
         f"{names.package}/__init__.py": "init_prime_rl.py" if prime_rl else "init.py",
         f"tests/test_{names.package}.py": f"{kind.template}_test.py",
-        "tests/test_checks.py": "test_checks.py",
+        "tests/test_checks.py": f"test_checks{'_agents' if kind is AGENTS else ''}.py",
         "tests/conftest.py": "conftest.py",
         **for_prime_rl,
         f"{names.id}.toml": "run.toml",
@@ -131,6 +132,7 @@ def write_package(
     tools: bool = False,
     sandbox: bool = False,
     agent: bool = False,
+    agents: bool = False,
     prime_rl: bool = False,
 ) -> Iterator[Path]:
     """Write the package, and yield each file when it is there.
@@ -142,6 +144,7 @@ def write_package(
         sandbox: Whether code runs in a sandbox: the model's answer, or with ``tools``, what it
             tries on its way.
         agent: Whether it is an agent, with a loop and tools of its own.
+        agents: Whether several agents act in an episode.
         prime_rl: Whether verifiers and prime-rl load it by its id.
 
     Raises:
@@ -154,7 +157,12 @@ def write_package(
             "--agent writes an agent with tools of its own, for vf-rl; leave out --tools, "
             "--sandbox and --prime-rl"
         )
-    kind = AGENT if agent else KINDS[tools, sandbox]
+    if agents and (agent or tools or sandbox or prime_rl):
+        raise ConfigError(
+            "--agents writes an environment with several roles, for vf-rl; leave out --agent, "
+            "--tools, --sandbox and --prime-rl"
+        )
+    kind = AGENTS if agents else AGENT if agent else KINDS[tools, sandbox]
     if folder.exists() or folder.is_symlink():
         raise ConfigError(f"{folder} exists, and nothing is overwritten; take another name")
     if not folder.parent.is_dir():

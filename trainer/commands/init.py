@@ -15,6 +15,7 @@ examples:
   vf-rl init word-count --sandbox          the answer is code, tested in a container
   vf-rl init word-count --tools --sandbox  a tool, and Python in a container
   vf-rl init word-count --agent            an agent with a loop of its own, on the openai client
+  vf-rl init word-count --agents           several agents in an episode, each with its own reward
   vf-rl init word-count --prime-rl         verifiers and prime-rl can load it as well
   vf-rl init word-count --into ~/environments
 
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tools", action="store_true", help="give the model tools to call")
     parser.add_argument("--sandbox", action="store_true", help="run code in a sandbox")
     parser.add_argument("--agent", action="store_true", help="bring an agent with its own loop")
+    parser.add_argument("--agents", action="store_true", help="let several agents act")
     parser.add_argument(
         "--prime-rl", action="store_true", help="let verifiers and prime-rl load it by its name"
     )
@@ -53,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tools=args.tools,
             sandbox=args.sandbox,
             agent=args.agent,
+            agents=args.agents,
             prime_rl=args.prime_rl,
         )
         return DONE

@@ -15,6 +15,7 @@ COMBINATIONS = {
     "just-asks": [],
     "with-tools": ["--tools", "--prime-rl"],
     "own-agent": ["--agent"],
+    "two-agents": ["--agents"],
     "in-sandbox": ["--sandbox"],
     "tools-in-sandbox": ["--tools", "--sandbox"],
 }

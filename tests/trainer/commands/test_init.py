@@ -23,7 +23,12 @@ Capsys = pytest.CaptureFixture[str]
 FLAGS = {
     (tools, sandbox): ["--tools"] * tools + ["--sandbox"] * sandbox for tools, sandbox in KINDS
 }
-EVERY = [*FLAGS.values(), ["--agent"], *([*flags, "--prime-rl"] for flags in FLAGS.values())]
+EVERY = [
+    *FLAGS.values(),
+    ["--agent"],
+    ["--agents"],
+    *([*flags, "--prime-rl"] for flags in FLAGS.values()),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +109,13 @@ def test_an_agent_is_a_function_with_tasks(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_agent_brings_its_own_tools(flag: str, capsys: Capsys) -> None:
     assert main(["word-count", "--agent", flag]) == 2
     assert "leave out --tools, --sandbox and --prime-rl" in capsys.readouterr().err
+    assert not Path("word-count").exists()
+
+
+@pytest.mark.parametrize("flag", ["--agent", "--tools", "--sandbox", "--prime-rl"])
+def test_several_agents_exclude_the_other_kinds(flag: str, capsys: Capsys) -> None:
+    assert main(["word-count", "--agents", flag]) == 2
+    assert "--agents writes an environment with several roles" in capsys.readouterr().err
     assert not Path("word-count").exists()
 
 
