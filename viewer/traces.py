@@ -26,7 +26,7 @@ class TracesPage:
     def __init__(self, folder: Path) -> None:
         self._file = folder / "traces.html"
         self._encoder = Encoder(folder)
-        self._seen: list[tuple[Path, object]] | None = None
+        self._seen: Sequence[tuple[Path, object]] | None = None
         self._writing = asyncio.Lock()
 
     async def page(self, files: Sequence[Path], title: str) -> Path:
