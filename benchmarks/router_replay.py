@@ -90,7 +90,7 @@ def learn(
     forward = choose_forward(model, LONGEST)
     forward.follow(how)
     with torch.no_grad(), forward.active():
-        logprobs, _ = forward(batch, 1.0)
+        logprobs, *_ = forward(batch, 1.0)
     compared, different = forward.compared
     return different / compared, logprobs - batch.sampler_logprobs[batch.loss_mask]
 

@@ -135,7 +135,7 @@ def _gap(policy: Any, folder: str, batches: Sequence[Any]) -> float:
     with torch.no_grad():
         for batch in batches:
             with policy.forward.active():
-                found, _ = policy.forward(batch, 1.0)
+                found = policy.forward(batch, 1.0).logprobs
             expected = []
             rows = zip(batch.input_ids, batch.attention_mask, batch.loss_mask, strict=True)
             for ids, there, trained in rows:

@@ -105,7 +105,7 @@ def test_flops_are_those_that_torch_counts(packed: bool) -> None:
     cost, work = replace(ModelCost.of(policy.weights.module), attention=0), Work.of(batch)
     with policy.forward.active():
         with FlopCounterMode(display=False) as forward:
-            logprobs, _ = policy.forward(batch, 1.0)
+            logprobs = policy.forward(batch, 1.0).logprobs
         with FlopCounterMode(display=False) as backward:
             torch.autograd.backward(logprobs.sum())
     # It misses the addmm_ of the head's gradient, and sees the head's logits a second time.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -19,6 +18,7 @@ from vf.trainer.learning.credit import (
     was_cut,
 )
 from vf.trainer.learning.experts import expert_rows
+from vf.trainer.learning.observations import observed
 from vf.trainer.learning.prefix_tree import PrefixTree
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
@@ -34,13 +34,15 @@ class Sample:
         advantage: A of all its tokens.
         turn_advantages: If not empty, A by the turn of a token, instead.
         rollout: What the other branches of its rollout have too; None for a rollout of one branch.
-        weight: Factor of each trained token's loss; see :func:`weighted`.
+        weight: Factor of each trained token's loss; see
+            :func:`~vf.trainer.learning.normalisation.weighted`.
         old_logprobs: If not empty, the trainer's log-probability of each token before the batch's
             first optimizer step; 0 for those that are not trained.
         teacher_logprobs: If not empty, the teacher's log-probability of each token; 0 likewise.
         temperature: That it was sampled at, which its log-probabilities are of; None for that of
             the settings.
         mark: A number by which what the loss is computed from is kept for it; -1 for none.
+        observation_weight: Factor of the loss of each token that was observed; 0 for none.
     """
 
     branch: Branch
@@ -52,6 +54,7 @@ class Sample:
     teacher_logprobs: tuple[float, ...] = ()
     temperature: float | None = None
     mark: int = -1
+    observation_weight: float = 0.0
 
     def __len__(self) -> int:
         return len(self.branch)
@@ -80,6 +83,8 @@ class MicroBatch:
         marks: int64 ``[B, 1]``, those of the samples; None if none has one.
         experts: int16 ``[B, L, W]``, the numbers of the experts that the engine sent a token to;
             -1 where they are not known. None if no sample has any.
+        observation_weights: float32 ``[B, L]``, factors of observed tokens' losses, 0 for others;
+            None if no observation carries loss.
     """
 
     input_ids: torch.Tensor
@@ -94,6 +99,7 @@ class MicroBatch:
     temperature: float | None = None
     marks: torch.Tensor | None = None
     experts: torch.Tensor | None = None
+    observation_weights: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on a device."""
@@ -214,82 +220,9 @@ def sequence_tokens(sample: Sample) -> int:
     return sum(sample.branch.loss_mask[1:])  # nothing predicts the first
 
 
-def rollout_tokens(samples: Sequence[Sample]) -> tuple[list[str | int], Counter[str | int]]:
-    """Return a key of each sample's rollout, and by it how many tokens carry loss in all of it."""
-    keys = [index if each.rollout is None else each.rollout for index, each in enumerate(samples)]
-    counts: Counter[str | int] = Counter()
-    for key, sample in zip(keys, samples, strict=True):
-        counts[key] += sequence_tokens(sample)
-    return keys, counts
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The size of an optimizer step, over all its samples.
-
-    Attributes:
-        tokens: Trained tokens N.
-        rollouts: Rollouts R that have any.
-        processed: All their tokens, however often they are shared, without padding.
-        computed: Tokens that went through the model: padding counts, a shared prefix once.
-        too_long: Samples over ``max_seq_len``, which were dropped or cut.
-    """
-
-    tokens: int = 0
-    rollouts: int = 0
-    processed: int = 0
-    computed: int = 0
-    too_long: int = 0
-
-    def __add__(self, other: Totals) -> Totals:
-        return Totals(*(getattr(self, e.name) + getattr(other, e.name) for e in fields(self)))
-
-    @classmethod
-    def of(cls, samples: Sequence[Sample]) -> Totals:
-        """Count samples, which hold all branches of their rollouts."""
-        _, counts = rollout_tokens(samples)
-        rollouts = sum(count > 0 for count in counts.values())
-        return cls(counts.total(), rollouts, sum(map(len, samples)))
-
-
-def weighted(samples: Sequence[Sample], args: TrainerArgs) -> list[Sample]:
-    """Return samples with the weights of their token losses, up to the factor :func:`scale`.
-
-    The loss of an optimizer step is scale · Σ weight · token loss over all its trained tokens. A
-    weight depends on its rollout alone, and the factor is known once the step's last sample is:
-    the step is the same sum however its samples are split over micro-batches, passes and trainer
-    processes. With N trained tokens in R rollouts that have any, n of them in all branches of this
-    one, weight · scale is:
-
-    - ``token``: 1 · 1/N (DAPO, arXiv:2503.14476, section 3.3).
-    - ``sequence``: 1/n · 1/R (GRPO, arXiv:2402.03300, eq. 3).
-    - ``fixed``: 1/F · 1/R, F = ``fixed_length`` (Dr. GRPO, arXiv:2503.20783, section 3.2).
-
-    Args:
-        samples: With all branches of their rollouts.
-        args: ``[trainer.args]``: ``loss_normalisation`` and ``fixed_length``.
-    """
-
-    def weight(count: int) -> float:
-        match args.loss_normalisation:
-            case "token":
-                return 1.0
-            case "sequence":
-                return 1.0 / count if count else 0.0
-            case "fixed":
-                return 1.0 / (args.fixed_length or args.max_seq_len)
-
-    keys, counts = rollout_tokens(samples)
-    return [
-        replace(sample, weight=weight(counts[key]))
-        for key, sample in zip(keys, samples, strict=True)
-    ]
-
-
-def scale(totals: Totals, args: TrainerArgs) -> float:
-    """Return the factor of an optimizer step's summed, weighted loss."""
-    count = totals.tokens if args.loss_normalisation == "token" else totals.rollouts
-    return 1.0 / max(count, 1)  # without tokens, the sum is 0
+def observing(sample: Sample) -> bool:
+    """Return whether what a sample observed carries loss."""
+    return sample.observation_weight > 0.0
 
 
 def micro_batches(
@@ -348,6 +281,7 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
         if any(each.mark >= 0 for each in samples)
         else None,
         experts=expert_rows([sample.branch for sample in samples]),
+        observation_weights=torch.zeros(shape) if any(map(observing, samples)) else None,
     )
     for row, sample in enumerate(samples):
         branch, length = sample.branch, len(sample)
@@ -364,6 +298,9 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
             batch.old_logprobs[row, :length] = _floats(sample.old_logprobs)
         if batch.teacher_logprobs is not None:
             batch.teacher_logprobs[row, :length] = _floats(sample.teacher_logprobs)
+        if batch.observation_weights is not None:
+            which = torch.from_numpy(observed(branch.loss_mask))
+            batch.observation_weights[row, :length] = sample.observation_weight * which
     # The first token of a sequence has nothing before it to be predicted from.
     batch.loss_mask[:, 0] = False
     return batch

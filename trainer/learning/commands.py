@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vf.trainer.learning.batch import MicroBatch, Totals
+from vf.trainer.learning.batch import MicroBatch
 from vf.trainer.learning.custom_loss import Loss
+from vf.trainer.learning.normalisation import Totals
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.nn.functional import pad
@@ -25,6 +25,21 @@ How = Literal["packed", "padded"]
 Head = Literal["linear", "model", "whole"]
 
 
+class Found(NamedTuple):
+    """What a model says of a micro-batch with N trained and M observed tokens, in row-major order.
+
+    Attributes:
+        logprobs: log p of the trained tokens in nats, float32 ``[N]``.
+        entropy: Of the distribution there, in nats, float32 ``[N]``.
+        observed: log p of the observed tokens at temperature 1, float32 ``[M]``; None unless they
+            carry loss and were asked for.
+    """
+
+    logprobs: torch.Tensor
+    entropy: torch.Tensor
+    observed: torch.Tensor | None = None
+
+
 def token_logprobs(
     model: Any,
     batch: MicroBatch,
@@ -34,7 +49,8 @@ def token_logprobs(
     head: Head = "whole",
     entropy_gradient: bool = False,
     deterministic: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    observed: bool = False,
+) -> Found:
     """Return the learner's log-probability and entropy at every trained token.
 
     Predictions are shifted onto the tokens that they predict: the logits at position t − 1 give the
@@ -49,12 +65,15 @@ def token_logprobs(
         head: How hidden states become logits; see :class:`Forward`.
         entropy_gradient: Whether the entropy carries a gradient.
         deterministic: Whether to compute as the engine does; see :mod:`vf.inference.invariant`.
-
-    Returns:
-        log p and entropy in nats, both float32 ``[N]`` for the N trained tokens in row-major order.
+        observed: Whether to predict the batch's observations, too.
     """
     given: dict[str, Any] = {"use_cache": False}
-    predictors: Any  # rows and columns of the hidden states that predictions are made from
+    masks = [batch.loss_mask]
+    if observed and batch.observation_weights is not None:
+        masks.append(batch.observation_weights > 0)
+    # Of each mask's tokens: rows and columns of the hidden states that they are predicted from, and
+    # which of these predicts each of them.
+    asked: list[tuple[Any, torch.Tensor]]
     if packed:
         tree = batch.tree
         assert tree is not None
@@ -64,26 +83,35 @@ def token_logprobs(
         given["attention_mask"] = torch.ones_like(ids)[None]  # see `attending`
         given |= {"vf_segments": tree.segments, "vf_longest": tree.longest}
         given |= {"vf_positions": positions, "vf_deterministic": deterministic}
-        columns = pad(tree.predictors, (0, missing(len(tree.predictors)) if deterministic else 0))
-        predictors, rows = (torch.zeros_like(columns), columns), tree.rows
+        both = (tree.predictors, tree.rows), (tree.observers, tree.observed_rows)
+        asked = []
+        for columns, rows in both[: len(masks)]:
+            columns = pad(columns, (0, missing(len(columns)) if deterministic else 0))
+            asked.append(((torch.zeros_like(columns), columns), rows))
     else:
         given |= {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-        predictors = batch.loss_mask[:, 1:].nonzero(as_tuple=True)
-        rows = torch.arange(len(predictors[0]), device=predictors[0].device)
-    targets = batch.input_ids[batch.loss_mask]
+        places = [mask[:, 1:].nonzero(as_tuple=True) for mask in masks]
+        asked = [(each, torch.arange(len(each[0]), device=each[0].device)) for each in places]
     if head == "whole":
-        columns, places = predictors[1].unique(return_inverse=True)
-        logits = model(**given, logits_to_keep=columns).logits[predictors[0], places]
-        return pick(logits.float() / temperature, rows, targets, entropy_gradient=entropy_gradient)
-    output = layers_of(model)(**given)
-    return head_logprobs(
-        model.get_output_embeddings() if head == "linear" else ModelHead(model, type(output)),
-        output.last_hidden_state[predictors],
-        rows,
-        targets,
-        temperature,
-        entropy_gradient=entropy_gradient,
-    )
+        predicting: Any = torch.cat([predictors[1] for predictors, _ in asked])
+        columns = predicting.unique()
+        logits = model(**given, logits_to_keep=columns).logits
+    else:
+        output = layers_of(model)(**given)
+        linear = model.get_output_embeddings() if head == "linear" else None
+        apply = linear or ModelHead(model, type(output))
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for mask, (predictors, rows) in zip(masks, asked, strict=True):
+        targets, first = batch.input_ids[mask], not found
+        heat, gradient = temperature if first else 1.0, entropy_gradient and first
+        if head == "whole":
+            own = logits[predictors[0], torch.searchsorted(columns, predictors[1])].float()
+            found.append(pick(own / heat, rows, targets, entropy_gradient=gradient))
+        else:
+            hidden = output.last_hidden_state[predictors]
+            answer = head_logprobs(apply, hidden, rows, targets, heat, entropy_gradient=gradient)
+            found.append(answer)
+    return Found(*found[0], found[1][0] if len(found) > 1 else None)
 
 
 class Forward:
@@ -148,14 +176,19 @@ class Forward:
         return (0, 0) if self.forcing is None else self.forcing.take_counts()
 
     def __call__(
-        self, batch: MicroBatch, temperature: float, *, entropy_gradient: bool = False
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self,
+        batch: MicroBatch,
+        temperature: float,
+        *,
+        entropy_gradient: bool = False,
+        observed: bool = False,
+    ) -> Found:
         """Return log p and entropy of trained tokens; see :func:`token_logprobs`."""
         if self.rows is not None:
             self.rows.tree = batch.tree
         if self.forcing is not None:
             self.forcing.use(self._experts(batch))
-        found: tuple[torch.Tensor, torch.Tensor] = self.run(
+        found: Found = self.run(
             token_logprobs,
             self.model,
             batch,
@@ -164,6 +197,7 @@ class Forward:
             head=self.head,
             entropy_gradient=entropy_gradient,
             deterministic=self.deterministic,
+            observed=observed,
         )
         return found
 

@@ -1,10 +1,12 @@
 """The objective of an optimizer step, one micro-batch at a time, and its statistics.
 
     scale · Σ over trained tokens of w · (v · loss + β·k3(p ‖ p_ref) − c·H) + a · aux
+        − b · scale · Σ over observed tokens of w_obs · log p
 
-scale and w are those of the normalisation (:func:`~vf.trainer.learning.batch.weighted`), v is 1 or
-the weight of :class:`~vf.trainer.learning.correction.Correction`, H is the entropy of the learner's
-distribution, and aux the loss of routers (:mod:`vf.trainer.learning.router_loss`). With
+scale, w and w_obs are those of :mod:`vf.trainer.learning.normalisation`, v is 1 or the weight of
+:class:`~vf.trainer.learning.correction.Correction`, H is the entropy of the learner's distribution,
+aux the loss of routers (:mod:`vf.trainer.learning.router_loss`), and observed tokens are those of
+:mod:`vf.trainer.learning.observations`. With
 ``kl_penalty_type = "advantage"`` the KL is in the advantages instead. A teacher's part of them,
 ``teacher_coef`` · (log p_teacher − log q), always is (:mod:`vf.trainer.learning.teacher`).
 """
@@ -16,9 +18,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from vf.runtime.errors import TrainingError
-from vf.trainer.learning.batch import MicroBatch, Totals
+from vf.trainer.learning.batch import MicroBatch
 from vf.trainer.learning.correction import Corrected, Correction
 from vf.trainer.learning.custom_loss import Loss
+from vf.trainer.learning.forward import Found
 from vf.trainer.learning.kl import (
     BINS,
     WIDEST,
@@ -31,6 +34,7 @@ from vf.trainer.learning.kl import (
 )
 from vf.trainer.learning.learned import Watch
 from vf.trainer.learning.losses import LossArrays, LossFn, TokenLosses, build_loss, masked
+from vf.trainer.learning.normalisation import Totals
 from vf.trainer.learning.ranks import Ranks
 from vf.trainer.settings.config import TrainerArgs
 
@@ -38,6 +42,7 @@ from vf.trainer.settings.config import TrainerArgs
 _SUMS = (
     *("loss", "k1", "k2", "k3", "entropy", "clipped", "dropped", "reference_k1", "reference_k3"),
     *("weight", "bounded", "old_k1", "old_k3", "router", "teacher_k1", "routed", "rerouted"),
+    *("observation", "observed"),
 )
 
 
@@ -79,6 +84,9 @@ class UpdateStats:
         too_long: Samples over ``max_seq_len``, which were dropped or cut.
         oom_retries: How many trainer processes ran out of memory and began the step again.
         skipped: Whether the loss or the gradient was not finite, so that no step was taken.
+        observation_loss: Mean of −log p of the observed tokens, in nats, before its coefficient; 0
+            without any.
+        observed_tokens: Tokens that it is of.
     """
 
     loss: float
@@ -109,6 +117,8 @@ class UpdateStats:
     too_long: int
     oom_retries: int = 0
     skipped: bool = False
+    observation_loss: float = 0.0
+    observed_tokens: int = 0
 
 
 class Objective:
@@ -145,8 +155,7 @@ class Objective:
     def __call__(
         self,
         batch: MicroBatch,
-        logprobs: torch.Tensor,
-        entropy: torch.Tensor,
+        found: Found,
         reference: torch.Tensor | None = None,
         mean_gap: float = 0.0,
         router: torch.Tensor | None = None,
@@ -156,8 +165,7 @@ class Objective:
 
         Args:
             batch: B rows of L tokens, with N trained ones.
-            logprobs: log p of the trained tokens in row-major order, float32 ``[N]``.
-            entropy: H at these, in nats, float32 ``[N]``; with gradient if there is a bonus.
+            found: What the learner says of its tokens.
             reference: log p_ref of these, float32 ``[N]``.
             mean_gap: mean(log q − log p_ref) over the whole step, in nats.
             router: The weighted auxiliary loss of the routers, ``[]`` with gradient.
@@ -171,6 +179,7 @@ class Objective:
             TrainingError: A custom loss returned something that is not one per token.
         """
         args, mask = self._args, batch.loss_mask
+        logprobs, entropy, observed = found
         advantages = batch.advantages
         if reference is not None and args.kl_penalty_type == "advantage":
             gaps = batch.sampler_logprobs - spread(reference, mask)
@@ -199,12 +208,16 @@ class Objective:
         loss = (values * batch.weights).sum()
         if router is not None:
             loss = loss + args.router_aux_loss_coef * router
+        if observed is not None and batch.observation_weights is not None:
+            weights = batch.observation_weights[batch.observation_weights > 0]
+            loss = loss - args.observation_loss_coef * (observed * weights).sum()
         with torch.no_grad():
             sums = self._sums(arrays, token_losses, loss, entropy, reference, correction, router)
             if distance is not None:
                 sums[_SUMS.index("teacher_k1")] = distance.double().sum().cpu()
+            seen = torch.zeros(0) if observed is None else observed.double()
             place = _SUMS.index("routed")
-            sums[place : place + 2] = sums.new_tensor(compared)
+            sums[place : place + 4] = sums.new_tensor([*compared, -seen.sum().item(), len(seen)])
         return loss, sums
 
     def stats(self, sums: torch.Tensor, factor: float, norm: float, totals: Totals) -> UpdateStats:
@@ -250,6 +263,8 @@ class Objective:
             processed_tokens=totals.processed,
             computed_tokens=totals.computed,
             too_long=totals.too_long,
+            observation_loss=named["observation"] / max(named["observed"], 1.0),
+            observed_tokens=int(named["observed"]),
         )
 
     def _token_losses(self, arrays: LossArrays) -> TokenLosses:
@@ -322,7 +337,7 @@ class Objective:
             old = q + gap.clamp(-WIDEST, WIDEST)
             sums += [correction.weights[mask].sum(), correction.bounded.sum()]
             sums += [-gap.sum(), k3(q, old).sum()]
-        sums += [zero if router is None else router, zero, zero, zero]
+        sums += [zero if router is None else router, *[zero] * 5]  # the rest is not known here
         head = torch.stack([value.double() for value in sums]).cpu()
         return torch.cat([head, histogram(p - q)])
 

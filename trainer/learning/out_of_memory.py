@@ -204,6 +204,7 @@ def unpack(batch: MicroBatch) -> list[Sample]:
         )
         advantages = tuple(batch.advantages[row, :length].tolist())
         old, teacher = batch.old_logprobs, batch.teacher_logprobs
+        observations = batch.observation_weights
         samples.append(
             Sample(
                 branch,
@@ -214,6 +215,7 @@ def unpack(batch: MicroBatch) -> list[Sample]:
                 teacher_logprobs=() if teacher is None else tuple(teacher[row, :length].tolist()),
                 temperature=batch.temperature,
                 mark=-1 if batch.marks is None else int(batch.marks[row]),
+                observation_weight=0.0 if observations is None else float(observations[row].max()),
             )
         )
     return samples

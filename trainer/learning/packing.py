@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from vf.trainer.learning.batch import MicroBatch, Sample, collate
+from vf.trainer.learning.batch import MicroBatch, Sample, collate, observing
 from vf.trainer.learning.experts import packed_experts
+from vf.trainer.learning.observations import observed
 from vf.trainer.learning.prefix_tree import build_tree, sort
 from vf.trainer.learning.ranks import balance
 
@@ -74,6 +75,7 @@ def pack(
             [sample.branch.token_ids for sample in part],
             [sample.branch.loss_mask for sample in part],
             [row.shared for row in rows[low:high]],
+            [observed(each.branch.loss_mask) & observing(each) for each in part],
         )
         batch = collate(part)
         added = [slice(row.shared, len(row.sample)) for row in rows[low:high]]

@@ -107,7 +107,7 @@ class Passes:
     def pass_idly(self, forward: Forward) -> torch.Tensor:
         """Make a pass over the least micro-batch, and return its log-probabilities."""
         idle = self.idle()
-        return forward(idle, self.temperature(idle))[0]
+        return forward(idle, self.temperature(idle)).logprobs
 
     def ask(self, whole: Iterable[Work], rounds: int, forward: Forward, phase: str) -> list[Work]:
         """Return work with log-probabilities of its trained tokens, of any model.
@@ -126,7 +126,7 @@ class Passes:
             if work.reference is None:
                 batch = work.batch.to(self._ranks.accelerator.device)
                 with self.phase(phase, batch):
-                    work.reference, _ = forward(batch, self.temperature(batch))
+                    work.reference = forward(batch, self.temperature(batch)).logprobs
 
         work = self.cut(whole)
         with self._without_gradient(forward):
@@ -147,7 +147,7 @@ class Passes:
         with self._without_gradient(self.forward):
             for batch in self._pack(numbered, share=self._share):
                 batch = batch.to(self._ranks.accelerator.device)
-                logprobs, _ = self.forward(batch, self.temperature(batch))
+                logprobs = self.forward(batch, self.temperature(batch)).logprobs
                 rows = spread(logprobs, batch.loss_mask).cpu()
                 for row, index in zip(rows, batch.weights[:, 0].int().tolist(), strict=True):
                     found[index].copy_(row[: len(found[index])])

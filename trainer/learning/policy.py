@@ -13,7 +13,7 @@ import torch
 from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import MicroBatch, Sample, Totals, scale, weighted
+from vf.trainer.learning.batch import MicroBatch, Sample
 from vf.trainer.learning.building import build_model, build_optimizer, check_moments
 from vf.trainer.learning.commands import Accumulate, Finish, Together
 from vf.trainer.learning.correction import Correction
@@ -23,6 +23,7 @@ from vf.trainer.learning.forward import Forward
 from vf.trainer.learning.frozen import Frozen
 from vf.trainer.learning.learning_rate import Course
 from vf.trainer.learning.memory import CEILING
+from vf.trainer.learning.normalisation import Totals, scale, weighted
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
 from vf.trainer.learning.old_logprobs import Known, Which, attach, by_tokens
 from vf.trainer.learning.out_of_memory import Budget, Work, attempt
@@ -124,7 +125,7 @@ class Policy:
         """Add the gradient of samples to that of the optimizer step under way.
 
         However a step's rollouts are passed, in one call or in many, the gradient is that of
-        the same sum (:func:`~vf.trainer.learning.batch.weighted`). An exception: with
+        the same sum (:func:`~vf.trainer.learning.normalisation.weighted`). An exception: with
         ``kl_penalty_type = "advantage"``, where samples depend on the mean over all, a step must
         be one call.
 
@@ -268,12 +269,12 @@ class Policy:
         args = self.args
         batch = work.batch.to(self.accelerator.device)
         with self.passes.phase("forward", batch), self.router_loss.watching():
-            temperature = self.passes.temperature(batch)
-            found = self.forward(batch, temperature, entropy_gradient=args.entropy_coef > 0)
+            bonus, temperature = args.entropy_coef > 0, self.passes.temperature(batch)
+            found = self.forward(batch, temperature, entropy_gradient=bonus, observed=True)
             router = self.router_loss(batch, work.token_weight)
             objective = self.objective if work.loss is None else Objective(args, work.loss)
             routed = router, self.forward.compared
-            loss, sums = objective(batch, *found, work.reference, work.mean_gap, *routed)
+            loss, sums = objective(batch, found, work.reference, work.mean_gap, *routed)
         with self.passes.phase("backward", batch):
             self.sharding.backward(loss)
         self._sums += sums

@@ -41,6 +41,10 @@ class Segment:
     last: int
 
 
+def _nothing() -> torch.Tensor:
+    return torch.zeros(0, dtype=torch.long)
+
+
 @dataclass(frozen=True, slots=True)
 class PrefixTree:
     """Sequences in one layout of T tokens, with P tokens that predict N trained ones.
@@ -57,6 +61,9 @@ class PrefixTree:
             length, where sequences must be computed apart; behind a row's end, that of its last.
         homes: int64 ``[T]``, where a token is in these, flattened one behind the other.
         experts: int16 ``[T, W]``, where the engine sent each token; None if that is not known.
+        observers: int64 ``[P']``, the places whose prediction of an observation carries loss.
+        observed_rows: int64 ``[M]``, for each such observation, as ``rows``, which of these it is
+            predicted at.
     """
 
     token_ids: torch.Tensor
@@ -66,15 +73,18 @@ class PrefixTree:
     rows: torch.Tensor
     longest: int
     rows_apart: tuple[torch.Tensor, ...] = ()
-    homes: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
+    homes: torch.Tensor = field(default_factory=_nothing)
     experts: torch.Tensor | None = None
+    observers: torch.Tensor = field(default_factory=_nothing)
+    observed_rows: torch.Tensor = field(default_factory=_nothing)
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     def to(self, device: torch.device) -> PrefixTree:
         """Return a copy on a device."""
-        names = ("token_ids", "position_ids", "predictors", "rows", "homes")
+        names = ["token_ids", "position_ids", "predictors", "rows", "homes"]
+        names += ["observers", "observed_rows"]
         moved = {name: getattr(self, name).to(device) for name in names}
         if self.experts is not None:
             moved["experts"] = self.experts.to(device)
@@ -132,7 +142,10 @@ def worthwhile(lengths: Sequence[int], shared: Sequence[int]) -> list[int]:
 
 
 def build_tree(
-    sequences: Sequence[Sequence[int]], masks: Sequence[Sequence[int]], shared: Sequence[int]
+    sequences: Sequence[Sequence[int]],
+    masks: Sequence[Sequence[int]],
+    shared: Sequence[int],
+    observed: Sequence[np.ndarray] = (),
 ) -> PrefixTree:
     """Lay sorted sequences out.
 
@@ -140,6 +153,8 @@ def build_tree(
         sequences: Token ids, B sequences.
         masks: 1 where a token is trained; the first of a sequence never is.
         shared: How many tokens each shares with the one before; the first entry is not read.
+        observed: bool, of each sequence's tokens, True for observations that carry loss; nothing
+            if none does.
     """
     shared = [0, *shared[1:]]
     lengths = [len(ids) for ids in sequences]
@@ -147,24 +162,38 @@ def build_tree(
     ends = np.cumsum([len(ids) for ids in new]).tolist()
     starts = [0, *ends]
     places: np.ndarray = np.zeros(0, dtype=np.int64)
-    predictors, every = [], []
-    for start, common, length, mask in zip(starts, shared, lengths, masks, strict=False):
+    every = []
+    for start, common, length in zip(starts, shared, lengths, strict=False):
         own = np.arange(start, start + length - common)
         places = np.concatenate([places[:common], own])  # the rest is in the one before
         every.append(places)
-        predictors.append(places[:-1][np.asarray(mask[1:], dtype=bool)])
-    unique, rows = np.unique(np.concatenate(predictors), return_inverse=True)
+    predictors, rows = _predicting(every, masks)
+    observers, observed_rows = _predicting(every, observed) if observed else (_nothing(),) * 2
     rows_apart, homes = _apart(every, starts[-1])
     return PrefixTree(
         token_ids=torch.tensor([token for ids in new for token in ids]),
         position_ids=torch.cat([torch.arange(a, b) for a, b in zip(shared, lengths, strict=True)]),
         segments=_segments(lengths, shared, starts),
-        predictors=torch.from_numpy(unique),
-        rows=torch.from_numpy(rows.reshape(-1)),
+        predictors=predictors,
+        rows=rows,
         longest=max(lengths),
         rows_apart=rows_apart,
         homes=homes,
+        observers=observers,
+        observed_rows=observed_rows,
     )
+
+
+def _predicting(
+    every: Sequence[np.ndarray], masks: Sequence[Sequence[int] | np.ndarray]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the places that predict masked tokens, and for each token which of them does."""
+    found = [
+        places[:-1][np.asarray(mask[1:], dtype=bool)]
+        for places, mask in zip(every, masks, strict=True)
+    ]
+    unique, rows = np.unique(np.concatenate(found), return_inverse=True)
+    return torch.from_numpy(unique), torch.from_numpy(rows.reshape(-1))
 
 
 def _apart(

@@ -21,7 +21,8 @@ import torch
 
 from vf.inference.routers import routers_of
 from vf.runtime.errors import ConfigError
-from vf.trainer.learning.batch import MicroBatch, Totals, scale
+from vf.trainer.learning.batch import MicroBatch
+from vf.trainer.learning.normalisation import Totals, scale
 from vf.trainer.settings.config import TrainerArgs
 
 
@@ -57,10 +58,11 @@ def token_weight(totals: Totals, args: TrainerArgs) -> float:
     """Return what each token of a part of an optimizer step weighs in the loss of its routers.
 
     The loss of a micro-batch counts by its samples' tokens among the part's, with those that
-    samples share counted for each; and a part counts as :func:`~vf.trainer.learning.batch.scale`
-    has it, by its trained tokens or its rollouts. So, once scaled, the weights of all tokens of a
-    step add up to 1 however it is split. The loss itself depends on the split, because it is a
-    product of means: a step's is the mean of those of its micro-batches.
+    samples share counted for each; and a part counts as
+    :func:`~vf.trainer.learning.normalisation.scale` has it, by its trained tokens or its rollouts.
+    So, once scaled, the weights of all tokens of a step add up to 1 however it is split. The loss
+    itself depends on the split, because it is a product of means: a step's is the mean of those of
+    its micro-batches.
 
     Args:
         totals: Of the part, on all ranks.

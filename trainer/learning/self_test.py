@@ -67,8 +67,8 @@ def choose_forward(
     plain = Forward(model, "padded", "whole", sharding)
     samples, batch = _probe(model, longest)
     with torch.no_grad():
-        expected, _ = plain(batch, 1.0)
-        noise = _difference(torch.cat([plain(row, 1.0)[0] for row in samples]), expected)
+        expected = plain(batch, 1.0).logprobs
+        noise = _difference(torch.cat([plain(row, 1.0).logprobs for row in samples]), expected)
     allowed = max(_tolerance(model), TIMES_PADDING * noise)
     heads = _heads(model, plain.run)
 
@@ -79,7 +79,7 @@ def choose_forward(
             forward = Forward(model, how, head, sharding, deterministic=deterministic)
             try:
                 with torch.no_grad(), forward.active():
-                    gap = _difference(forward(batch, 1.0)[0], expected)
+                    gap = _difference(forward(batch, 1.0).logprobs, expected)
             except Exception as error:  # whatever it is, another way does without
                 reason = _said(error)
                 continue

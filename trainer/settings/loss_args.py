@@ -82,6 +82,9 @@ class LossArgs(BaseModel):
     1 / importance_sampling_clip_max."""
     entropy_coef: NotNegative = 0.0
     """Weight of the entropy bonus; 0 gives none."""
+    observation_loss_coef: NotNegative = 0.0
+    """Weight of the cross-entropy on what the environment answered (tool results, a user's
+    replies), so that the model learns to predict it; 0 gives none."""
     router_aux_loss_coef: NotNegative = 0.0
     """Mixtures of experts: weight of the auxiliary loss that keeps experts equally busy; 0 gives
     none."""

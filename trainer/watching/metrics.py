@@ -61,6 +61,7 @@ def step_metrics(
             routed=args.router_aux_loss_coef > 0,
             replayed=args.router_replay != "off",
             taught=args.teacher_model is not None,
+            observing=args.observation_loss_coef > 0,
         ),
         **{f"time/{name}": value for name, value in times.items()},
     }
@@ -266,6 +267,7 @@ def update_metrics(
     routed: bool = False,
     replayed: bool = False,
     taught: bool = False,
+    observing: bool = False,
 ) -> Metrics:
     """Return the training side, token-weighted over a step's optimizer steps.
 
@@ -279,6 +281,7 @@ def update_metrics(
         routed: Whether the routers have an auxiliary loss.
         replayed: Whether the trainer's experts are compared with the engine's.
         taught: Whether there is a teacher.
+        observing: Whether observations carry loss.
     """
     every, updates = updates, [update for update in updates if not update.skipped]
     tokens = sum(update.tokens for update in updates)
@@ -324,4 +327,9 @@ def update_metrics(
         out["router_disagreement"] = mean(disagreement)
     if taught:
         out["kl_teacher_v1"] = mean([update.kl_teacher_v1 for update in updates])
+    if observing:
+        seen = out["tokens/observed"] = sum(update.observed_tokens for update in updates)
+        if seen:
+            total = sum(update.observation_loss * update.observed_tokens for update in updates)
+            out["observation_loss"] = total / seen
     return out

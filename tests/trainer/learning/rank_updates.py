@@ -34,6 +34,7 @@ def settings(use_lora: bool, seed: int = 0, bf16: bool = False) -> Config:
         "reference_update_steps": 2,
         "reference_update_rate": 0.5,
         "importance_sampling_mode": "sequence_truncate",
+        "observation_loss_coef": 0.1,
     }
     args = {
         "use_lora": use_lora,

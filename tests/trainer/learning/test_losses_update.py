@@ -15,17 +15,11 @@ from vf.inference.rendering.renderer import Renderer
 from vf.runtime.errors import ConfigError, TrainingError
 from vf.traces.task import Task
 from vf.traces.trace import Branch, Score, Trace
-from vf.trainer.learning.batch import (
-    Sample,
-    Totals,
-    build_samples,
-    micro_batches,
-    scale,
-    weighted,
-)
+from vf.trainer.learning.batch import Sample, build_samples, micro_batches
 from vf.trainer.learning.custom_loss import load_loss
 from vf.trainer.learning.learning_rate import advice, auto_learning_rate
 from vf.trainer.learning.losses import LossArrays, TokenLosses, build_loss
+from vf.trainer.learning.normalisation import Totals, scale, weighted
 from vf.trainer.learning.policy import Policy
 from vf.trainer.run.group import Group
 from vf.trainer.saving.checkpoint import Progress, load_checkpoint, save_checkpoint

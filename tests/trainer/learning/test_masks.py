@@ -39,7 +39,7 @@ def test_six_tokens_by_hand() -> None:
     logits[0, 1] = torch.tensor([0.0, 0.0, math.log(3), 0.0])  # before token 2: p = 3/6
     logits[0, 3] = torch.tensor([0.0, math.log(5), 0.0, 0.0])  # before token 1: p = 5/8
     logits[0, 4] = torch.tensor([0.0, 0.0, 0.0, math.log(7)])  # before token 3: p = 7/10
-    logprobs, entropy = token_logprobs(Table(logits), batch, temperature=1.0)
+    logprobs, entropy, _ = token_logprobs(Table(logits), batch, temperature=1.0)
     assert logprobs.tolist() == pytest.approx([math.log(0.5), math.log(0.625), math.log(0.7)])
     by_hand = -(0.5 * math.log(0.5) + 3 * (1 / 6) * math.log(1 / 6))
     assert entropy[0].item() == pytest.approx(by_hand, rel=1e-5)
@@ -48,7 +48,7 @@ def test_six_tokens_by_hand() -> None:
 def test_temperature_divides_the_logits() -> None:
     batch = micro_batches([Sample(branch([0, 1], [0, 1]), 1.0)], 100)[0]
     logits = torch.tensor([[[0.0, 2.0], [0.0, 0.0]]])
-    logprobs, _ = token_logprobs(Table(logits), batch, temperature=2.0)
+    logprobs = token_logprobs(Table(logits), batch, temperature=2.0).logprobs
     assert logprobs.item() == pytest.approx(-math.log(1 + math.exp(-1.0)))
 
 
@@ -71,9 +71,9 @@ def test_gradient_is_zero_on_everything_that_was_not_sampled(seed: int) -> None:
     for batch in micro_batches(random_samples(seed), 40):
         rows, columns = batch.input_ids.shape
         logits = torch.randn(rows, columns, 11, requires_grad=True)
-        logprobs, entropy = token_logprobs(Table(logits), batch, temperature=1.3)
+        found = token_logprobs(Table(logits), batch, temperature=1.3)
         mask = batch.loss_mask
-        torch.autograd.backward(Objective(TrainerArgs())(batch, logprobs, entropy)[0])
+        torch.autograd.backward(Objective(TrainerArgs())(batch, found)[0])
         assert logits.grad is not None
         touched = logits.grad.abs().sum(-1) > 0
         expected = torch.zeros_like(mask)
@@ -87,7 +87,7 @@ def test_logprobs_match_a_naive_loop(seed: int) -> None:
     for batch in batches:
         rows, columns = batch.input_ids.shape
         logits = torch.randn(rows, columns, 11)
-        got, _ = token_logprobs(Table(logits), batch, temperature=0.7)
+        got = token_logprobs(Table(logits), batch, temperature=0.7).logprobs
         expected = [
             (logits[b, t - 1] / 0.7).log_softmax(-1)[batch.input_ids[b, t]].item()
             for b in range(rows)

@@ -19,7 +19,8 @@ from tests.trainer.learning.forked_samples import forked_samples
 from tests.trainer.learning.test_losses_update import gradients, shake
 from vf.runtime.errors import TrainingError
 from vf.traces.trace import Branch
-from vf.trainer.learning.batch import Sample, weighted
+from vf.trainer.learning.batch import Sample
+from vf.trainer.learning.normalisation import weighted
 from vf.trainer.learning.out_of_memory import Budget, Work, unpack
 from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs

@@ -46,7 +46,7 @@ def logprobs(policy: Policy, batch: list[Sample]) -> list[float]:
     packed = policy.forward.how == "packed"
     (micro,) = policy.budget.pack(batch, packed=packed, share=True)
     with torch.no_grad(), policy.forward.active():
-        found, _ = policy.forward(micro, 1.0)
+        found = policy.forward(micro, 1.0).logprobs
     order = [sample.branch.token_ids for sample in unpack(micro)]
     places = [order.index(sample.branch.token_ids) for sample in batch]
     rows = torch.split(found, micro.loss_mask.sum(1).tolist())

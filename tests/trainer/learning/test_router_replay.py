@@ -91,7 +91,7 @@ def test_what_the_engine_recorded_is_what_the_trainer_chooses(name: str) -> None
     batches = pack(samples, 10**6) if forward.how == "packed" else micro_batches(samples, 10**6)
     for batch in batches:
         with forward.active():
-            logprobs, _ = forward(batch, 0.9)
+            logprobs, *_ = forward(batch, 0.9)
         gaps = logprobs - batch.sampler_logprobs[batch.loss_mask]
         assert gaps.abs().max() < 1e-5
         compared, different = forward.compared
@@ -120,7 +120,7 @@ def test_given_experts_are_used_with_the_weights_that_the_router_has_for_them(
     forward = Forward(model, way)
     forward.follow(how)
     with forward.active():
-        found, _ = forward(batch, 1.0)
+        found, *_ = forward(batch, 1.0)
         compared, different = forward.compared
         gaps = (found.double() - expected).abs()
         if how == "compare":
