@@ -145,6 +145,7 @@ def test_a_profiled_run_has_a_trace_and_numbers_that_fit(make_trainer: TrainerFa
         return forward(batch, *args, **kwargs)
 
     watched.active, watched.how = forward.active, forward.how  # type: ignore[attr-defined]
+    watched.compared = forward.compared  # type: ignore[attr-defined]
     trainer.policy.forward = watched  # type: ignore[assignment]
     found = profile_step(trainer)
     assert trainer.policy.passes.phase is unwatched
