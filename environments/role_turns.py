@@ -231,6 +231,7 @@ class _RoleTurns:
                 branch.loss_mask = [0] * len(branch)
                 branch.logprobs = [0.0] * len(branch)
                 branch.weight_version = [NOT_SAMPLED] * len(branch)
+                branch.supports = []
             trace.branches += branches
             trace.forks += seat.conversation.forks
         trace.forks.sort(key=lambda fork: fork.turn)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from vf.inference.experts import asked
@@ -17,13 +17,14 @@ from vf.inference.serving import Served, Serving
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError, ServerDown
 from vf.runtime.own_deadline import own_deadline
+from vf.traces.packed import unpack_supports
 
 MOVES = 3  # servers that may go down under one request, before it is not asked again
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was sampled; the lists have one length, except the experts.
+    """What was sampled; the lists have one length, except the experts. Supports may be empty.
 
     Attributes:
         token_ids: The sampled ids, the stop token included.
@@ -32,6 +33,8 @@ class Completion:
         finish_reason: None while more is to come.
         experts: If asked for, those of the prompt's tokens from ``experts_from`` on, and of the
             sampled ones but the last, which no pass has read; see :mod:`vf.inference.experts`.
+        supports: Which tokens filters left to sample each from; see
+            :attr:`vf.traces.trace.Branch.supports`.
     """
 
     token_ids: list[int]
@@ -39,6 +42,7 @@ class Completion:
     versions: list[int]
     finish_reason: Literal["stop", "length"] | None
     experts: tuple[bytes, ...] = ()
+    supports: list[list[int]] = field(default_factory=list)
 
 
 class TokenSampler(Protocol):
@@ -97,12 +101,13 @@ async def openai_wire(
         versions = choice.get("weight_versions") or [served.version] * len(ids)
         reason = choice["finish_reason"]
         experts = choice.get("routed_experts")
-    except (KeyError, IndexError, TypeError) as error:
+        supports = unpack_supports(choice.get("supports", []))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ModelError(
             "the server's completion lacks token ids or logprobs; it must understand "
             f"`return_token_ids` and `logprobs` (missing: {error})"
         ) from error
-    found = checked(ids, logprobs, versions, reason)
+    found = checked(ids, logprobs, versions, reason, supports)
     return replace(found, experts=asked(experts, sampling.experts_from, len(prompt_ids), len(ids)))
 
 
@@ -311,12 +316,18 @@ def sampling_fields(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, 
     }
 
 
-def checked(ids: list[int], logprobs: list[Any], versions: list[int], reason: Any) -> Completion:
+def checked(
+    ids: list[int],
+    logprobs: list[Any],
+    versions: list[int],
+    reason: Any,
+    supports: list[list[int]] | tuple[()] = (),
+) -> Completion:
     """Return the completion, if it is whole.
 
     Raises:
         ModelError: It is empty, its lists differ in length, a logprob is missing or not finite,
-            or it ended in no known way.
+            a token is not in its own support, or it ended in no known way.
     """
     lengths = len(ids), len(logprobs), len(versions)
     if not ids or len({*lengths}) != 1:
@@ -331,7 +342,11 @@ def checked(ids: list[int], logprobs: list[Any], versions: list[int], reason: An
         raise ModelError("the server sent a logprob that is not finite")
     if reason not in ("stop", "length"):
         raise ModelError(f"the server ended the completion with {reason!r}")
-    return Completion(ids, logprobs, versions, reason)
+    if supports and len(supports) != len(ids):
+        raise ModelError(f"the server sent {len(ids)} token ids and {len(supports)} supports")
+    if any(kept and token not in kept for token, kept in zip(ids, supports, strict=False)):
+        raise ModelError("the server sent a token that is not in its own support")
+    return Completion(ids, logprobs, versions, reason, supports=[*supports])
 
 
 async def generate_wire(

@@ -44,6 +44,11 @@ class Sampling:
     fixed: bool = False
     experts_from: int | None = None
 
+    @property
+    def filtered(self) -> bool:
+        """Whether some tokens may be left out before one is sampled."""
+        return any(getattr(self, name) != neutral for name, neutral in FILTERS.items())
+
     def with_(self, **changes: Any) -> Sampling:
         """Return a copy with some fields changed."""
         return replace(self, **changes)
@@ -52,8 +57,10 @@ class Sampling:
 # Who tells the model of its tools: its chat template, or text in the system prompt.
 ToolStyle = Literal["template", "text"]
 
-# The settings that change the distribution which is sampled from, and what leaves it as it is.
-NEUTRAL = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+# The settings that leave tokens out of what is sampled from, and what leaves none out.
+FILTERS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+# The same, and what else changes the distribution that is sampled from.
+NEUTRAL = {**FILTERS, "repetition_penalty": 1.0}
 
 
 @dataclass(slots=True)

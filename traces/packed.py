@@ -6,7 +6,8 @@ floats; the narrowest that holds every value exactly. What changes seldom is run
 ``[[value, count], ...]``. Log-probabilities are those of the sampled tokens, unless another token
 has one that is not 0. ``begins`` is ``[place, count]``: so many tokens are as in an earlier branch,
 and ``token_ids`` holds the rest. ``experts``, where a branch has any, is ``[width, text]``: the
-bytes of each token, and base64 of those of all, compressed by zlib.
+bytes of each token, and base64 of those of all, compressed by zlib. ``supports``, likewise, are how
+many ids each token has, and all of the ids.
 
 The conversations of an agent, of which an agent that rewrites its history has one for each call.
 What is in several is written once: ``[place, count]`` among the messages is a run of those that
@@ -22,7 +23,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import compress, groupby
+from itertools import accumulate, compress, groupby
 from operator import not_
 from typing import Any
 
@@ -100,6 +101,8 @@ def pack(columns: Mapping[str, list[Any]]) -> dict[str, Any]:
     columns = dict(columns)
     if experts := columns.pop("experts", []):
         return {**pack(columns), "experts": _pack_experts(experts)}
+    if supports := columns.pop("supports", []):
+        return {**pack(columns), "supports": pack_supports(supports)}
     mask, logprobs = columns["loss_mask"], columns["logprobs"]
     if len(set(map(len, columns.values()))) > 1:
         arrays = {name: _integers(columns[name]) for name in ("token_ids", *_RUNS)}
@@ -141,6 +144,8 @@ def unpack(branch: Any, begin: Sequence[int] = ()) -> Any:
     out["logprobs"] = logprobs
     if "experts" in out:
         out["experts"] = _unpack_experts(out["experts"])
+    if "supports" in out:
+        out["supports"] = unpack_supports(out["supports"])
     return out
 
 
@@ -157,6 +162,31 @@ def _unpack_experts(value: Any) -> list[bytes]:
         return [data[start : start + width] for start in range(0, len(data), width)]
     except (TypeError, ValueError, zlib.error) as error:
         raise ValueError(f"experts: not [bytes of a token, text] ({error})") from None
+
+
+def pack_supports(supports: Sequence[list[int]]) -> dict[str, Any]:
+    """Return lists of ids, one for each token, in their compact form."""
+    return {
+        "counts": _integers([len(ids) for ids in supports]),
+        "ids": _integers([token for ids in supports for token in ids]),
+    }
+
+
+def unpack_supports(supports: Any) -> list[list[int]]:
+    """Return what :func:`pack_supports` returned as lists again. Lists stay lists.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if isinstance(supports, list):
+        return supports
+    if not isinstance(supports, dict) or supports.keys() != {"counts", "ids"}:
+        raise ValueError("supports: not counts and ids")
+    counts, ids = unpack_numbers(supports["counts"]), unpack_numbers(supports["ids"])
+    if min(counts, default=0) < 0 or sum(counts) != len(ids):
+        raise ValueError("supports: their counts are not those of their ids")
+    ends = [*accumulate(counts)]
+    return [ids[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 
 def pack_lineages(lineages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter, with_config
 
 from vf.runtime.errors import InfrastructureError
+from vf.traces.branch import NOT_SAMPLED as NOT_SAMPLED
+from vf.traces.branch import Branch as Branch
 from vf.traces.messages import Message, writable
 from vf.traces.packed import pack_branches, pack_lineages, unpack_branches, unpack_lineages
 from vf.traces.roles import RoleRecord
@@ -60,68 +62,6 @@ class ToolEvent:
     kind: ToolEventKind
     detail: str = ""
     seconds: float = 0.0
-
-
-NOT_SAMPLED = -1  # the weight version of a token that no model sampled
-
-
-@dataclass(slots=True)
-class Branch:
-    """One growing token sequence: exactly what the engine saw and sampled.
-
-    The first five lists have one length, one entry per token, in order. A prompt token, a tool
-    response and a closer that we inserted have ``loss_mask`` 0, ``logprobs`` 0.0 and
-    ``weight_version`` -1.
-
-    Attributes:
-        token_ids: Vocabulary ids.
-        loss_mask: 1 where the model sampled the token, else 0.
-        logprobs: The engine's natural-log probability of the sampled token, under the
-            distribution that it was sampled from (temperature and filters applied).
-        turn_index: Zero-based turn in which the token entered the sequence.
-        weight_version: Version of the weights that sampled the token.
-        experts: Of a mixture whose engine was asked for them, the experts that each token was sent
-            to, of all tokens but the last, else empty: the numbers of its k experts in each of L
-            layers, as L·k unsigned 16-bit integers, little-endian, layer by layer.
-    """
-
-    token_ids: list[int] = field(default_factory=list)
-    loss_mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    turn_index: list[int] = field(default_factory=list)
-    weight_version: list[int] = field(default_factory=list)
-    experts: list[bytes] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.token_ids)
-
-    def add_context(self, token_ids: list[int], turn: int) -> None:
-        """Append tokens that the model did not sample."""
-        count = len(token_ids)
-        self.token_ids += token_ids
-        self.loss_mask += [0] * count
-        self.logprobs += [0.0] * count
-        self.turn_index += [turn] * count
-        self.weight_version += [NOT_SAMPLED] * count
-
-    def add_sampled(
-        self, token_ids: list[int], logprobs: list[float], versions: list[int], turn: int
-    ) -> None:
-        """Append tokens that the model sampled, with the engine's own logprobs.
-
-        Raises:
-            ValueError: The three lists differ in length.
-        """
-        count = len(token_ids)
-        if len(logprobs) != count or len(versions) != count:
-            raise ValueError(
-                f"{count} sampled tokens, {len(logprobs)} logprobs and {len(versions)} versions"
-            )
-        self.token_ids += token_ids
-        self.loss_mask += [1] * count
-        self.logprobs += logprobs
-        self.turn_index += [turn] * count
-        self.weight_version += versions
 
 
 def _packed(branches: list[Branch]) -> list[dict[str, Any]]:

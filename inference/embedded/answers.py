@@ -13,6 +13,7 @@ from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.requests import ChatRequest, CompletionRequest, SamplingFields
 from vf.inference.experts import encode_experts
 from vf.inference.rendering.renderer import Renderer
+from vf.traces.packed import pack_supports
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,8 @@ def completion_choice(
         choice["prompt_token_ids"] = job.prompt_ids
         choice["token_ids"] = ids
         choice["weight_versions"] = answer.completion.versions
+        if any(answer.completion.supports):
+            choice["supports"] = pack_supports(answer.completion.supports)
     if body.routed_experts_prompt_start is not None:
         choice["routed_experts"] = encode_experts(answer.completion.experts)
     return choice
@@ -139,6 +142,8 @@ def chat_choice(job: Job, body: ChatRequest, index: int, answer: Answer) -> dict
     if body.return_token_ids:
         choice["token_ids"] = ids
         choice["weight_versions"] = answer.completion.versions
+        if any(answer.completion.supports):
+            choice["supports"] = pack_supports(answer.completion.supports)
     if body.routed_experts_prompt_start is not None:
         choice["routed_experts"] = encode_experts(answer.completion.experts)
     return choice

@@ -197,6 +197,7 @@ class EmbeddedEngine:
                     stream.versions[:end],
                     reason,
                     tuple(stream.experts),
+                    stream.supports[:end],
                 )
         finally:
             thread.forget(request)

@@ -1,7 +1,8 @@
 """Sampling one token per request, each with its own parameters and its own random stream.
 
 So a request's tokens depend on its seed and not on what else is in the batch, and the logprobs are
-those of the distribution that was sampled from.
+those of the distribution that was sampled from. Which tokens a filter left for it is kept beside
+them, so that the trainer can compute the same distribution.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Stream:
         logprobs: Natural-log probability of each.
         versions: Version of the weights that sampled each.
         experts: Those that were asked for, once it has ended.
+        supports: Ascending ids of the tokens that each was sampled from, or an empty list for the
+            whole vocabulary; nothing at all without filters.
     """
 
     sampling: Sampling
@@ -37,6 +40,7 @@ class Stream:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     experts: list[bytes] = field(default_factory=list)
+    supports: list[list[int]] = field(default_factory=list)
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -55,17 +59,22 @@ def sample(
         streams: One for each row.
         version: Of the weights that made the logits.
         deterministic: Whether log-probabilities have the trainer's bits: they are logits minus
-            their log-sum-exp then, and no stream may have a filter or a penalty.
+            their log-sum-exp then, over the support; and no stream may have a penalty.
     """
     probs = distributions(logits.float(), streams)
     uniform = torch.tensor([stream.rng.random() for stream in streams], dtype=torch.float64)
     drawn = draw(probs, uniform.to(probs.device))
+    filtered = [row for row, stream in enumerate(streams) if stream.sampling.filtered]
+    kept = probs[filtered] > 0.0 if filtered else None
     greedy = [stream.sampling.temperature == 0.0 for stream in streams]
     if any(greedy):
         drawn = torch.where(torch.tensor(greedy, device=probs.device), probs.argmax(-1), drawn)
     if deterministic:
         temperatures = [stream.sampling.temperature or 1.0 for stream in streams]
         scores = logits.float() / torch.tensor(temperatures, device=logits.device)[:, None]
+        if kept is not None:
+            rows = torch.tensor(filtered, device=scores.device)
+            scores = scores.index_copy(0, rows, scores[rows].masked_fill(~kept, -torch.inf))
         chosen = (scores.gather(1, drawn[:, None])[:, 0] - scores.logsumexp(-1)).tolist()
     else:
         chosen = probs.gather(1, drawn[:, None])[:, 0].log().tolist()
@@ -73,6 +82,19 @@ def sample(
         stream.token_ids.append(token)
         stream.logprobs.append(logprob)
         stream.versions.append(version)
+    if kept is not None:
+        for row, support in zip(filtered, supports(kept), strict=True):
+            streams[row].supports.append(support)
+
+
+def supports(kept: torch.Tensor) -> list[list[int]]:
+    """Return the ids of what is kept in each row of bool ``[rows, V]``; none where all of it is."""
+    counts = kept.sum(-1).tolist()
+    ids = torch.split(kept.nonzero()[:, 1], counts)
+    return [
+        [] if count == kept.shape[-1] else own.tolist()
+        for count, own in zip(counts, ids, strict=True)
+    ]
 
 
 def distributions(scores: torch.Tensor, streams: Sequence[Stream]) -> torch.Tensor:
@@ -93,7 +115,7 @@ def distributions(scores: torch.Tensor, streams: Sequence[Stream]) -> torch.Tens
     temperatures = [p.temperature or 1.0 for p in params]
     if any(temperature != 1.0 for temperature in temperatures):
         scores = scores / torch.tensor(temperatures, device=scores.device)[:, None]
-    filtered = [row for row, p in enumerate(params) if p.min_p > 0 or p.top_k > 0 or p.top_p < 1]
+    filtered = [row for row, p in enumerate(params) if p.filtered]
     if filtered:
         rows = torch.tensor(filtered, device=scores.device)
         kept = _filter(scores[rows].log_softmax(-1), [params[row] for row in filtered])

@@ -84,7 +84,12 @@ class TokenModel:
         if not branch.token_ids:
             conversation.branches.append(branch)
         branch.add_context(context, conversation.turn)
-        branch.add_sampled(ids, completion.logprobs, completion.versions, conversation.turn)
+        logprobs, versions, supports = (
+            completion.logprobs,
+            completion.versions,
+            completion.supports,
+        )
+        branch.add_sampled(ids, logprobs, versions, conversation.turn, supports)
         branch.experts += completion.experts
         # The runner appends the answer: counting it here keeps it from being rendered again.
         conversation.encoded = len(conversation.messages) + 1
@@ -130,6 +135,7 @@ class TokenModel:
             token_ids=ids[:count],
             logprobs=completion.logprobs[:count],
             versions=completion.versions[:count],
+            supports=completion.supports[:count],
             finish_reason="stop",
             experts=completion.experts[: len(completion.experts) - (len(ids) - count)],
         )

@@ -32,6 +32,12 @@ def test_the_own_sampler_gives_what_http_gives_and_fails_as_the_engine_does() ->
             theirs = await remote.complete(PROMPT, sampling, [-1])
             assert mine.token_ids == theirs.token_ids
             assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-5)
+            assert mine.supports == theirs.supports == []
+            filtered = sampling.with_(top_p=0.3)
+            mine, theirs = [await each.complete(PROMPT, filtered, [-1]) for each in (own, remote)]
+            assert mine.supports == theirs.supports
+            assert all(0 < len(kept) < 512 for kept in mine.supports)
+            assert all(t in kept for t, kept in zip(mine.token_ids, mine.supports, strict=True))
             assert mine.finish_reason == theirs.finish_reason == "length"
             with pytest.raises(EngineError, match="the context holds 128"):
                 await own.complete(PROMPT, sampling.with_(max_tokens=125), [-1])

@@ -30,7 +30,7 @@ def rich(**changes: Any) -> Trace:
     """A trace that uses every field."""
     branch = Branch()
     branch.add_context([5, 6], 0)
-    branch.add_sampled([7, 8], [-0.1, -math.pi], [3, 3], 0)
+    branch.add_sampled([7, 8], [-0.1, -math.pi], [3, 3], 0, [[2, 7, 9], []])
     other = Branch()
     other.add_context([5, 6, 7], 1)
     other.add_sampled([9], [float("-inf")], [4], 1)

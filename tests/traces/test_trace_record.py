@@ -120,6 +120,25 @@ def test_token_arrays_are_compact_and_exact() -> None:
     assert vf.Trace.from_json(line) == trace
 
 
+def test_supports_are_kept_where_there_are_any() -> None:
+    plain = growing(64, turns=2)
+    assert "supports" not in json.loads(make_trace(branches=[plain]).to_json())["branches"][0]
+    branch = growing(64, turns=2)
+    branch.add_sampled([5, 70_000], [-0.5, -0.25], [1, 1], 2, [[], [3, 70_000]])
+    branch.add_context([6], 3)
+    branch.add_sampled([8], [-0.5], [1], 3)
+    branch.add_sampled([9], [-0.5], [1], 4, [[9]])
+    assert branch.supports == [[]] * 65 + [[3, 70_000], [], [], [9]]
+    trace = make_trace(branches=[plain, branch])  # which begin alike
+    assert vf.Trace.from_json(trace.to_json()) == trace
+    raw = json.loads(trace.to_json())
+    raw["branches"][1]["supports"]["counts"] = [1] * 69
+    with pytest.raises(ValueError, match="their counts are not those of their ids"):
+        vf.Trace.from_json(json.dumps(raw))
+    with pytest.raises(ValueError, match="2 sampled tokens and 1 supports"):
+        branch.add_sampled([1, 2], [0.0, 0.0], [1, 1], 5, [[1]])
+
+
 def test_a_line_with_lists_of_numbers_is_read() -> None:
     branch = growing(64, turns=2)
     raw = json.loads(make_trace(branches=[branch]).to_json())

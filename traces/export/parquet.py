@@ -86,6 +86,7 @@ def schema() -> Any:
             turn_index=pa.list_(i64),
             weight_version=pa.list_(i64),
             experts=pa.list_(pa.binary()),
+            supports=pa.list_(pa.list_(i64)),
         ),
         "forks": rows(turn=i64, reason=text, kind=text),
         "lineages": rows(

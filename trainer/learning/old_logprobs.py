@@ -2,13 +2,14 @@
 
 They are computed on micro-batches, which reorder samples and are shared out over ranks, and find
 their way back by the tokens that they are of: equal tokens have equal log-probabilities at equal
-temperatures.
+temperatures, over equal supports.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress, islice
 from typing import Any, Literal
 
 import torch
@@ -16,8 +17,10 @@ import torch
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.out_of_memory import Work
 
-# Token ids, which of them are trained (nothing predicts the first), and the temperature.
-Tokens = tuple[tuple[int, ...], tuple[bool, ...], float | None]
+# Token ids, which of them are trained (nothing predicts the first), the temperature, and the
+# supports of those that are trained, if any has one.
+Supported = tuple[tuple[int, ...], ...]
+Tokens = tuple[tuple[int, ...], tuple[bool, ...], float | None, Supported]
 Known = dict[Tokens, tuple[float, ...]]
 Which = Literal["old_logprobs", "teacher_logprobs"]
 
@@ -29,10 +32,13 @@ def by_tokens(work: Iterable[Work]) -> Known:
         batch, mask = each.batch, each.batch.loss_mask
         if each.reference is None:
             continue
+        supports = iter([] if batch.supports is None else map(tuple, batch.supports.lists()))
         spread = torch.zeros(mask.shape).masked_scatter(mask, each.reference.float().cpu())
         for row, length in enumerate(batch.attention_mask.sum(1).tolist()):
             ids, trained = batch.input_ids[row, :length], mask[row, 1:length]
-            tokens = tuple(ids.tolist()), tuple(trained.tolist()), batch.temperature
+            own = tuple(islice(supports, int(trained.sum())))
+            key = tuple(ids.tolist()), tuple(trained.tolist())
+            tokens = *key, batch.temperature, own if any(own) else ()
             known[tokens] = tuple(spread[row, :length].tolist())
     return known
 
@@ -50,7 +56,9 @@ def attach(
     done = []
     for sample in samples:
         ids, mask = sample.branch.token_ids[:limit], sample.branch.loss_mask[1:limit]
-        tokens = tuple(ids), tuple(map(bool, mask)), sample.temperature
+        own = tuple(map(tuple, compress(sample.branch.supports[1:limit], mask)))
+        key = tuple(ids), tuple(map(bool, mask))
+        tokens = *key, sample.temperature, own if any(own) else ()
         named: dict[str, Any] = {which: known.get(tokens, getattr(sample, which))}
         done.append(replace(sample, **named))
     return done

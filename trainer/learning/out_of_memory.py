@@ -13,6 +13,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 import torch
 
@@ -193,14 +194,18 @@ def _shortage(error: BaseException | None) -> str | None:
 def unpack(batch: MicroBatch) -> list[Sample]:
     """Return the rows of a micro-batch, on the CPU, as samples that would make it again."""
     samples = []
+    supports = repeat([]) if batch.supports is None else iter(batch.supports.lists())
     for row, length in enumerate(batch.attention_mask.sum(1).tolist()):
+        mask = [int(trained) for trained in batch.loss_mask[row, :length].tolist()]
+        own = [next(supports) if trained else [] for trained in mask]
         branch = Branch(
             batch.input_ids[row, :length].tolist(),
-            [int(trained) for trained in batch.loss_mask[row, :length].tolist()],
+            mask,
             batch.sampler_logprobs[row, :length].tolist(),
             list(range(length)),
             [0] * length,
             [] if batch.experts is None else experts_of_row(batch.experts[row, :length]),
+            own if batch.supports is not None else [],
         )
         advantages = tuple(batch.advantages[row, :length].tolist())
         old, teacher = batch.old_logprobs, batch.teacher_logprobs

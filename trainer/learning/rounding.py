@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from vf.traces.trace import Branch
+from vf.trainer.learning.support import Supports
 
 ATTENTION = "attention"
 WHOLE = "all layers"
@@ -68,6 +69,9 @@ def logprobs(model: Any, branches: Sequence[Branch], temperature: float) -> list
         with torch.no_grad():
             every = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
         scores = every.logits[0, sampled - 1].double() / temperature
+        if branch.supports:
+            own = Supports.of([branch.supports[place] for place in sampled.tolist()])
+            scores = own.to(device).cut(scores)
         found.append(scores.log_softmax(-1).gather(1, ids[0, sampled, None])[:, 0].cpu())
     return found
 

@@ -15,12 +15,11 @@ from pydantic import (
     model_validator,
 )
 
-from vf.inference.model import Sampling
+from vf.inference.model import FILTERS, Sampling
 from vf.inference.settings import (
     EmbeddedSettings,
     MinP,
     Positive,
-    RepetitionPenalty,
     Seconds,
     Strict,
     TopK,
@@ -67,7 +66,6 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     top_p: TopP = 1.0
     top_k: TopK = 0
     min_p: MinP = 0.0
-    repetition_penalty: RepetitionPenalty = 1.0
     generation_timeout: Seconds = 120.0
     """Seconds without a sampled token for any request, after which the engine's answers in progress
     are given up. Time does not count while it pauses for training or new weights, or while a
@@ -105,7 +103,6 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
             top_p=self.top_p,
             top_k=self.top_k,
             min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
         )
 
     @field_validator("micro_batch_tokens", mode="before")
@@ -259,7 +256,7 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
                 "temperature 1, and the two are compared: set temperature = 1, or remove "
                 "teacher_base_url, so that the trainer loads the teacher"
             )
-        filters = sorted(changed & {"top_p", "top_k", "min_p", "repetition_penalty"})
+        filters = sorted(changed & {*FILTERS})
         if filters:
             raise ValueError(
                 f"{', '.join(filters)} changes what is sampled, but teacher_model is compared with "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vf.inference.model import NEUTRAL
+from vf.inference.model import FILTERS
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError
 
@@ -47,6 +47,8 @@ def check_deterministic(
                 f"trainer.args.deterministic = true sets {SWITCH}=1, and inference.env says "
                 "otherwise: remove one"
             )
+    untold = isinstance(inference, VllmSettings)
+    why = "samples from tokens that vLLM does not tell, so they are not computed; leave it out"
     wrong = [
         (
             args.bf16 is True and isinstance(inference, EmbeddedSettings),
@@ -73,16 +75,16 @@ def check_deterministic(
             "max_refill > 0 lets timing decide which environment has the fresh groups; set it to 0",
         ),
         *(
-            (getattr(args, name) != neutral, f"{name} is not computed by the trainer; leave it out")
-            for name, neutral in NEUTRAL.items()
+            (untold and getattr(args, name) != neutral, f"{name} {why}")
+            for name, neutral in FILTERS.items()
         ),
     ]
     found = [f"trainer.args.{reason}" for holds, reason in wrong if holds]
     found += [
-        f"{table}.{name} is not computed by the trainer; leave it out"
+        f"{table}.{name} {why}"
         for table, own in envs.items()
-        for name, neutral in NEUTRAL.items()
-        if own.get(name, neutral) != neutral
+        for name, neutral in FILTERS.items()
+        if untold and own.get(name, neutral) != neutral
     ]
     if found:
         raise ValueError(f"trainer.args.deterministic = true cannot hold: {'; '.join(found)}")

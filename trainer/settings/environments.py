@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator
 
 from vf.environments.registry import label
-from vf.inference.settings import MinP, Positive, RepetitionPenalty, Strict, TopK, TopP
+from vf.inference.settings import MinP, Positive, Strict, TopK, TopP
 from vf.trainer.settings.loop_args import Count, Outcome
 from vf.trainer.settings.loss_args import AdvantageKind
 from vf.trainer.settings.shared import Share, SharedArgs
@@ -55,8 +55,6 @@ class EnvConfig(Strict):
     """Likeliest tokens kept; 0 keeps all."""
     min_p: MinP | None = None
     """Share of the likeliest token's probability below which a token is dropped."""
-    repetition_penalty: RepetitionPenalty | None = None
-    """Divides the logits of tokens that were there; 1 changes nothing."""
 
     advantage: AdvantageKind | None = None
     """How rewards are compared within a group, and normalised."""

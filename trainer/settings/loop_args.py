@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from vf.inference.settings import STRICT, MinP, Positive, Seconds, TopK, TopP
 
@@ -96,6 +96,8 @@ class LoopArgs(BaseModel):
     learned_groups: Count = 2
     """Groups of a step whose advantages, trainer's log-probabilities, ratios and clips are written
     down token by token, for `vf-rl view`; 0 writes none."""
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
+    """Only 1, which is off: the trainer does not compute another penalty, and refuses it."""
     stall_timeout: Seconds = 300.0
     """Seconds without any progress after which the run reports what waits for what."""
 
@@ -143,3 +145,14 @@ class LoopArgs(BaseModel):
         for threshold, rest_name in (("easy_outcome", "rest_easy"), ("hard_outcome", "rest_hard")):
             if threshold in changed and not getattr(self, rest_name):
                 raise ValueError(f"{threshold} is set, but only {rest_name} reads it; set both")
+
+    @field_validator("repetition_penalty")
+    @classmethod
+    def _is_off(cls, penalty: float) -> float:
+        if penalty != 1.0:
+            raise ValueError(
+                "it changes the logits by what was said before, which the trainer does not "
+                "compute: leave it at 1. top_p, top_k and min_p are computed, and vf-rl eval takes "
+                "a penalty"
+            )
+        return penalty

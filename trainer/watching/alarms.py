@@ -27,7 +27,7 @@ from dataclasses import asdict
 from statistics import fmean, variance
 from typing import Any
 
-from vf.inference.model import NEUTRAL
+from vf.inference.model import FILTERS
 from vf.traces.branching import OFTEN, Branching
 from vf.traces.trace import Trace
 from vf.trainer.run.group import Group
@@ -194,6 +194,8 @@ def observe_kl(
     metrics: Mapping[str, float],
     args: TrainerArgs,
     others: Sequence[TrainerArgs] = (),
+    *,
+    supported: bool = False,
 ) -> tuple[dict[str, float], list[str]]:
     """Check how far a step's learner was from its sampler.
 
@@ -202,6 +204,7 @@ def observe_kl(
         metrics: The step's, with ``kl_sample_train_v1`` to ``_v3`` if anything was trained.
         args: ``[trainer.args]``; the note names only checks that apply to it.
         others: The same, as they are in each environment.
+        supported: Whether the engine told which tokens its filters left.
 
     Returns:
         The metric ``alarm/kl``: 1 while it rings, else 0. And a note when it begins.
@@ -213,7 +216,8 @@ def observe_kl(
     if "kl" in ringing:
         return {"alarm/kl": 1.0}, []
     ringing.add("kl")
-    causes, checks = _kl_causes(metrics, args, others), _kl_checks(metrics)
+    causes = _kl_causes(metrics, args, others, supported=supported)
+    checks = _kl_checks(metrics)
     found = f"Likely cause: {causes[0]}" if causes else "No setting explains it"
     rest = "; ".join(f"({place}) {check}" for place, check in enumerate(causes[1:] + checks, 1))
     return {"alarm/kl": 1.0}, [
@@ -224,19 +228,24 @@ def observe_kl(
 
 
 def _kl_causes(
-    metrics: Mapping[str, float], args: TrainerArgs, others: Sequence[TrainerArgs]
+    metrics: Mapping[str, float],
+    args: TrainerArgs,
+    others: Sequence[TrainerArgs],
+    *,
+    supported: bool,
 ) -> list[str]:
     """Return possible reasons for the disagreement, the likeliest first."""
     checks = []
     settings = others or [args]
     used = [
         name
-        for name, neutral in NEUTRAL.items()
+        for name, neutral in FILTERS.items()
         if any(getattr(each, name) != neutral for each in settings)
     ]
-    if used:
+    if used and not supported:
         checks.append(
-            f"{', '.join(used)} changes what is sampled and not what is trained: set it neutral"
+            f"{', '.join(used)} leaves out tokens, and the engine did not tell which: it changes "
+            "what is sampled and not what is trained; set it neutral"
         )
     if _is_of_engine(metrics):
         checks.append(

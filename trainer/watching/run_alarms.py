@@ -49,7 +49,14 @@ class RunAlarms:
             key: max((each[key] for each in found.values()), key=abs)
             for key in next(iter(found.values()), {})
         }
-        kl, said = observe_kl(self._ringing, metrics, args, others=[*self._args.values()])
+        supported = any(
+            branch.supports
+            for group in groups
+            for trace in group.traces
+            for branch in trace.branches
+        )
+        others = [*self._args.values()]
+        kl, said = observe_kl(self._ringing, metrics, args, others, supported=supported)
         return by_environment(found, len(self._of)) | worst | kl, notes + said
 
     def state(self) -> dict[str, Any]:

@@ -99,8 +99,10 @@ def test_the_alarm_names_what_to_check_and_rings_once() -> None:
     high = {"kl_sample_train_v1": -0.002, "kl_sample_train_v2": 0.03, "logprob_gap": 1e-4}
     metrics, [note] = observe_kl(alarms.ringing, high, args)
     assert metrics == {"alarm/kl": 1.0}
-    for said in ("0.03 nats", "Likely cause: top_p ch", "(1) num_substeps = 2", "0.0001 nats"):
+    for said in ("0.03 nats", "Likely cause: top_p leaves", "(1) num_substeps = 2", "0.0001 nats"):
         assert said in note
+    _, [note] = observe_kl(set(), high, args, supported=True)
+    assert "Likely cause: num_substeps = 2" in note
     again = Alarms(**alarms.state())  # as a resumed run has it
     assert observe_kl(again.ringing, high, args) == ({"alarm/kl": 1.0}, [])
     assert observe_kl(again.ringing, {"kl_sample_train_v1": 0.0099}, args) == (

@@ -49,6 +49,10 @@ def test_defaults_fit_together() -> None:
         ),
         ({"model": "tiny", "env": {"id": 3}}, "env.id = 3"),
         (
+            {"model": "tiny", "env": {"id": "x"}, "trainer": {"args": {"repetition_penalty": 1.1}}},
+            "trainer.args.repetition_penalty: it changes the logits by what was said before",
+        ),
+        (
             {"model": "tiny", "env": {"id": "x"}, "trainer": {"max_steps": 2}},
             "trainer.max_steps: unknown key. It belongs in [trainer.args]",
         ),

@@ -19,6 +19,7 @@ def parse(args: dict[str, Any], **tables: Any) -> None:
 
 def test_the_usual_settings_are_fine() -> None:
     parse({})
+    parse({"top_p": 0.9, "top_k": 5}, env=[{"id": "x", "min_p": 0.1}, {"id": "y"}])
     parse({"bf16": False, "max_refill": 0.5, "use_lora": False, "num_iterations": 2})
     parse({}, inference={"engine": "vllm", "env": {"VLLM_BATCH_INVARIANT": "1"}})
 
@@ -34,10 +35,6 @@ def test_the_usual_settings_are_fine() -> None:
         ({"max_steps_off_policy": 1}, "trainer.args.max_steps_off_policy > 0 lets timing decide"),
         ({"stream_minibatches": True}, "trainer.args.stream_minibatches = true adds gradients"),
         ({"oversample": 1.5}, "trainer.args.oversample > 1 lets timing decide"),
-        ({"top_p": 0.9}, "trainer.args.top_p is not computed by the trainer; leave it out"),
-        ({"top_k": 5}, "trainer.args.top_k is not computed"),
-        ({"min_p": 0.1}, "trainer.args.min_p is not computed"),
-        ({"repetition_penalty": 1.1}, "trainer.args.repetition_penalty is not computed"),
         ({"bf16": True, "oversample": 2.0}, "set bf16 = false; trainer.args.oversample > 1"),
     ],
 )
@@ -60,10 +57,13 @@ def test_what_it_cannot_hold_with_is_named(args: dict[str, Any], said: str) -> N
             {"inference": {"engine": "vllm", "env": {"VLLM_BATCH_INVARIANT": "0"}}},
             "sets VLLM_BATCH_INVARIANT=1, and inference.env says otherwise",
         ),
-        ({"env": {"id": "x", "top_p": 0.9}}, "env.top_p is not computed by the trainer"),
         (
-            {"env": [{"id": "x"}, {"id": "y", "min_p": 0.1}]},
-            "env.1.min_p is not computed by the trainer",
+            {"env": {"id": "x", "top_p": 0.9}, "inference": {"engine": "vllm"}},
+            "env.top_p samples from tokens that vLLM does not tell",
+        ),
+        (
+            {"env": [{"id": "x"}, {"id": "y", "min_p": 0.1}], "inference": {"engine": "vllm"}},
+            "env.1.min_p samples from tokens that vLLM does not tell",
         ),
     ],
 )

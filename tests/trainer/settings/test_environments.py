@@ -80,7 +80,7 @@ def test_every_own_setting_replaces_that_of_the_run() -> None:
     }
     numbers = {"top_p": 0.5, "min_p": 0.1, "credit_discount": 0.5, "overlong_penalty": 0.5}
     numbers |= {"easy_outcome": 0.9, "hard_outcome": 0.1, "rest_easy": 1, "rest_hard": 1}
-    other |= numbers | {"temperature": 0.5, "repetition_penalty": 1.1, "top_k": 5}
+    other |= numbers | {"temperature": 0.5, "top_k": 5}
     other["max_seq_len"] = 300
     own = other | {name: 200 for name in OWN if name not in other}
     config = parse(own, {}, credit="turn")
