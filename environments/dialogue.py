@@ -69,11 +69,9 @@ class Dialogues:
     episode: Episode
     main: Dialogue = field(init=False)
     lineages: list[Lineage] = field(default_factory=list)
-    _under_way: int = 0
-    _reserved: int = 0  # tokens that answers under way may take
 
     def __post_init__(self) -> None:
-        self.main = Dialogue(Conversation(), Lineage())
+        self.main = Dialogue(Conversation(fork=self.episode.fork), Lineage())
         trace, lineage = self.episode.trace, self.main.lineage
         lineage.messages = trace.messages = self.main.conversation.messages
 
@@ -115,23 +113,17 @@ class Dialogues:
         limit = episode.environment.max_tokens
         budget = min(episode.sampling.max_tokens, max_tokens or episode.sampling.max_tokens)
         if limit is not None:
-            budget = min(budget, limit - episode.trace.completion_tokens - self._reserved)
+            budget = min(budget, limit - episode.trace.completion_tokens)
         if budget < 1:
             raise LimitReached(StopReason.MAX_TOKENS)
         seed = derive_seed(episode.seed, *dialogue.seed, dialogue.answers)
-        conversation.turn = len(episode.trace.turns) + self._under_way
+        conversation.turn = episode.first_turn + len(episode.trace.turns)
         branches, forks = len(conversation.branches), len(conversation.forks)
         tokens = len(conversation.branches[-1]) if branches else 0
         fork = conversation.fork
-        self._under_way += 1
-        self._reserved += budget
-        try:
-            with episode.phase("model") as timer:
-                sampling = episode.sampling.with_(max_tokens=budget, seed=seed)
-                reply = await respond(episode.model, conversation, sampling)
-        finally:
-            self._under_way -= 1
-            self._reserved -= budget
+        with episode.phase("model") as timer:
+            sampling = episode.sampling.with_(max_tokens=budget, seed=seed)
+            reply = await respond(episode.model, conversation, sampling)
         self._record(dialogue, reply, timer(), (branches, tokens, forks), fork)
         return reply
 
@@ -147,7 +139,7 @@ class Dialogues:
         trace, conversation, lineage = self.episode.trace, dialogue.conversation, dialogue.lineage
         number, turn = conversation.turn, len(trace.turns)
         branches, tokens, forks = before
-        if number != turn and conversation.branches:  # another answer was recorded before
+        if number != turn and conversation.branches:  # it is played within another episode
             branch = conversation.branches[-1]
             first = tokens if len(conversation.branches) == branches else 0
             branch.turn_index[first:] = [turn] * (len(branch) - first)

@@ -68,7 +68,8 @@ class Environment:
         id: The name under which it was registered.
         system_prompt: Put before every task's prompt, unless None.
         tools: Functions the model may call, or tool sets such as
-            :class:`~vf.tools.sandbox_tools.PythonTool`, in addition to the methods marked
+            :class:`~vf.tools.sandbox_tools.PythonTool` or
+            :class:`~vf.environments.sub_agent.SubAgent`, in addition to the methods marked
             ``@vf.tool``. ``reset`` may replace or extend them for its episode.
         rubric: How a finished trace is scored. By default the sum of the step rewards.
         max_turns: Maximum answers of the model in one episode.
@@ -112,6 +113,7 @@ class Environment:
     _toolbox: ToolBox | None = None
     _boxed: tuple[Callable[..., Any] | ToolSet | Tool, ...] = ()  # what the tool box was made of
     _held: dict[Hashable, Closing]
+    _nested: Any = None  # plays episodes within this one: NestedEpisodes, in the rollout loop
     _tool_methods: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from vf.environments.environment import Environment
 from vf.inference.model import Model, Sampling
 from vf.traces.task import Task
-from vf.traces.trace import Trace
+from vf.traces.trace import Fork, Trace
 
 
 class Activity:
@@ -55,6 +55,8 @@ class Episode:
         seed: Of the rollout; every turn derives its own from it.
         trace: Is filled.
         activity: Is kept up to date.
+        first_turn: Where it is played within another: how many turns came before.
+        fork: Where it is played within another: why its conversation begins.
     """
 
     environment: Environment
@@ -64,6 +66,8 @@ class Episode:
     seed: int
     trace: Trace
     activity: Activity
+    first_turn: int = 0
+    fork: Fork | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[Callable[[], float]]:

@@ -12,6 +12,7 @@ from vf.environments.dialogue import Dialogues
 from vf.environments.environment import Environment, Observation, Step
 from vf.environments.episode import Episode
 from vf.environments.making_room import make_room
+from vf.environments.nested import NestedEpisodes
 from vf.inference.model import LimitReached
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, EnvironmentFailure, InfrastructureError
@@ -29,7 +30,11 @@ async def take_turns(episode: Episode) -> StopReason:
         InfrastructureError: A part of it failed.
         ConfigError: The environment or its tools are set up wrongly.
     """
-    return await _Turns(episode).run()
+    turns = _Turns(episode)
+    try:
+        return await turns.run()
+    finally:
+        turns.nested.join()
 
 
 class _Turns:
@@ -38,6 +43,8 @@ class _Turns:
         self.environment = episode.environment
         self.trace = episode.trace
         self.dialogues = Dialogues(episode)
+        self.nested = NestedEpisodes(episode, self.dialogues.lineages, take_turns)
+        self.environment._nested = self.nested
         self.toolbox = self.environment.toolbox
         self._offer()
         self.trace.tool_events = self.environment.tool_events
@@ -60,6 +67,7 @@ class _Turns:
                 step = _checked(await ask(environment, "step", reply.message))
             for event in trace.tool_events[events:]:
                 event.turn = turn
+            self.nested.join()
             # Summaries have turns, too.
             trace.step_rewards += [0.0] * (turn - len(trace.step_rewards)) + [float(step.reward)]
             trace.info.update(step.info)

@@ -138,8 +138,8 @@ class Model(Protocol):
     """Anything that can answer a conversation.
 
     It may have an attribute ``sampling``: how it samples where the caller does not say;
-    ``max_seq_len``: how many tokens its context holds; and ``prompt_tokens(conversation)``: how
-    many the next prompt has.
+    ``max_seq_len``: how many tokens its context holds; ``prompt_tokens(conversation)``: how many
+    the next prompt has; and ``one_conversation``: that it cannot answer nested conversations.
     """
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:

@@ -11,15 +11,17 @@ from contextvars import ContextVar
 class _Clock:
     """The time that is left in a :func:`clocked` block."""
 
-    def __init__(self, deadline: asyncio.Timeout) -> None:
-        self.deadline = deadline
+    def __init__(self, deadline: asyncio.Timeout, outer: _Clock | None) -> None:
+        self.deadline, self.outer = deadline, outer
         self.loop = asyncio.get_running_loop()
         self.ended = False
         self._stops = 0
         self._left = 0.0
 
     def stop(self) -> None:
-        """Stop, until every stop has been followed by a :meth:`go`."""
+        """Stop, with those around it, until every stop has been followed by a :meth:`go`."""
+        if self.outer is not None:
+            self.outer.stop()
         self._stops += 1
         when = self.deadline.when()
         if self._stops == 1 and when is not None and not self._is_over():
@@ -28,6 +30,8 @@ class _Clock:
 
     def go(self) -> None:
         """Run again."""
+        if self.outer is not None:
+            self.outer.go()
         self._stops -= 1
         if self._stops == 0 and not self._is_over():
             self.deadline.reschedule(self.loop.time() + self._left)
@@ -47,7 +51,9 @@ async def clocked(seconds: float) -> AsyncIterator[asyncio.Timeout]:
         TimeoutError: The time is over.
     """
     async with asyncio.timeout(seconds) as deadline:
-        clock = _Clock(deadline)
+        outer = _clock.get()
+        here = outer is not None and outer.loop is asyncio.get_running_loop()
+        clock = _Clock(deadline, outer if here else None)
         token = _clock.set(clock)
         try:
             yield deadline
@@ -58,7 +64,7 @@ async def clocked(seconds: float) -> AsyncIterator[asyncio.Timeout]:
 
 @contextmanager
 def own_deadline() -> Iterator[None]:
-    """Stop the clock of the :func:`clocked` block around this one, which has its own deadline."""
+    """Stop the clocks of the :func:`clocked` blocks around this one, which has its own deadline."""
     clock = _clock.get()
     if clock is None or clock.loop is not asyncio.get_running_loop():
         yield

@@ -77,7 +77,7 @@ ForkKind = Literal[
     "template",  # the chat template cannot extend what was sampled
     "rewritten",  # the agent changed earlier messages: a compaction, say
     "tools",  # the agent offers other tools than before
-    "conversation",  # the agent began another conversation: a sub-agent, say
+    "conversation",  # another conversation began: a sub-agent's, say
     "parallel",  # the agent asked again from a point that had been answered
     "compacted",  # the context was nearly full, and the model's summary took its place
     "dropped",  # the context was nearly full, and old tool results were left out
@@ -108,7 +108,8 @@ class Lineage:
             were written by the agent, or sampled in another conversation.
         parent: The place in ``Trace.lineages`` of the conversation that it left, and whose
             beginning it repeats; None where it begins by itself.
-        role: Whose it is, in an episode with several agents; otherwise empty.
+        role: Whose it is, in an episode with several agents; the name of a sub-agent; otherwise
+            empty.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -225,7 +226,8 @@ class Trace:
     ``lineages`` holds all of them, and ``messages``, ``prompt_messages`` and ``tools`` are those of
     the one that was answered last; otherwise ``lineages`` is empty. ``conversations`` and
     ``answers`` are the same for both. With several agents, each role has a conversation of its own
-    in ``lineages``, and ``roles`` holds what each has earned.
+    in ``lineages``, and ``roles`` holds what each has earned. The conversations of sub-agents are
+    in ``lineages`` as well, and ``messages`` are those of their caller.
     """
 
     environment: str
@@ -275,7 +277,7 @@ class Trace:
 
     @property
     def branch_roles(self) -> list[str]:
-        """The role of each branch; all are empty where there are no roles."""
+        """The role or sub-agent of each branch; empty for the conversation of a single agent."""
         found = {place: each.role for each in self.lineages for place in each.branches}
         return [found.get(place, "") for place in range(len(self.branches))]
 

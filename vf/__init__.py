@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
     from vf.environments.roles import RoleStep as RoleStep
     from vf.environments.runner import rollout as rollout
     from vf.environments.simulated_user import SimulatedUser as SimulatedUser
+    from vf.environments.sub_agent import SubAgent as SubAgent
     from vf.evaluation.evaluate import evaluate as evaluate
     from vf.evaluation.validation.validate import validate as validate
     from vf.inference.endpoint.address import Endpoint as Endpoint
@@ -83,6 +84,7 @@ _NAMES = {
     "vf.environments.roles": "MultiAgentEnvironment Role RoleStep",
     "vf.environments.runner": "rollout",
     "vf.environments.simulated_user": "SimulatedUser",
+    "vf.environments.sub_agent": "SubAgent",
     "vf.evaluation.evaluate": "evaluate",
     "vf.evaluation.validation.validate": "validate",
     "vf.inference.endpoint.address": "Endpoint",

@@ -39,7 +39,10 @@ class Episode:
         messages: What was said so far.
         tools: The tools on offer, in OpenAI's format; known once :meth:`advance` has returned.
         trace: The rollout's record, once it has ended.
+        one_conversation: An action answers one observation, so a sub-agent cannot ask as well.
     """
+
+    one_conversation = True
 
     def __init__(self, environment: Environment, task: Task, seed: int) -> None:
         self.messages: list[Message] = []

@@ -52,6 +52,20 @@ def summarised() -> Trace:
     return asyncio.run(vf.rollout(Compacts(), vf.Task("t", "Tea?"), model, sampling=sampling))
 
 
+def delegated() -> Trace:
+    """Return an episode of three turns, the second of which is a sub-agent's."""
+
+    class Asks(Talk):
+        tools = [vf.SubAgent("look", "Looks something up.")]
+
+        async def step(self, reply: vf.Message) -> vf.Step:  # type: ignore[override]
+            return await self.run_tools(reply)
+
+    call = '<tool_call>\n{"name": "look", "arguments": {"task": "tea"}}\n</tool_call>'
+    model = token_model(Texts([call, "It is green.", "Green tea."]))
+    return asyncio.run(vf.rollout(Asks(), vf.Task("t", "Tea?"), model))
+
+
 def agents(*, leaves: bool = False) -> Trace:
     """Return the same episode, played by an agent.
 
@@ -148,8 +162,8 @@ def test_an_agents_episode_is_the_native_one() -> None:
 @pytest.mark.parametrize("normalisation", ["token", "sequence", "fixed"])
 @pytest.mark.parametrize(
     ("play", "branches"),
-    [(agents, 1), (partial(agents, leaves=True), 3), (summarised, 3)],
-    ids=["one conversation", "three", "summaries"],
+    [(agents, 1), (partial(agents, leaves=True), 3), (summarised, 3), (delegated, 2)],
+    ids=["one conversation", "three", "summaries", "sub-agent"],
 )
 def test_the_gradient_is_that_of_the_formula(
     play: Callable[[], Trace], branches: int, normalisation: str, credit: str
