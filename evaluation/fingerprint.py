@@ -26,6 +26,7 @@ BY_VALUE = ("rubric", "system_prompt", "tools", *LIMITS, "id", "_tool_methods")
 NO_PART = ("tasks", "oracle", "hackers")
 # The packages behind the bridges, by the bridge's module.
 BRIDGED = {
+    "vf.bridges.gym.from_pettingzoo": "pettingzoo",
     "vf.bridges.gym": "gymnasium",
     "vf.bridges.openenv": "openenv-core",
     "vf.bridges.reasoning_gym": "reasoning-gym",

@@ -68,6 +68,7 @@ BESIDE = {  # on one floor: neither knows the other
 }
 MAX_LINES = 400
 MAX_DEPTH = 2
+BASES = {"MultiAgentEnvironment"}  # that others derive from: a chain begins there, too
 
 
 # Task folders are data: what is in them runs in containers.
@@ -271,6 +272,8 @@ def test_inheritance_is_shallow() -> None:
 
     def ancestors(name: str) -> list[str]:
         """Return the longest chain of the project's own classes that ends in this one."""
+        if name in BASES:
+            return [name]
         chains = [ancestors(base) for base in own[name] if base in own and base != name]
         return [*max(chains, key=len, default=[]), name]
 
