@@ -167,7 +167,7 @@ def test_wins_draws_losses_and_invalid_moves(
     assert trace.score.metrics["reward"] == 2 * reward - 1
 
 
-def test_messages_only_grow_and_nothing_is_said_twice() -> None:
+def test_messages_only_grow_and_nothing_is_repeated() -> None:
     environment = TextArena("TicTacToe-v0", opponent=LET, seat=0)
     trace = run(environment, first(environment), ["[0]", "[0]", "[1]", "[2]"])
     observations = [m.content for m in trace.messages if m.role == "user"]

@@ -155,7 +155,7 @@ def test_a_reservation_that_is_gone_leaves_no_connection(
     RayFleet(machines.address).stop()
 
 
-def test_a_cluster_that_is_too_small_is_said_at_once(fleet: RayFleet) -> None:
+def test_a_cluster_that_is_too_small_is_reported_at_once(fleet: RayFleet) -> None:
     with pytest.raises(ConfigError, match="2 GPUs are missing"):
         fleet.reserve([("server", 1, Resources(1, 2)), ("worker", 1, Resources())])
     with pytest.raises(ConfigError, match="no machine has room for one more trainer rank"):
@@ -290,7 +290,7 @@ def test_a_folder_that_machines_do_not_share_is_named(machines: Machines) -> Non
         fleet.stop()
 
 
-def test_without_ray_it_is_said_what_to_install() -> None:
+def test_without_ray_the_error_names_what_to_install() -> None:
     code = "import sys; sys.modules['ray'] = None\nfrom vf.cluster.ray_fleet import RayFleet\n"
     code += "RayFleet('auto')"
     done = subprocess.run(

@@ -304,7 +304,7 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("name", "text", "said"), BAD_FILES)
-def test_what_is_wrong_in_a_file_is_said_with_its_place(
+def test_what_is_wrong_in_a_file_is_reported_with_its_place(
     name: str, text: str | bytes, said: str, tmp_path: Path
 ) -> None:
     if name.endswith(".parquet"):
@@ -343,7 +343,7 @@ BAD_CALLS: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("source", "settings", "said"), BAD_CALLS)
-def test_what_is_wrong_in_a_call_is_said(source: Any, settings: Any, said: str) -> None:
+def test_what_is_wrong_in_a_call_is_reported(source: Any, settings: Any, said: str) -> None:
     with pytest.raises(vf.ConfigError, match=said):
         ids(source, **{"split": "train", **settings})
 

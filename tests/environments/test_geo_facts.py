@@ -76,7 +76,7 @@ def test_a_border_is_one_fact_from_either_side() -> None:
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_facts_stand_in_the_passages_that_are_said_to_tell_them(split: Split) -> None:
+def test_facts_are_in_the_passages_that_are_cited_for_them(split: Split) -> None:
     for question in questions(split):
         for doc_id, relation, value in question.facts:
             sources = {doc_id, value} if relation == "borders" else {doc_id}

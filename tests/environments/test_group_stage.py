@@ -31,7 +31,7 @@ class Choice(vf.Environment):
 SAY = vf.ScriptedModel(lambda messages: "x")
 
 
-def test_each_tasks_rollouts_are_a_group_and_told_once_they_are_scored() -> None:
+def test_the_rollouts_of_a_task_are_a_group_and_reported_once_they_are_scored() -> None:
     told: list[float | None] = []
     result = asyncio.run(
         vf.evaluate(

@@ -211,7 +211,7 @@ def restless(messages: list[vf.Message]) -> Any:
         ({"max_turns": 1, "max_calls": 1}, None, "assistant can be called only 1 times", 40),
     ],
 )
-def test_a_limit_is_told_to_the_caller_and_the_episode_is_scored(
+def test_a_limit_is_reported_to_the_caller_and_the_episode_is_scored(
     settings: dict[str, int], whole: int | None, words: str, tokens: int
 ) -> None:
     environment = Boxes(**settings)

@@ -103,7 +103,7 @@ def test_tasks_that_only_share_an_id_are_not_the_same(tmp_path: Path) -> None:
         compare(a, b)
 
 
-def test_a_difference_in_how_the_two_were_measured_is_said(tmp_path: Path) -> None:
+def test_a_difference_in_how_the_two_were_measured_is_reported(tmp_path: Path) -> None:
     sides = []
     for name, prompt, temperature in (("a", "Be brief.", 1.0), ("b", "Be quick.", 0.5)):
         sides.append(write(tmp_path / name, {"t": [1.0]}))

@@ -134,7 +134,7 @@ def test_tools_that_the_model_is_not_told_of_are_a_warning_above_the_results(
     assert '<tools>\n{"type": "function", "function": {"name": "calculate"' in prompt
 
 
-def test_what_is_wrong_with_a_local_model_is_said(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_local_model_is_reported(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(vf.ConfigError, match="is not an adapter's config"):
         check_local(ModelConfig(model=str(tmp_path)))

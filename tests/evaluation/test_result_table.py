@@ -80,7 +80,7 @@ def test_the_interval_of_a_share_never_leaves_0_to_1() -> None:
     assert calls.high > calls.mean > 1.0  # a count is no share
 
 
-def test_more_tasks_than_there_are_is_said(
+def test_more_tasks_than_there_are_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "few_of_test.py"

@@ -22,7 +22,7 @@ def limited() -> dict[str, Any]:
     return {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))}
 
 
-def test_a_client_queues_what_its_open_files_do_not_allow_and_says_so_once() -> None:
+def test_a_client_queues_what_its_open_files_do_not_allow_and_reports_it_once() -> None:
     async def answer(request: web.Request) -> web.Response:
         await asyncio.sleep(0.1)
         return completion([5])

@@ -94,7 +94,7 @@ def test_a_classifier_may_be_plain_or_async_and_sees_all_that_was_written() -> N
     assert not gate_of(safe_content(plain, threshold=0.25), trace)
 
 
-def test_who_wrote_nothing_wrote_nothing_unsafe() -> None:
+def test_an_empty_reply_is_not_unsafe() -> None:
     def never(text: str) -> float:
         raise AssertionError("asked about nothing")
 

@@ -120,7 +120,7 @@ def test_a_change_of_what_counts_is_one_of_the_description(
         ('"sk-1234"', '"sk-5678"'),  # a secret is no setting
     ],
 )
-def test_what_changes_nothing_is_no_difference(load: Load, old: str, new: str) -> None:
+def test_what_changes_nothing_is_not_a_difference(load: Load, old: str, new: str) -> None:
     before = {each: described(getattr(load(SCORERS), each)) for each in EVERY}
     assert old in SCORERS
     after = {each: described(getattr(load(SCORERS.replace(old, new)), each)) for each in EVERY}

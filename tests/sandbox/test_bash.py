@@ -95,7 +95,7 @@ def test_odd_commands_leave_a_shell_that_works() -> None:
         ("kill -HUP $$", 129),
     ],
 )
-def test_a_shell_that_ends_is_said_to_be_lost_and_replaced(command: str, returncode: int) -> None:
+def test_a_shell_that_ends_is_reported_as_lost_and_replaced(command: str, returncode: int) -> None:
     result, after = run(f"kept=1; echo x; {command}", "echo $kept fine")
     assert (result.returncode, result.stdout[:2]) == (returncode, "x\n")
     assert LOST in result.stderr
@@ -135,7 +135,7 @@ def test_on_timeout_the_rest_is_skipped_and_the_state_kept(command: str) -> None
 
 
 @pytest.mark.parametrize("command", ["kill -STOP $$", "trap '' USR1; while :; do :; done"])
-def test_a_shell_that_does_not_stop_is_killed_and_the_loss_is_said(command: str) -> None:
+def test_a_shell_that_does_not_stop_is_killed_and_reported_as_lost(command: str) -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         await box.bash("kept=1")
         result = await box.bash(f"echo partial; {command}", timeout=0.5)
@@ -171,7 +171,7 @@ def test_what_was_started_a_moment_before_the_call_survives_a_timeout() -> None:
     inside(body)
 
 
-def test_what_is_said_in_the_background_comes_with_the_next() -> None:
+def test_background_output_comes_with_the_next_call() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         later = "until [ -e go ]; do sleep 0.01; done; echo late; touch said"
         assert (await box.bash(f"({later}) & echo now")).stdout == "now\n"

@@ -385,6 +385,6 @@ def test_limits_that_cannot_hold_are_refused(limits: Limits, why: str) -> None:
         Profile(limits=limits)
 
 
-def test_a_network_is_one_of_two() -> None:
+def test_a_network_is_named_or_described() -> None:
     with pytest.raises(ValueError, match='"none" or "bridge"'):
         Profile(network="host")  # type: ignore[arg-type]

@@ -197,7 +197,7 @@ def unpack(root: Path, records: Iterable[bytes]) -> None:
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/etc", "a\0b"])
 @pytest.mark.parametrize("kind", [ENTER, FILE, LINK])
-def test_names_that_lead_elsewhere_are_no_names(tmp_path: Path, name: str, kind: bytes) -> None:
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str, kind: bytes) -> None:
     with pytest.raises(ValueError, match="is not a name"):
         unpack(tmp_path / "to", [record(kind, 0o777, name, b"x")])
     assert found_in(tmp_path) == {"to"}

@@ -53,7 +53,7 @@ def test_any_frames_cut_anywhere_come_out_as_they_went_in(
         (struct.pack(">II", 2, 3) + b"{}abc", "do not make up"),
     ],
 )
-def test_what_is_no_frame_is_said_to_be_none(data: bytes, why: str) -> None:
+def test_what_is_not_a_frame_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(FrameError, match=why):
         decode(data)
 

@@ -68,7 +68,7 @@ print(json.dumps(said))
 
 
 @pytest.mark.parametrize("when", ["before it has taken the order", "after it has taken the order"])
-def test_an_order_whose_process_is_killed_meanwhile_has_an_end(tmp_path: Path, when: str) -> None:
+def test_an_order_whose_process_is_killed_ends(tmp_path: Path, when: str) -> None:
     flag = tmp_path / "killed"
     command = [sys.executable, "-c", ORDERS, str(flag), when]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -105,7 +105,7 @@ def test_another_process_with_the_same_number_is_not_the_owner() -> None:
     assert "another has its number" in (verdict(labels(os.getpid(), "1")) or "")
 
 
-def test_of_another_machine_only_time_tells() -> None:
+def test_a_process_on_another_machine_is_lost_by_time_alone() -> None:
     elsewhere = labels(dead_pid(), "1", host="elsewhere", lifetime=60)
     assert verdict(elsewhere) is None
     assert verdict(elsewhere, later=60 + GRACE - 5) is None

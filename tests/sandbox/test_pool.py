@@ -133,7 +133,7 @@ def test_a_passing_failure_is_tried_again() -> None:
     asyncio.run(run())
 
 
-def test_lasting_failure_is_told_to_all_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lasting_failure_is_reported_to_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vf.sandbox.pool.BACKOFF", 0.001)
 
     async def run() -> None:

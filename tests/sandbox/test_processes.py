@@ -224,7 +224,7 @@ def test_a_start_that_is_cancelled_leaves_nothing() -> None:
     inside(body)
 
 
-def test_closing_the_sandbox_ends_it_and_is_said() -> None:
+def test_closing_the_sandbox_ends_it_and_is_reported() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         ended = await box.start("echo early")
         early = await ended.wait()

@@ -35,7 +35,7 @@ def test_what_a_spec_says_comes_before_the_base() -> None:
     assert BASE.image == DEFAULT_IMAGE
 
 
-def test_what_has_to_be_built_is_no_image(tmp_path: Path) -> None:
+def test_what_has_to_be_built_is_not_an_image(tmp_path: Path) -> None:
     for spec in (SandboxSpec(build=Build(tmp_path)), SandboxSpec(compose=tmp_path / "c.yaml")):
         with pytest.raises(ValueError, match="names no image"):
             profile_for(spec, BASE)

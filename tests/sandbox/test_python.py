@@ -99,7 +99,7 @@ def test_on_timeout_the_code_stops_and_the_state_is_kept(code: str) -> None:
         "import os; os.close(101); f = open('x', 'w'); import time; time.sleep(10**6)",
     ],
 )
-def test_code_that_does_not_stop_is_killed_and_the_loss_is_said(code: str) -> None:
+def test_code_that_does_not_stop_is_killed_and_the_state_is_reported_as_lost(code: str) -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         await box.python("1")
         result = await box.python(f"print('partial')\n{code}", timeout=0.5)
@@ -122,7 +122,7 @@ def test_code_that_does_not_stop_is_killed_and_the_loss_is_said(code: str) -> No
         ("import os; os.abort()", 134),
     ],
 )
-def test_an_interpreter_that_ends_is_said_to_be_lost_and_replaced(
+def test_an_interpreter_that_ends_is_reported_as_lost_and_replaced(
     code: str, returncode: int
 ) -> None:
     result, after = run(f"x = 1; print('out')\n{code}", "x")
@@ -131,7 +131,7 @@ def test_an_interpreter_that_ends_is_said_to_be_lost_and_replaced(
     assert "NameError" in after.stderr
 
 
-def test_one_that_ends_between_calls_is_said_to_be_lost_by_the_next() -> None:
+def test_one_that_ends_between_calls_is_reported_as_lost_by_the_next() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
         code = """
 import os, threading

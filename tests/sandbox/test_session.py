@@ -71,7 +71,7 @@ def test_cwd_and_env() -> None:
     assert result.stdout == "/usr\n/usr 1 ä \n"
 
 
-def test_output_in_the_middle_goes_and_is_said_to_be_gone() -> None:
+def test_output_in_the_middle_is_dropped_and_counted() -> None:
     result = run("echo begin; yes é | head -c 3000000; echo; echo end", max_output=1001)
     assert result.truncated
     assert result.stdout.startswith("begin\n")

@@ -95,7 +95,7 @@ def test_tool_messages_stand_in_call_order_whoever_finishes_first() -> None:
         ),
     ],
 )
-def test_a_wrong_call_is_told_to_the_model_and_typed_for_the_rubric(
+def test_a_wrong_call_is_reported_to_the_model_and_typed_for_the_rubric(
     call: vf.ToolCall, kind: str, words: list[str]
 ) -> None:
     trace = ask(call)

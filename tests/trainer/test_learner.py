@@ -199,12 +199,12 @@ def test_a_checkpoint_brings_everything_back(learner: vf.Learner, tmp_path: Path
         ({"inference": {"prt": 1}}, r"inference\.prt: unknown key"),
     ],
 )
-def test_a_wrong_setting_is_said_before_anything_loads(settings: Any, said: str) -> None:
+def test_a_wrong_setting_is_reported_before_anything_loads(settings: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         vf.Learner("tiny", **settings)
 
 
-def test_what_is_called_wrongly_is_said(learner: vf.Learner) -> None:
+def test_what_is_called_wrongly_is_reported(learner: vf.Learner) -> None:
     traces: Any = collect(learner, 1)
     with pytest.raises(ConfigError, match=r"takes samples, not Trace: make them with vf\.samples"):
         learner.forward_backward(traces)

@@ -192,7 +192,7 @@ def test_a_client_of_the_environments_own_package(guess: str) -> None:
     assert run(environment, bisect).reward == 1.0
 
 
-def test_what_a_class_of_actions_refuses_is_told_to_the_model(line: str) -> None:
+def test_what_a_class_of_actions_refuses_is_reported_to_the_model(line: str) -> None:
     from openenv.core.client_types import StepResult
     from openenv.core.env_client import EnvClient
 

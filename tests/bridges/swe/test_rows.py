@@ -129,7 +129,9 @@ def test_a_files_name_is_no_command() -> None:
         ({"instance_id": None, "instance": "x"}, "Did you mean 'instance'?"),
     ],
 )
-def test_what_is_wrong_with_a_row_is_said_with_its_place(change: dict[str, Any], said: str) -> None:
+def test_what_is_wrong_with_a_row_is_reported_with_its_place(
+    change: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=r"rows\.jsonl, line 3: ") as caught:
         read(ROW | change)
     assert said in str(caught.value)

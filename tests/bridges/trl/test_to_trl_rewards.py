@@ -232,7 +232,7 @@ def test_an_agent_has_its_own_loop_and_keeps_it() -> None:
         as_trl(environment, loop="trl")
 
 
-def test_what_trl_cannot_do_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_trl_cannot_do_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     class Named(Faulty):
         @vf.tool
         def get_reward(self) -> float:

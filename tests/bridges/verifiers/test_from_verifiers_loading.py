@@ -114,7 +114,9 @@ def test_a_module_that_cannot_be_imported_is_reported(
         ("grouped state", "it needs its live states when a whole group is scored"),
     ],
 )
-def test_what_it_needs_and_cannot_have_is_said_when_it_is_loaded(kind: str, message: str) -> None:
+def test_what_it_needs_and_cannot_have_is_reported_when_it_is_loaded(
+    kind: str, message: str
+) -> None:
     with pytest.raises(vf.ConfigError, match=f"^verifiers:their-oddities: {message}"):
         from_verifiers("their-oddities", kind=kind)
 

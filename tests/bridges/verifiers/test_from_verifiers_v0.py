@@ -128,7 +128,7 @@ def test_results_of_tool_calls_are_reported() -> None:
     assert trace.tool_events[1].detail == "ZeroDivisionError: division by zero"
 
 
-def test_arguments_that_nest_too_deep_are_told_to_the_model() -> None:
+def test_arguments_that_nest_too_deep_are_reported_to_the_model() -> None:
     call = vf.Message("assistant", tool_calls=[vf.ToolCall("x", "add", "[" * 100_000)])
     trace = play(load("their-tools"), [call, "42"])
     assert trace.error is None

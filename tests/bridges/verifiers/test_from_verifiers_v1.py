@@ -119,7 +119,7 @@ def test_settings_of_tasks_and_tools_are_arguments() -> None:
     assert trace.score.parts == {"right": 1.0, "tallied": 0.5}
 
 
-def test_a_call_that_fails_is_told_to_the_model_and_counted() -> None:
+def test_a_call_that_fails_is_reported_to_the_model_and_counted() -> None:
     script: list[Line] = [
         {"tally_add": {"number": 99}, "nope": {}},
         vf.Message("assistant", tool_calls=[vf.ToolCall("x", "tally_add", "{")]),
@@ -220,7 +220,7 @@ def test_saved_traces_are_scored_again_where_the_messages_say_all() -> None:
         ({"kind": 3}, "kind: Input should be a valid string"),
     ],
 )
-def test_what_it_needs_and_cannot_have_is_said_when_it_is_loaded(
+def test_what_it_needs_and_cannot_have_is_reported_when_it_is_loaded(
     args: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(vf.ConfigError, match=f"(?s)verifiers:their-hooks:.* ?{message}"):

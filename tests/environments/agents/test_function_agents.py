@@ -225,7 +225,7 @@ def test_a_crash_after_an_answer_is_the_agents_own_and_scored() -> None:
     assert_failed(run(crash_later, crash="failed"), "KeyError: 'missing'")
 
 
-def test_what_an_agent_was_refused_is_said() -> None:
+def test_what_an_agent_was_refused_is_reported() -> None:
     assert_failed(run(crash_refused), "before it had an answer", "refused: The model 'gpt-5'")
 
 

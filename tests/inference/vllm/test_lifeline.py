@@ -144,7 +144,7 @@ def test_what_a_dead_server_leaves_behind_is_ended(tmp_path: Path, journal: Jour
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_guard_that_is_told_to_end_ends_the_server_first(
+def test_a_guard_that_is_stopped_stops_the_server_first(
     tmp_path: Path, journal: Journal, number: int
 ) -> None:
     with running(tmp_path, journal) as server:

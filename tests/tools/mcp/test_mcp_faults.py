@@ -69,7 +69,7 @@ def schema(**schema: Any) -> list[dict[str, Any]]:
         ({}, {"exclude": ["count"]}, "all of them are excluded"),
     ],
 )
-def test_what_cannot_be_used_is_said_before_a_run(
+def test_what_cannot_be_used_is_reported_before_a_run(
     told: dict[str, Any], settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(vf.ConfigError, match=f"(?s){message}"):
@@ -159,7 +159,7 @@ def test_a_result_is_held_against_the_servers_own_schema(result: dict[str, Any],
     assert wrong == (trace.tool_events[0].kind == "rejected") == (text not in ("fine", '{"n": 1}'))
 
 
-def test_arguments_that_only_the_server_rejects_are_told_to_the_model() -> None:
+def test_arguments_that_only_the_server_rejects_are_reported_to_the_model() -> None:
     trace = called({"error": {"code": -32602, "message": "n must be prime"}})
     assert told(trace) == ["Error: n must be prime"]
     assert trace.tool_events[0].kind == "rejected"

@@ -144,7 +144,9 @@ def test_half_a_packed_file_is_an_error_that_says_how_far_it_went(tmp_path: Path
         ([], "there are no documents"),
     ],
 )
-def test_a_source_that_cannot_be_read_is_said(tmp_path: Path, source: Any, complaint: str) -> None:
+def test_a_source_that_cannot_be_read_is_reported(
+    tmp_path: Path, source: Any, complaint: str
+) -> None:
     with pytest.raises(ConfigError, match=complaint):
         build_index(source, tmp_path / "index")
     assert list(tmp_path.iterdir()) == []

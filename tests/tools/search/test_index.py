@@ -244,7 +244,7 @@ def test_a_query_of_ten_thousand_characters(towns: TantivyIndex, query: str) -> 
     assert len(towns.find(query, 3)) == (3 if "capital" in query else 0)
 
 
-def test_what_is_not_an_index_is_said(tmp_path: Path) -> None:
+def test_what_is_not_an_index_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not an index"):
         open_index(tmp_path / "nothing")
     make_index(tmp_path)

@@ -83,7 +83,7 @@ def test_episodes_do_not_know_of_each_other(index: TantivyIndex) -> None:
         assert trace.info["search"]["queries"] == ["fjord"]
 
 
-def test_no_results_are_said_plainly(index: TantivyIndex) -> None:
+def test_no_results_are_reported_plainly(index: TantivyIndex) -> None:
     trace = converse(index, [call("search", query="xylophone"), call("search", query="¿?")])
     assert told(trace) == [NOTHING_FOUND] * 2
     assert trace.info["search"]["found"] == [[], []]
@@ -109,7 +109,7 @@ def test_no_results_are_said_plainly(index: TantivyIndex) -> None:
         (call("open", doc_id="long", section=-1), r"the document has \d+ sections"),
     ],
 )
-def test_wrong_use_is_told_to_the_model(index: TantivyIndex, wrong: Any, message: str) -> None:
+def test_wrong_use_is_reported_to_the_model(index: TantivyIndex, wrong: Any, message: str) -> None:
     trace = converse(index, [wrong])
     [text] = told(trace)
     assert re.match(f"Error: .*{message}", text)

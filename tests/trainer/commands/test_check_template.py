@@ -69,7 +69,9 @@ def test_a_template_of_a_file_is_checked_in_its_place(
         (["tiny", "--chat-template", "nowhere.jinja"], "'nowhere.jinja' is neither a file nor"),
     ],
 )
-def test_bad_usage_is_said(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_reported(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert check(argv) == 2
     assert said in capsys.readouterr().err
 

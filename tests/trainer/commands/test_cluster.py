@@ -157,7 +157,7 @@ def test_pods_get_the_files_that_the_toml_names(
         ),
     ],
 )
-def test_what_cannot_run_is_said_before_anything_is_printed(
+def test_what_cannot_run_is_reported_before_anything_is_printed(
     toml: str,
     argv: list[str],
     words: str,

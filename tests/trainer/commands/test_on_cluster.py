@@ -152,7 +152,7 @@ def test_a_run_is_submitted_with_its_folder_and_its_output_comes_back(
         (["trainer.gpus=[0]"], "say how many"),
     ],
 )
-def test_what_a_cluster_cannot_take_is_said_at_once(
+def test_what_a_cluster_cannot_take_is_reported_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: list[str], said: str
 ) -> None:
     pytest.importorskip("ray")

@@ -70,7 +70,7 @@ def test_several_sources_and_a_bad_line(
         (["query", "http://:1", "x"], 2, "is not a retriever's URL"),
     ],
 )
-def test_failures_are_said_in_a_line(
+def test_failures_are_reported_in_a_line(
     args: list[str],
     code: int,
     message: str,

@@ -145,7 +145,7 @@ def adapter_run(tmp_path: Path) -> Path:
         (["tiny", "--host", "192.0.2.1"], "cannot listen on port 0 of 192.0.2.1"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
+def test_what_is_wrong_is_reported_in_one_line(
     argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*argv, "--port", "0"]) == 2
@@ -156,7 +156,7 @@ def test_what_is_wrong_is_said_in_one_line(
     assert "Traceback" not in err
 
 
-def test_a_port_in_use_is_said_before_anything_is_loaded(
+def test_a_port_in_use_is_reported_before_anything_is_loaded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

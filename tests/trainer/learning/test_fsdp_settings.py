@@ -16,7 +16,7 @@ from vf.trainer.learning.fsdp import Fsdp
         ("2", "bf16", "compute in float32"),
     ],
 )
-def test_what_cannot_be_is_said_with_the_way_out(
+def test_impossible_settings_are_reported_with_a_fix(
     monkeypatch: pytest.MonkeyPatch, version: str, precision: str, said: str
 ) -> None:
     monkeypatch.setenv("FSDP_VERSION", version)

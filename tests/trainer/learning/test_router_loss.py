@@ -178,7 +178,7 @@ def test_without_a_coefficient_nothing_is_seen(base: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Qwen3-Next", "Qwen3.5-MoE (text)", "Qwen3.5-MoE"])
-def test_what_weighs_the_shared_expert_is_no_router(name: str) -> None:
+def test_the_weight_of_the_shared_expert_is_not_a_router(name: str) -> None:
     with torch.device("meta"):
         model = BY_NAME[name].model()
     assert len(find_routers(model)) == model.config.get_text_config().num_hidden_layers

@@ -162,7 +162,7 @@ class TestAnEndlessRun:
         launcher.kill()
         assert wait(lambda: not any(map(alive, pids.values())), 30)
 
-    def test_ends_in_order_when_it_is_told_to(self, running: Any) -> None:
+    def test_it_stops_in_order_when_asked_to(self, running: Any) -> None:
         launcher, pids = running
         launcher.terminate()
         _, said = launcher.communicate(timeout=120)

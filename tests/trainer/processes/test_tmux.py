@@ -159,7 +159,7 @@ def test_without_tmux_the_error_says_what_to_do(
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_how_to_see_the_run_is_said(
+def test_how_to_see_the_run_is_reported(
     inside: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TMUX", "/tmp/socket,1,0" if inside else "")

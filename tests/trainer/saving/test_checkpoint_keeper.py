@@ -101,7 +101,7 @@ def test_a_full_disk_stops_no_run_and_leaves_the_last_good_checkpoint(
     assert all(f"its last good checkpoint: {good}" in note for note in told)
 
 
-def test_settings_that_differ_are_listed_and_refused_unless_told(make_trainer: Any) -> None:
+def test_settings_that_differ_are_listed_and_refused_unless_allowed(make_trainer: Any) -> None:
     first: RLTrainer = make_trainer(max_steps=2)
     first.step()
     first.save()

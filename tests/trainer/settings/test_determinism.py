@@ -67,7 +67,7 @@ def test_what_it_cannot_hold_with_is_named(args: dict[str, Any], said: str) -> N
         ),
     ],
 )
-def test_so_are_other_tables(tables: dict[str, Any], said: str) -> None:
+def test_other_tables_are_merged_as_well(tables: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as error:
         parse({}, **tables)
     assert said in str(error.value)

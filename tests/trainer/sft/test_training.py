@@ -108,7 +108,7 @@ def test_the_gradient_of_what_the_tools_said_is_zero(
     assert "<tool_response>" in renderer.decode(batch["input_ids"][0].tolist())
 
 
-def test_nothing_is_told_to_anybody(
+def test_nothing_is_sent_to_anybody(
     make_config: MakeConfig, renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TRL reports every trainer that is made to its makers, unless it is kept from it."""

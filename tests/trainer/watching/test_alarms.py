@@ -100,7 +100,7 @@ def nothing_pays(rng: random.Random) -> Rollout:
         (errors_pay, "reward goes together with failed tool calls (ρ = +0.9"),
     ],
 )
-def test_an_alarm_is_said_once_when_it_begins(
+def test_an_alarm_is_reported_once_when_it_begins(
     make: Callable[[random.Random], Rollout], said: str
 ) -> None:
     alarms, notes = observe(make)
