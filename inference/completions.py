@@ -6,7 +6,7 @@ import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from vf.inference.experts import asked
@@ -107,8 +107,8 @@ async def openai_wire(
             "the server's completion lacks token ids or logprobs; it must understand "
             f"`return_token_ids` and `logprobs` (missing: {error})"
         ) from error
-    found = checked(ids, logprobs, versions, reason, supports)
-    return replace(found, experts=asked(experts, sampling.experts_from, len(prompt_ids), len(ids)))
+    told = asked(experts, sampling.experts_from, len(prompt_ids), len(ids))
+    return checked(ids, logprobs, versions, reason, told, supports)
 
 
 class _Line:
@@ -321,6 +321,7 @@ def checked(
     logprobs: list[Any],
     versions: list[int],
     reason: Any,
+    experts: tuple[bytes, ...] = (),
     supports: list[list[int]] | tuple[()] = (),
 ) -> Completion:
     """Return the completion, if it is whole.
@@ -346,7 +347,7 @@ def checked(
         raise ModelError(f"the server sent {len(ids)} token ids and {len(supports)} supports")
     if any(kept and token not in kept for token, kept in zip(ids, supports, strict=False)):
         raise ModelError("the server sent a token that is not in its own support")
-    return Completion(ids, logprobs, versions, reason, supports=[*supports])
+    return Completion(ids, logprobs, versions, reason, experts, [*supports])
 
 
 async def generate_wire(
@@ -391,8 +392,8 @@ async def generate_wire(
             f"{client.base_url} does not tell ids, logprobs and weight versions as vLLM 0.32 does "
             f"(missing: {error})"
         ) from error
-    found = checked(ids, logprobs, versions, reason)
-    return replace(found, experts=asked(experts, sampling.experts_from, len(prompt_ids), len(ids)))
+    told = asked(experts, sampling.experts_from, len(prompt_ids), len(ids))
+    return checked(ids, logprobs, versions, reason, told)
 
 
 WIRES: dict[str, Wire] = {"openai": openai_wire, "generate": generate_wire}

@@ -108,13 +108,7 @@ def completion_choice(
         }
     if body.return_token_ids:
         choice["prompt_token_ids"] = job.prompt_ids
-        choice["token_ids"] = ids
-        choice["weight_versions"] = answer.completion.versions
-        if any(answer.completion.supports):
-            choice["supports"] = pack_supports(answer.completion.supports)
-    if body.routed_experts_prompt_start is not None:
-        choice["routed_experts"] = encode_experts(answer.completion.experts)
-    return choice
+    return choice | _tokens(body, answer.completion)
 
 
 def chat_choice(job: Job, body: ChatRequest, index: int, answer: Answer) -> dict[str, Any]:
@@ -139,14 +133,19 @@ def chat_choice(job: Job, body: ChatRequest, index: int, answer: Answer) -> dict
                 for token, logprob in zip(tokens, answer.completion.logprobs, strict=True)
             ]
         }
+    return choice | _tokens(body, answer.completion)
+
+
+def _tokens(body: SamplingFields, completion: Completion) -> dict[str, Any]:
+    """Return what a request wants to know of the tokens, beside their log-probabilities."""
+    found: dict[str, Any] = {}
     if body.return_token_ids:
-        choice["token_ids"] = ids
-        choice["weight_versions"] = answer.completion.versions
-        if any(answer.completion.supports):
-            choice["supports"] = pack_supports(answer.completion.supports)
+        found |= {"token_ids": completion.token_ids, "weight_versions": completion.versions}
+        if any(completion.supports):
+            found["supports"] = pack_supports(completion.supports)
     if body.routed_experts_prompt_start is not None:
-        choice["routed_experts"] = encode_experts(answer.completion.experts)
-    return choice
+        found["routed_experts"] = encode_experts(completion.experts)
+    return found
 
 
 async def completion_chunks(
