@@ -95,8 +95,7 @@ class Forcing(TorchFunctionMode):
         force: Whether choices are replaced, or only compared.
 
     Attributes:
-        compared: How many choices of a layer for a token were compared.
-        different: In how many of them the router's own set of experts was another than the given.
+        compared: How many choices of a layer for a token were compared, since :meth:`use`.
     """
 
     def __init__(self, model: Any, *, force: bool) -> None:

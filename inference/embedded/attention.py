@@ -55,7 +55,7 @@ class Pass:
         self._device = device
         count = sum(query.count == 1 for query in queries)
         self._singles, self._others = queries[:count], queries[count:]
-        places = [q.start + place for q in queries for place in range(q.past, q.past + q.count)]
+        places = [place for query in queries for place in query.places]
         self._places = torch.tensor(places, device=device)
         self._rows: dict[int, torch.Tensor] = {}  # by the number of key heads
         self._longest = max((query.past + 1 for query in self._singles), default=0)

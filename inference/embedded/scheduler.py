@@ -314,7 +314,7 @@ class Scheduler:
             vf_pass=Pass(self._cache, queries, device, deterministic=self._deterministic),
         )
         if self._experts is not None:
-            self._experts.write([q.start + q.past + at for q in queries for at in range(q.count)])
+            self._experts.write([place for query in queries for place in query.places])
         logits: torch.Tensor = output.logits[0, :ready]
         return logits
 

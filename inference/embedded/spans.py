@@ -25,6 +25,11 @@ class Query:
     count: int
     shared: int = 0
 
+    @property
+    def places(self) -> range:
+        """Where its new tokens go in the cache."""
+        return range(self.start + self.past, self.start + self.past + self.count)
+
 
 @dataclass(slots=True)
 class Span:
