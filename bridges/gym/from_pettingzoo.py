@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from vf.bridges.gym.games import numbers
+from vf.bridges.gym import games
 from vf.bridges.gym.moves import Parse, check_space, default_parse
 from vf.bridges.seeded_games import check_returns, game_seeds, share_of
 from vf.environments.environment import Split
@@ -276,12 +276,8 @@ class PettingZooEnvironment(MultiAgentEnvironment):
 
 
 def default_render(observation: Any, env: Any, agent: str) -> str:
-    """Return a text as it is, else the environment's ``ansi`` rendering, else the numbers."""
-    if isinstance(observation, str):
-        return observation
-    if getattr(env, "render_mode", None) == "ansi":
-        return str(env.render()).strip("\n")
-    return f"Observation: {numbers(observation)}"
+    """Return the text as for a Gymnasium environment, whoever sees it."""
+    return games.default_render(observation, env)
 
 
 def _lost_turns(trace: Trace) -> float:

@@ -33,7 +33,7 @@ def default_render(observation: Any, env: gymnasium.Env[Any, Any]) -> str:
     """
     if isinstance(observation, str):
         return observation
-    if env.render_mode == "ansi":
+    if getattr(env, "render_mode", None) == "ansi":  # PettingZoo's need not have one
         return _COLOUR.sub("", _MARKED.sub(r"[\1]", str(env.render()))).strip("\n")
     return f"Observation: {numbers(observation)}"
 
