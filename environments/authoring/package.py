@@ -108,12 +108,15 @@ def package_files(names: Names, kind: Kind, *, prime_rl: bool = False) -> Iterat
         "validate_tasks": str(kind.validate_tasks),
     }
     templates = files("vf.environments.authoring") / "templates"
+    # Gymnasium's environments have one agent.
+    for_gymnasium = {} if kind is AGENTS else {"tests/test_gymnasium.py": "test_gymnasium.py"}
     for_prime_rl = {"tests/test_prime_rl.py": "prime_rl_test.py"} if prime_rl else {}
     for path, template in {
         f"{names.package}/environment.py": f"{kind.template}.py",
         f"{names.package}/__init__.py": "init_prime_rl.py" if prime_rl else "init.py",
         f"tests/test_{names.package}.py": f"{kind.template}_test.py",
-        "tests/test_checks.py": f"test_checks{'_agents' if kind is AGENTS else ''}.py",
+        "tests/test_checks.py": "test_checks.py",
+        **for_gymnasium,
         "tests/conftest.py": "conftest.py",
         **for_prime_rl,
         f"{names.id}.toml": "run.toml",
