@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, NamedTuple
 
@@ -50,6 +50,7 @@ def token_logprobs(
     entropy_gradient: bool = False,
     deterministic: bool = False,
     observed: bool = False,
+    most: Callable[[int], int] = int,
 ) -> Found:
     """Return the learner's log-probability and entropy at every trained token.
 
@@ -66,6 +67,7 @@ def token_logprobs(
         entropy_gradient: Whether the entropy carries a gradient.
         deterministic: Whether to compute as the engine does; see :mod:`vf.inference.invariant`.
         observed: Whether to predict the batch's observations, too.
+        most: See :func:`~vf.trainer.learning.head.head_logprobs`.
 
     Returns:
         log p and entropy of the N trained tokens, of the distribution over ``batch.supports`` where
@@ -73,8 +75,9 @@ def token_logprobs(
     """
     given: dict[str, Any] = {"use_cache": False}
     masks = [batch.loss_mask]
-    if observed and batch.observation_weights is not None:
-        masks.append(batch.observation_weights > 0)
+    if observed:
+        weights = batch.observation_weights
+        masks.append(torch.zeros_like(masks[0]) if weights is None else weights > 0)
     # Of each mask's tokens: rows and columns of the hidden states that they are predicted from, and
     # which of these predicts each of them.
     asked: list[tuple[Any, torch.Tensor]]
@@ -114,10 +117,8 @@ def token_logprobs(
             found.append(pick(own / heat, rows, targets, supports, gradient=gradient))
         else:
             hidden = output.last_hidden_state[predictors]
-            answer = head_logprobs(
-                apply, hidden, rows, targets, heat, supports, entropy_gradient=gradient
-            )
-            found.append(answer)
+            of = apply, hidden, rows, targets, heat, supports
+            found.append(head_logprobs(*of, entropy_gradient=gradient, most=most))
     return Found(*found[0], found[1][0] if len(found) > 1 else None)
 
 
@@ -153,7 +154,8 @@ class Forward:
         self.deterministic = deterministic
         self._lora = LoraLayers(model) if deterministic else None
         self.rows = RowsApart(model) if how == "packed" else None
-        self.run = (sharding or Copies()).run
+        sharding = sharding or Copies()
+        self.run, self._most = sharding.run, sharding.most_calls
         self.forcing: Forcing | None = None
 
     @contextmanager
@@ -205,6 +207,7 @@ class Forward:
             entropy_gradient=entropy_gradient,
             deterministic=self.deterministic,
             observed=observed,
+            most=self._most,
         )
         return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -19,6 +19,7 @@ from vf.trainer.learning.support import Supports
 
 LEAST = -1e30  # nats, in place of -inf
 CHUNK_LOGITS = 2**25  # in one chunk, over all its rows: 128 MiB in float32
+Chunk: TypeAlias = tuple[slice, slice, torch.Tensor]  # see _chunks
 
 
 def layers_of(model: Any) -> Any:
@@ -100,6 +101,7 @@ def head_logprobs(
     *,
     entropy_gradient: bool = False,
     chunk_logits: int | None = None,
+    most: Callable[[int], int] = int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return log-probabilities and entropies of tokens.
 
@@ -114,6 +116,8 @@ def head_logprobs(
             so a chunk has half as many.
         entropy_gradient: Whether the entropy carries a gradient.
         chunk_logits: Most logits at once; :data:`CHUNK_LOGITS` by default.
+        most: From this process's number of chunks to how many it is to compute, empty ones
+            included: where each call of the head gathers it, all processes must call it as often.
 
     Returns:
         log p and entropy in nats, both float32 ``[N]``.
@@ -134,8 +138,9 @@ def head_logprobs(
             hidden, head.weight, sorted_rows, sorted_targets, temperature, step, entropy_gradient
         )
     else:
+        chunks = _chunks(len(hidden), step, sorted_rows, most)
         logprobs, entropy = _any_head(
-            head, hidden, sorted_rows, sorted_targets, temperature, supports, step, entropy_gradient
+            head, hidden, sorted_targets, temperature, supports, chunks, entropy_gradient
         )
     back = torch.argsort(order)
     return logprobs[back], entropy[back]
@@ -172,13 +177,14 @@ def pick(
 
 
 def _chunks(
-    count: int, step: int, rows: torch.Tensor
-) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+    count: int, step: int, rows: torch.Tensor, most: Callable[[int], int] = int
+) -> Iterator[Chunk]:
     """Yield runs of predictions, the tokens that they predict, and those tokens' rows in the run.
 
     ``rows`` are sorted.
     """
     edges = [*range(0, max(count, 1), step), count]  # of nothing, one empty run
+    edges += [count] * (most(len(edges) - 1) - (len(edges) - 1))
     bounds = torch.searchsorted(rows, torch.tensor(edges, device=rows.device)).tolist()
     for place in range(len(edges) - 1):
         tokens = slice(bounds[place], bounds[place + 1])
@@ -188,11 +194,10 @@ def _chunks(
 def _any_head(
     head: Callable[[torch.Tensor], torch.Tensor],
     hidden: torch.Tensor,
-    rows: torch.Tensor,
     targets: torch.Tensor,
     temperature: float,
     supports: Supports | None,
-    step: int,
+    chunks: Iterator[Chunk],
     entropy_gradient: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Do it with any module: autograd computes each chunk again in the backward pass."""
@@ -204,10 +209,10 @@ def _any_head(
         own = None if supports is None else supports.take(places[tokens])
         return pick(logits, rows, targets[tokens], own, gradient=entropy_gradient)
 
-    places = torch.arange(len(rows), device=rows.device)
+    places = torch.arange(len(targets), device=targets.device)
     parts = [
         checkpoint(one, hidden[run], own, tokens, use_reentrant=False)
-        for run, tokens, own in _chunks(len(hidden), step, rows)
+        for run, tokens, own in chunks
     ]
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 

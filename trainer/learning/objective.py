@@ -208,8 +208,9 @@ class Objective:
         loss = (values * batch.weights).sum()
         if router is not None:
             loss = loss + args.router_aux_loss_coef * router
-        if observed is not None and batch.observation_weights is not None:
-            weights = batch.observation_weights[batch.observation_weights > 0]
+        if observed is not None:  # also where there are none: backward passes are made together
+            weights = batch.observation_weights
+            weights = observed.new_zeros(0) if weights is None else weights[weights > 0]
             loss = loss - args.observation_loss_coef * (observed * weights).sum()
         with torch.no_grad():
             sums = self._sums(arrays, token_losses, loss, entropy, reference, correction, router)

@@ -104,10 +104,11 @@ class Passes:
         [batch] = self._pack([Sample(branch, 0.0)], share=False)
         return batch.to(self._ranks.accelerator.device)
 
-    def pass_idly(self, forward: Forward) -> torch.Tensor:
-        """Make a pass over the least micro-batch, and return its log-probabilities."""
+    def pass_idly(self, forward: Forward, *, observed: bool = False) -> torch.Tensor:
+        """Make a pass over the least micro-batch; return a sum of all that was computed."""
         idle = self.idle()
-        return forward(idle, self.temperature(idle)).logprobs
+        found = forward(idle, self.temperature(idle), observed=observed)
+        return found.logprobs.sum() + (0.0 if found.observed is None else found.observed.sum())
 
     def ask(self, whole: Iterable[Work], rounds: int, forward: Forward, phase: str) -> list[Work]:
         """Return work with log-probabilities of its trained tokens, of any model.

@@ -262,15 +262,17 @@ class Policy:
         self._added = self._sums - before, part.totals
 
     def _pass_idly(self, weight: float = 0.0) -> None:
-        self.sharding.backward(weight * self.passes.pass_idly(self.forward).sum())
+        observed = self.args.observation_loss_coef > 0
+        self.sharding.backward(weight * self.passes.pass_idly(self.forward, observed=observed))
 
     def _backward(self, work: Work) -> None:
         """Add the gradient of one micro-batch."""
         args = self.args
         batch = work.batch.to(self.accelerator.device)
         with self.passes.phase("forward", batch), self.router_loss.watching():
-            bonus, temperature = args.entropy_coef > 0, self.passes.temperature(batch)
-            found = self.forward(batch, temperature, entropy_gradient=bonus, observed=True)
+            wanted = {"entropy_gradient": args.entropy_coef > 0}
+            wanted["observed"] = args.observation_loss_coef > 0
+            found = self.forward(batch, self.passes.temperature(batch), **wanted)
             router = self.router_loss(batch, work.token_weight)
             objective = self.objective if work.loss is None else Objective(args, work.loss)
             routed = router, self.forward.compared
@@ -303,9 +305,8 @@ class Policy:
                 self._pass_idly(float("nan"))  # and a step with such a gradient is not taken
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        norm = self.sharding.step(
-            self.optimizer, self.weights.trained, factor, self.args.max_grad_norm
-        )
+        trained, limit = self.weights.trained, self.args.max_grad_norm
+        norm = self.sharding.step(self.optimizer, trained, factor, limit)
         self.weights.masters.write()
         taken = is_finite(sums) and norm < float("inf")
         if taken:

@@ -118,6 +118,10 @@ class Copies:
         """Return ``function(model, *args, **options)``, run where parameters can be gathered."""
         return function(model, *args, **options)
 
+    def most_calls(self, count: int) -> int:
+        """Return how often all processes must call a module that this one calls so often."""
+        return count
+
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradient of a loss."""
         loss.backward()  # type: ignore[no-untyped-call]

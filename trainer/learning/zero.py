@@ -24,7 +24,7 @@ import torch.distributed as dist
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.sharding import Copies, check_precision
 from vf.trainer.learning.shards import OPTIMIZER, PARAMETERS, Stored
-from vf.trainer.processes.launch import check_deepspeed
+from vf.trainer.processes.launch import check_deepspeed, zero_stage
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's AdamW calls them
 SETTINGS = "the DeepSpeed settings of Accelerate"
@@ -117,6 +117,14 @@ class Zero(Copies):
         if id(model) not in self._modules:
             return function(model, *args, **options)
         return self._engine(lambda: function(model, *args, **options))
+
+    def most_calls(self, count: int) -> int:
+        """Return the most calls of any process: in stage 3 each of them gathers parameters."""
+        if zero_stage() != 3:
+            return count
+        most = torch.tensor(count, device=self._engine.device)
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        return int(most)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradient of a loss, on all processes together."""

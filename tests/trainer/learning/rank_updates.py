@@ -18,6 +18,7 @@ from transformers import AutoTokenizer
 from vf.inference.model_files import resolve_model
 from vf.traces.trace import Branch
 from vf.trainer.follower import follow
+from vf.trainer.learning import head
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.policy import Policy
 from vf.trainer.processes.launch import world, zero_stage
@@ -114,6 +115,7 @@ def main() -> None:
     """Do it under a launcher; rank 0 writes to the file that is named."""
     how, path = sys.argv[1], Path(sys.argv[2])
     lora, bf16 = how.startswith("lora"), how.endswith("bf16")
+    head.CHUNK_LOGITS = 8 * 512  # so that a rank has more chunks than another
     if zero_stage() is not None and not torch.cuda.is_available():
         # DeepSpeed would compile an extension for sums in shared memory; gloo works without it.
         ops = importlib.import_module("deepspeed.ops")
