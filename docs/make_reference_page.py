@@ -77,7 +77,8 @@ GROUPS = {
         *("reference_model", "reference_update_steps", "reference_update_rate"),
     ],
     "A teacher": [
-        *("teacher_model", "teacher_base_url", "teacher_coef", "teacher_reward_coef"),
+        *("teacher_model", "teacher_base_url", "teacher_loss", "teacher_top_k"),
+        *("teacher_coef", "teacher_reward_coef"),
     ],
     "Rollouts and training at once": [
         *("max_concurrent", "max_steps_off_policy", "stream_minibatches", "oversample"),

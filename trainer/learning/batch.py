@@ -19,6 +19,7 @@ from vf.trainer.learning.credit import (
     was_cut,
 )
 from vf.trainer.learning.experts import expert_rows
+from vf.trainer.learning.likeliest import Likeliest
 from vf.trainer.learning.observations import observed
 from vf.trainer.learning.prefix_tree import PrefixTree
 from vf.trainer.learning.support import Supports
@@ -45,6 +46,8 @@ class Sample:
             the settings.
         mark: A number by which what the loss is computed from is kept for it; -1 for none.
         observation_weight: Factor of the loss of each token that was observed; 0 for none.
+        likeliest: The teacher's likeliest tokens at each token that carries loss, in order; None
+            unless the loss is of them.
     """
 
     branch: Branch
@@ -57,6 +60,7 @@ class Sample:
     temperature: float | None = None
     mark: int = -1
     observation_weight: float = 0.0
+    likeliest: Likeliest | None = None
 
     def __len__(self) -> int:
         return len(self.branch)
@@ -88,6 +92,8 @@ class MicroBatch:
         observation_weights: float32 ``[B, L]``, factors of observed tokens' losses, 0 for others;
             None if no observation carries loss.
         supports: Of the trained tokens in row-major order, if filters left some out of any.
+        likeliest: The teacher's at the trained tokens, in row-major order; None if the loss is not
+            of them.
     """
 
     input_ids: torch.Tensor
@@ -104,6 +110,7 @@ class MicroBatch:
     experts: torch.Tensor | None = None
     observation_weights: torch.Tensor | None = None
     supports: Supports | None = None
+    likeliest: Likeliest | None = None
 
     def to(self, device: torch.device) -> MicroBatch:
         """Return a copy on a device."""
@@ -307,6 +314,9 @@ def collate(samples: Sequence[Sample], pad_id: int = 0) -> MicroBatch:
             batch.observation_weights[row, :length] = sample.observation_weight * which
     # The first token of a sequence has nothing before it to be predicted from.
     batch.loss_mask[:, 0] = False
+    taught = [each.likeliest for each in samples if each.likeliest is not None]
+    if taught:
+        batch = replace(batch, likeliest=Likeliest.joined(taught))
     if not any(any(sample.branch.supports) for sample in samples):
         return batch
     return replace(batch, supports=Supports.of([*chain(*map(_supports, samples))]))

@@ -14,7 +14,8 @@ from vf.inference.invariant import missing, one_thread
 from vf.inference.routers import Forcing
 from vf.trainer.learning.attention import switched_on
 from vf.trainer.learning.batch import MicroBatch
-from vf.trainer.learning.head import ModelHead, head_logprobs, layers_of, pick
+from vf.trainer.learning.head import ModelHead, Predicted, head_logprobs, layers_of, pick
+from vf.trainer.learning.likeliest import Likeliest
 from vf.trainer.learning.merged import merged
 from vf.trainer.learning.mixers import RowsApart
 from vf.trainer.learning.sharding import Copies
@@ -33,11 +34,16 @@ class Found(NamedTuple):
         entropy: Of the distribution there, in nats, float32 ``[N]``.
         observed: log p of the observed tokens at temperature 1, float32 ``[M]``; None unless they
             carry loss and were asked for.
+        teacher_kl: KL(teacher ‖ model) at the trained tokens, in nats, float32 ``[N]``; None
+            unless the batch has a teacher's likeliest tokens, and it was asked for.
+        likeliest: The model's likeliest tokens at the trained ones; None unless asked for.
     """
 
     logprobs: torch.Tensor
     entropy: torch.Tensor
     observed: torch.Tensor | None = None
+    teacher_kl: torch.Tensor | None = None
+    likeliest: Likeliest | None = None
 
 
 def token_logprobs(
@@ -50,6 +56,8 @@ def token_logprobs(
     entropy_gradient: bool = False,
     deterministic: bool = False,
     observed: bool = False,
+    taught: bool = False,
+    likeliest: int = 0,
     most: Callable[[int], int] = int,
 ) -> Found:
     """Return the learner's log-probability and entropy at every trained token.
@@ -67,11 +75,13 @@ def token_logprobs(
         entropy_gradient: Whether the entropy carries a gradient.
         deterministic: Whether to compute as the engine does; see :mod:`vf.inference.invariant`.
         observed: Whether to predict the batch's observations, too.
+        taught: Whether to compare with the batch's likeliest tokens, those of a teacher.
+        likeliest: How many of the likeliest tokens to return.
         most: See :func:`~vf.trainer.learning.head.head_logprobs`.
 
     Returns:
         log p and entropy of the N trained tokens, of the distribution over ``batch.supports`` where
-        a token has one; and log p of observations.
+        a token has one; and what else was asked for.
     """
     given: dict[str, Any] = {"use_cache": False}
     masks = [batch.loss_mask]
@@ -107,19 +117,33 @@ def token_logprobs(
         output = layers_of(model)(**given)
         linear = model.get_output_embeddings() if head == "linear" else None
         apply = linear or ModelHead(model, type(output))
-    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    found: list[Predicted] = []
     for mask, (predictors, rows) in zip(masks, asked, strict=True):
         targets, first = batch.input_ids[mask], not found
         heat, gradient = temperature if first else 1.0, entropy_gradient and first
         supports = batch.supports if first else None  # what is observed was sampled by nobody
+        theirs, count = batch.likeliest if taught and first else None, likeliest if first else 0
         if head == "whole":
             own = logits[predictors[0], torch.searchsorted(columns, predictors[1])].float()
-            found.append(pick(own / heat, rows, targets, supports, gradient=gradient))
+            if theirs is not None:
+                theirs = theirs.by_row(rows, len(own))
+            found.append(
+                pick(
+                    own / heat, rows, targets, supports, theirs, gradient=gradient, likeliest=count
+                )
+            )
         else:
             hidden = output.last_hidden_state[predictors]
             of = apply, hidden, rows, targets, heat, supports
-            found.append(head_logprobs(*of, entropy_gradient=gradient, most=most))
-    return Found(*found[0], found[1][0] if len(found) > 1 else None)
+            how: dict[str, Any] = {
+                "entropy_gradient": gradient,
+                "taught": theirs,
+                "likeliest": count,
+                "most": most,
+            }
+            found.append(head_logprobs(*of, **how))
+    trained, seen = found[0], found[1].logprobs if len(found) > 1 else None
+    return Found(trained.logprobs, trained.entropy, seen, trained.teacher_kl, trained.likeliest)
 
 
 class Forward:
@@ -137,6 +161,7 @@ class Forward:
     Attributes:
         forcing: Has the routers use the experts of a micro-batch, or compares them; None to ignore
             them.
+        likeliest: How many of the likeliest tokens to return of each trained one.
     """
 
     def __init__(
@@ -157,6 +182,7 @@ class Forward:
         sharding = sharding or Copies()
         self.run, self._most = sharding.run, sharding.most_calls
         self.forcing: Forcing | None = None
+        self.likeliest = 0
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -191,6 +217,7 @@ class Forward:
         *,
         entropy_gradient: bool = False,
         observed: bool = False,
+        taught: bool = False,
     ) -> Found:
         """Return log p and entropy of trained tokens; see :func:`token_logprobs`."""
         if self.rows is not None:
@@ -207,6 +234,8 @@ class Forward:
             entropy_gradient=entropy_gradient,
             deterministic=self.deterministic,
             observed=observed,
+            taught=taught,
+            likeliest=self.likeliest,
             most=self._most,
         )
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from vf.inference.model_files import load_module, resolve_model
 from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.dropout import disable_dropout
+from vf.trainer.learning.forward import Forward
 from vf.trainer.learning.precision import compute_dtype, exact_ends
 from vf.trainer.learning.reference import (
     AdapterReference,
@@ -57,8 +59,11 @@ class Frozen:
         rate_or_none = rate if follows else None
         return FrozenReference(model, self.policy, self.sharding, rate=rate_or_none), model
 
-    def teacher(self) -> Any:
-        """Return the teacher, if the settings name one that is not behind a server.
+    def teacher(self, way: Callable[[Any], Forward]) -> Forward | None:
+        """Return the way to the teacher's, if the settings name one that is not behind a server.
+
+        Args:
+            way: Returns that of a model.
 
         Raises:
             ConfigError: It cannot be loaded, or its vocabulary is of another size.
@@ -68,7 +73,9 @@ class Frozen:
             return None
         model = self._load(args.teacher_model, setting, compute_dtype(args))
         check_vocabulary(model, self.policy, setting)
-        return model.requires_grad_(False).eval()
+        forward = way(model.requires_grad_(False).eval())
+        forward.likeliest = args.teacher_top_k if args.teacher_loss == "forward_kl" else 0
+        return forward
 
     def _load(self, name: str, setting: str, dtype: torch.dtype) -> Any:
         options = {"device_map": "meta"} if self.empty else {}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
 from vf.inference.invariant import ROWS
+from vf.trainer.learning.likeliest import ForwardKl, Likeliest
 from vf.trainer.learning.precision import ExactHead, logits_of
 from vf.trainer.learning.support import Supports
 
@@ -91,6 +92,23 @@ class UnsupportedHead(Exception):
     """A model's head cannot be run apart from its layers."""
 
 
+class Predicted(NamedTuple):
+    """What a model says of N tokens.
+
+    Attributes:
+        logprobs: log p in nats, float32 ``[N]``.
+        entropy: Of the distribution there, in nats, float32 ``[N]``.
+        teacher_kl: KL(teacher ‖ model) there, in nats, float32 ``[N]``; None if no teacher's
+            tokens were given.
+        likeliest: The model's likeliest tokens there; None unless they were asked for.
+    """
+
+    logprobs: torch.Tensor
+    entropy: torch.Tensor
+    teacher_kl: torch.Tensor | None = None
+    likeliest: Likeliest | None = None
+
+
 def head_logprobs(
     head: Any,
     hidden: torch.Tensor,
@@ -100,10 +118,12 @@ def head_logprobs(
     supports: Supports | None = None,
     *,
     entropy_gradient: bool = False,
+    taught: Likeliest | None = None,
+    likeliest: int = 0,
     chunk_logits: int | None = None,
     most: Callable[[int], int] = int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log-probabilities and entropies of tokens.
+) -> Predicted:
+    """Return log-probabilities and entropies of tokens, and what a teacher is asked or has said.
 
     Args:
         head: From hidden states to logits: a module, with an adapter or a bias if it has them, or a
@@ -115,35 +135,45 @@ def head_logprobs(
         supports: Of the tokens; None for the whole vocabulary. Each token's logits are copied then,
             so a chunk has half as many.
         entropy_gradient: Whether the entropy carries a gradient.
+        taught: A teacher's likeliest tokens at each of the N, to be compared with. Logits are
+            copied then, too.
+        likeliest: How many of the likeliest tokens to return; without a gradient.
         chunk_logits: Most logits at once; :data:`CHUNK_LOGITS` by default.
         most: From this process's number of chunks to how many it is to compute, empty ones
             included: where each call of the head gathers it, all processes must call it as often.
 
-    Returns:
-        log p and entropy in nats, both float32 ``[N]``.
     """
     order = torch.argsort(rows, stable=True)
     sorted_rows, sorted_targets = rows[order], targets[order]
     width = getattr(head, "out_features", None)  # the weight may be spread over processes
     chunk_logits = CHUNK_LOGITS if chunk_logits is None else chunk_logits
-    if supports is not None:
+    if supports is not None or taught is not None:
         chunk_logits //= 2
+    if supports is not None:
         supports = supports.take(order)
+    if taught is not None and len(rows):
+        taught = taught.by_row(rows, len(hidden))
     step = max(1, chunk_logits // (width if isinstance(width, int) else 2**17))
     step = step - step % ROWS if step > ROWS else step
     plain = type(head) in (torch.nn.Linear, ExactHead) and head.bias is None
-    if plain and supports is None and not (head._forward_hooks or head._forward_pre_hooks):
+    plain = plain and not (head._forward_hooks or head._forward_pre_hooks)
+    if plain and supports is None and not likeliest:
         apply: Any = _LinearHead.apply
-        logprobs, entropy = apply(
-            hidden, head.weight, sorted_rows, sorted_targets, temperature, step, entropy_gradient
-        )
+        given = (hidden, head.weight, sorted_rows, sorted_targets, temperature, step)
+        held = (None, None) if taught is None else (taught.ids, taught.logprobs)
+        found = Predicted(*apply(*given, entropy_gradient, *held))
     else:
         chunks = _chunks(len(hidden), step, sorted_rows, most)
-        logprobs, entropy = _any_head(
-            head, hidden, sorted_targets, temperature, supports, chunks, entropy_gradient
-        )
+        how = {"gradient": entropy_gradient, "likeliest": likeliest}
+        found = _any_head(head, hidden, sorted_targets, temperature, supports, taught, chunks, how)
     back = torch.argsort(order)
-    return logprobs[back], entropy[back]
+    kl, told = found.teacher_kl, found.likeliest
+    return Predicted(
+        found.logprobs[back],
+        found.entropy[back],
+        None if kl is None or taught is None else kl[back],
+        None if told is None else told.take(back),
+    )
 
 
 def pick(
@@ -151,21 +181,31 @@ def pick(
     rows: torch.Tensor,
     targets: torch.Tensor,
     supports: Supports | None,
+    taught: Likeliest | None = None,
     *,
     gradient: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log p of targets ``[N]`` and the entropy there, from logits ``[P, V]``.
+    likeliest: int = 0,
+) -> Predicted:
+    """Return what there is to say of targets ``[N]``, from logits ``[P, V]``.
 
     Args:
         logits: float32, over the temperature.
         rows: As in :func:`head_logprobs`, as is all else.
         targets: See there.
         supports: See there.
+        taught: At each of the P rows.
         gradient: Whether the entropy carries one.
+        likeliest: See there.
     """
-    if supports is None:
-        logprobs = torch.log_softmax(logits.float(), dim=-1)
-    else:
+    kl = told = None
+    whole = supports is None or taught is not None or likeliest > 0
+    logprobs = torch.log_softmax(logits.float(), dim=-1) if whole else logits
+    if taught is not None:
+        apply: Any = ForwardKl.apply
+        kl = apply(logprobs, taught.ids, taught.logprobs)[rows]
+    if likeliest:
+        told = Likeliest.of(logprobs, likeliest).take(rows)
+    if supports is not None:
         logits = supports.cut(logits[rows])
         logprobs = logits - logits.logsumexp(-1, keepdim=True)  # as the engine does
         rows = torch.arange(len(rows), device=rows.device)
@@ -173,7 +213,7 @@ def pick(
         # A logarithm of -inf has no part in it: 0 · -inf is NaN.
         finite = logprobs if supports is None else logprobs.clamp(min=LEAST)
         entropy = -(logprobs.exp() * finite).sum(-1)
-    return logprobs[rows, targets], entropy[rows]
+    return Predicted(logprobs[rows, targets], entropy[rows], kl, told)
 
 
 def _chunks(
@@ -197,24 +237,30 @@ def _any_head(
     targets: torch.Tensor,
     temperature: float,
     supports: Supports | None,
+    taught: Likeliest | None,
     chunks: Iterator[Chunk],
-    entropy_gradient: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    how: dict[str, Any],
+) -> Predicted:
     """Do it with any module: autograd computes each chunk again in the backward pass."""
 
-    def one(
-        hidden: torch.Tensor, rows: torch.Tensor, tokens: slice
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def one(hidden: torch.Tensor, rows: torch.Tensor, run: slice, tokens: slice) -> Predicted:
         logits = head(hidden).float() / temperature
         own = None if supports is None else supports.take(places[tokens])
-        return pick(logits, rows, targets[tokens], own, gradient=entropy_gradient)
+        theirs = None if taught is None else taught.take(run)
+        return pick(logits, rows, targets[tokens], own, theirs, **how)
 
     places = torch.arange(len(targets), device=targets.device)
     parts = [
-        checkpoint(one, hidden[run], own, tokens, use_reentrant=False)
+        checkpoint(one, hidden[run], own, run, tokens, use_reentrant=False)
         for run, tokens, own in chunks
     ]
-    return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    told = [part.likeliest for part in parts]
+    return Predicted(
+        torch.cat([part.logprobs for part in parts]),
+        torch.cat([part.entropy for part in parts]),
+        None if taught is None else torch.cat([part.teacher_kl for part in parts]),
+        Likeliest.joined(told) if how["likeliest"] else None,
+    )
 
 
 class _LinearHead(torch.autograd.Function):
@@ -222,7 +268,8 @@ class _LinearHead(torch.autograd.Function):
 
     With z the logits over the temperature, p = softmax(z) and g the gradient of the loss by a log p
     at this position, that by z is g·(one-hot − p): linear in g. So where only the hidden state
-    needs a gradient, p·W is worth keeping, and nothing is computed twice.
+    needs a gradient, p·W is worth keeping, and nothing is computed twice. With a teacher, that of
+    the divergence is p − t (:mod:`vf.trainer.learning.likeliest`), and (p − t)·W is kept, too.
     """
 
     @staticmethod
@@ -235,12 +282,16 @@ class _LinearHead(torch.autograd.Function):
         temperature: float,
         step: int,
         entropy_gradient: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ids: torch.Tensor | None,
+        known: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, ...]:
         logprobs = hidden.new_empty(len(rows), dtype=torch.float32)
-        entropy = torch.empty_like(logprobs)
+        entropy, kl = torch.empty_like(logprobs), torch.zeros_like(logprobs)
+        taught = None if ids is None or known is None else Likeliest(ids, known)
         again = ctx.needs_input_grad[1] or entropy_gradient
         keep = ctx.needs_input_grad[0] and not again
         expected = torch.empty_like(hidden) if keep else None  # p·W
+        pulls = torch.empty_like(hidden) if keep and taught is not None else None  # (p − t)·W
         for run, tokens, own in _chunks(len(hidden), step, rows):
             z = _log_softmax(hidden[run], weight, temperature)
             logprobs[tokens] = z[own, targets[tokens]]
@@ -248,22 +299,32 @@ class _LinearHead(torch.autograd.Function):
             entropy[tokens] = -torch.linalg.vecdot(p, z)[own]
             if expected is not None:
                 expected[run] = p.to(weight.dtype) @ weight
+            if taught is not None and len(rows):
+                theirs = taught.take(run)
+                kl[tokens] = theirs.kl(z)[own]
+                if pulls is not None:
+                    pulls[run] = p.sub_(theirs.target(p)).to(weight.dtype) @ weight
             del z, p  # before the next chunk's are made
-        ctx.save_for_backward(hidden, weight, rows, targets, expected)
+        ctx.save_for_backward(hidden, weight, rows, targets, expected, pulls, ids, known)
         ctx.temperature, ctx.step, ctx.entropy_gradient = temperature, step, entropy_gradient
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
-        return logprobs, entropy
+        return logprobs, entropy, kl
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, rows, targets, expected = ctx.saved_tensors
-        g = grads[0] / ctx.temperature
+        hidden, weight, rows, targets, expected, pulls, *held = ctx.saved_tensors
+        taught = None if held[0] is None or not len(rows) else Likeliest(*held)
+        none = (None,) * 7
+        g, pull = grads[0] / ctx.temperature, grads[2] / ctx.temperature
         if expected is not None:
             total = g.new_zeros(len(hidden)).index_add_(0, rows, g)
             d_hidden = (-total[:, None] * expected).to(hidden.dtype)
             d_hidden.index_add_(0, rows, g[:, None].to(hidden.dtype) * weight[targets])
-            return d_hidden, None, None, None, None, None, None
+            if pulls is not None:
+                pulled = g.new_zeros(len(hidden)).index_add_(0, rows, pull)
+                d_hidden += (pulled[:, None] * pulls).to(hidden.dtype)
+            return d_hidden, None, *none
         e = grads[1] / ctx.temperature if ctx.entropy_gradient else None
         d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         # In float32, for the parts of many chunks are added up in it.
@@ -274,6 +335,11 @@ class _LinearHead(torch.autograd.Function):
             z = _log_softmax(hidden[run], weight, ctx.temperature)
             count = len(z)
             by_row = -g.new_zeros(count).index_add_(0, own, g[tokens])
+            drawn = None
+            if taught is not None:
+                drawn = z.exp()
+                drawn.sub_(taught.take(run).target(drawn))
+                drawn.mul_(g.new_zeros(count).index_add_(0, own, pull[tokens])[:, None])
             if e is None:
                 dz = z.exp_().mul_(by_row[:, None])
             else:  # the entropy's gradient by z is −p·(log p + entropy)
@@ -282,6 +348,8 @@ class _LinearHead(torch.autograd.Function):
                 h = -torch.linalg.vecdot(p, z)
                 dz = z.add_(h[:, None]).mul_(-bonus[:, None]).add_(by_row[:, None]).mul_(p)
             dz.index_put_((own, targets[tokens]), g[tokens], accumulate=True)
+            if drawn is not None:
+                dz += drawn
             dz = dz.to(weight.dtype)
             if d_hidden is not None:
                 d_hidden[run] = dz @ weight
@@ -290,10 +358,10 @@ class _LinearHead(torch.autograd.Function):
                     d_weight.addmm_(dz.T, hidden[run])
                 else:
                     d_weight.add_(dz.T @ hidden[run])
-            del z, dz
+            del z, dz, drawn
         if d_weight is not None:
             d_weight = d_weight.to(weight.dtype)
-        return d_hidden, d_weight, None, None, None, None, None
+        return d_hidden, d_weight, *none
 
 
 def _log_softmax(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -7,8 +7,10 @@ scale, w and w_obs are those of :mod:`vf.trainer.learning.normalisation`, v is 1
 :class:`~vf.trainer.learning.correction.Correction`, H is the entropy of the learner's distribution,
 aux the loss of routers (:mod:`vf.trainer.learning.router_loss`), and observed tokens are those of
 :mod:`vf.trainer.learning.observations`. With
-``kl_penalty_type = "advantage"`` the KL is in the advantages instead. A teacher's part of them,
-``teacher_coef`` · (log p_teacher − log q), always is (:mod:`vf.trainer.learning.teacher`).
+``kl_penalty_type = "advantage"`` the KL is in the advantages instead. A teacher's part of them is
+``teacher_coef`` · (log p_teacher − log q) (:mod:`vf.trainer.learning.teacher`), or, with
+``teacher_loss = "forward_kl"``, ``teacher_coef`` · KL(p_teacher ‖ p) is added to each token's loss
+(:mod:`vf.trainer.learning.likeliest`).
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from vf.trainer.settings.config import TrainerArgs
 _SUMS = (
     *("loss", "k1", "k2", "k3", "entropy", "clipped", "dropped", "reference_k1", "reference_k3"),
     *("weight", "bounded", "old_k1", "old_k3", "router", "teacher_k1", "routed", "rerouted"),
-    *("observation", "observed"),
+    *("observation", "observed", "teacher_kl"),
 )
 
 
@@ -77,6 +79,8 @@ class UpdateStats:
         router_disagreement: Share of the choices of experts, one for each token and layer, in which
             the trainer's routers chose others than the engine's; 0 without ``router_replay``.
         kl_teacher_v1: mean(log q − log p_teacher), in nats; 0 without a teacher.
+        kl_teacher_forward: Mean KL(teacher ‖ learner) over the teacher's likeliest tokens and the
+            rest, in nats; 0 without ``teacher_loss = "forward_kl"``.
         tokens: Trained tokens.
         processed_tokens: All tokens of the samples, without padding.
         computed_tokens: Tokens that went through the model: padding counts, a prefix that samples
@@ -119,6 +123,7 @@ class UpdateStats:
     skipped: bool = False
     observation_loss: float = 0.0
     observed_tokens: int = 0
+    kl_teacher_forward: float = 0.0
 
 
 class Objective:
@@ -179,7 +184,7 @@ class Objective:
             TrainingError: A custom loss returned something that is not one per token.
         """
         args, mask = self._args, batch.loss_mask
-        logprobs, entropy, observed = found
+        logprobs, entropy, observed, teacher_kl, _ = found
         advantages = batch.advantages
         if reference is not None and args.kl_penalty_type == "advantage":
             gaps = batch.sampler_logprobs - spread(reference, mask)
@@ -188,7 +193,8 @@ class Objective:
         distance = None
         if batch.teacher_logprobs is not None:
             distance = masked(k1(batch.sampler_logprobs, batch.teacher_logprobs), mask)
-            advantages = advantages - args.teacher_coef * distance
+            if args.teacher_loss == "reverse_kl":
+                advantages = advantages - args.teacher_coef * distance
         arrays = LossArrays(spread(logprobs, mask), batch.sampler_logprobs, advantages, mask)
         if self._correction is not None:
             # Before the first optimizer step, the learner still is what the batch began with.
@@ -203,6 +209,8 @@ class Objective:
             self.watch(batch, arrays, token_losses, correction)
         if reference is not None and args.kl_penalty_type == "loss":
             values = values + args.kl_penalty_coef * spread(k3(logprobs, reference), mask)
+        if teacher_kl is not None:
+            values = values + args.teacher_coef * spread(teacher_kl, mask)
         if args.entropy_coef:
             values = values - args.entropy_coef * spread(entropy, mask)
         loss = (values * batch.weights).sum()
@@ -219,6 +227,8 @@ class Objective:
             seen = torch.zeros(0) if observed is None else observed.double()
             place = _SUMS.index("routed")
             sums[place : place + 4] = sums.new_tensor([*compared, -seen.sum().item(), len(seen)])
+            if teacher_kl is not None:
+                sums[_SUMS.index("teacher_kl")] = teacher_kl.double().sum().cpu()
         return loss, sums
 
     def stats(self, sums: torch.Tensor, factor: float, norm: float, totals: Totals) -> UpdateStats:
@@ -266,6 +276,7 @@ class Objective:
             too_long=totals.too_long,
             observation_loss=named["observation"] / max(named["observed"], 1.0),
             observed_tokens=int(named["observed"]),
+            kl_teacher_forward=mean["teacher_kl"],
         )
 
     def _token_losses(self, arrays: LossArrays) -> TokenLosses:
@@ -338,7 +349,7 @@ class Objective:
             old = q + gap.clamp(-WIDEST, WIDEST)
             sums += [correction.weights[mask].sum(), correction.bounded.sum()]
             sums += [-gap.sum(), k3(q, old).sum()]
-        sums += [zero if router is None else router, *[zero] * 5]  # the rest is not known here
+        sums += [zero if router is None else router, *[zero] * 6]  # the rest is not known here
         head = torch.stack([value.double() for value in sums]).cpu()
         return torch.cat([head, histogram(p - q)])
 

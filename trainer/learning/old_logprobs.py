@@ -15,13 +15,15 @@ from typing import Any, Literal
 import torch
 
 from vf.trainer.learning.batch import Sample
+from vf.trainer.learning.likeliest import Likeliest
 from vf.trainer.learning.out_of_memory import Work
 
 # Token ids, which of them are trained (nothing predicts the first), the temperature, and the
 # supports of those that are trained, if any has one.
 Supported = tuple[tuple[int, ...], ...]
 Tokens = tuple[tuple[int, ...], tuple[bool, ...], float | None, Supported]
-Known = dict[Tokens, tuple[float, ...]]
+# Of each of them its log-probability, and of those that are trained a teacher's likeliest tokens.
+Known = dict[Tokens, tuple[tuple[float, ...], Likeliest | None]]
 Which = Literal["old_logprobs", "teacher_logprobs"]
 
 
@@ -34,18 +36,22 @@ def by_tokens(work: Iterable[Work]) -> Known:
             continue
         supports = iter([] if batch.supports is None else map(tuple, batch.supports.lists()))
         spread = torch.zeros(mask.shape).masked_scatter(mask, each.reference.float().cpu())
+        counts = mask.sum(1).tolist()
+        told = (
+            [None] * len(mask) if each.likeliest is None else each.likeliest.to("cpu").split(counts)
+        )
         for row, length in enumerate(batch.attention_mask.sum(1).tolist()):
             ids, trained = batch.input_ids[row, :length], mask[row, 1:length]
             own = tuple(islice(supports, int(trained.sum())))
             key = tuple(ids.tolist()), tuple(trained.tolist())
             tokens = *key, batch.temperature, own if any(own) else ()
-            known[tokens] = tuple(spread[row, :length].tolist())
+            known[tokens] = tuple(spread[row, :length].tolist()), told[row]
     return known
 
 
 def attach(
     samples: Sequence[Sample],
-    known: Mapping[Tokens, tuple[float, ...]],
+    known: Mapping[Tokens, tuple[tuple[float, ...], Likeliest | None]],
     which: Which = "old_logprobs",
 ) -> list[Sample]:
     """Return samples with their log-probabilities; those of none stay as they are.
@@ -59,6 +65,9 @@ def attach(
         own = tuple(map(tuple, compress(sample.branch.supports[1:limit], mask)))
         key = tuple(ids), tuple(map(bool, mask))
         tokens = *key, sample.temperature, own if any(own) else ()
-        named: dict[str, Any] = {which: known.get(tokens, getattr(sample, which))}
+        logprobs, likeliest = known.get(tokens, (getattr(sample, which), None))
+        named: dict[str, Any] = {which: logprobs}
+        if likeliest is not None:
+            named["likeliest"] = likeliest
         done.append(replace(sample, **named))
     return done

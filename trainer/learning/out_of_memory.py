@@ -22,6 +22,7 @@ from vf.traces.trace import Branch
 from vf.trainer.learning.batch import MicroBatch, Sample, by_temperature, micro_batches
 from vf.trainer.learning.custom_loss import Loss
 from vf.trainer.learning.experts import experts_of_row
+from vf.trainer.learning.likeliest import Likeliest
 from vf.trainer.learning.packing import fills, pack
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class Work:
         batch: It.
         reference: log p_ref of its trained tokens, float32 ``[N]``, once it is known; or log p,
             where the policy itself is asked before its first optimizer step.
+        likeliest: A teacher's likeliest tokens there, once they are known.
         mean_gap: mean(log q − log p_ref) over the whole step, in nats.
         loss: By its name, or as a function; None for that of the settings.
         token_weight: What each of its tokens weighs in the loss of routers.
@@ -53,6 +55,7 @@ class Work:
     mean_gap: float = 0.0
     loss: Loss = None
     token_weight: float = 0.0
+    likeliest: Likeliest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +124,14 @@ class Budget:
             parts = self.pack(unpack(batch), packed=batch.tree is not None, share=share)
             counts = [int(part.loss_mask.sum()) for part in parts]
             references: Sequence[torch.Tensor | None] = [None] * len(parts)
+            likeliest: Sequence[Likeliest | None] = [None] * len(parts)
             if each.reference is not None:
                 references = torch.split(each.reference, counts)
+            if each.likeliest is not None:
+                likeliest = each.likeliest.split(counts)
             done += [
-                replace(each, batch=part, reference=reference)
-                for part, reference in zip(parts, references, strict=True)
+                replace(each, batch=part, reference=reference, likeliest=told)
+                for part, reference, told in zip(parts, references, likeliest, strict=True)
             ]
         return done
 
@@ -193,7 +199,7 @@ def _shortage(error: BaseException | None) -> str | None:
 
 def unpack(batch: MicroBatch) -> list[Sample]:
     """Return the rows of a micro-batch, on the CPU, as samples that would make it again."""
-    samples = []
+    samples, at = [], 0
     supports = repeat([]) if batch.supports is None else iter(batch.supports.lists())
     for row, length in enumerate(batch.attention_mask.sum(1).tolist()):
         mask = [int(trained) for trained in batch.loss_mask[row, :length].tolist()]
@@ -209,7 +215,9 @@ def unpack(batch: MicroBatch) -> list[Sample]:
         )
         advantages = tuple(batch.advantages[row, :length].tolist())
         old, teacher = batch.old_logprobs, batch.teacher_logprobs
-        observations = batch.observation_weights
+        observations, trained = batch.observation_weights, sum(mask)
+        taught = None if batch.likeliest is None else batch.likeliest.take(slice(at, at + trained))
+        at += trained
         samples.append(
             Sample(
                 branch,
@@ -221,6 +229,7 @@ def unpack(batch: MicroBatch) -> list[Sample]:
                 temperature=batch.temperature,
                 mark=-1 if batch.marks is None else int(batch.marks[row]),
                 observation_weight=0.0 if observations is None else float(observations[row].max()),
+                likeliest=None if taught is None else taught.to("cpu"),
             )
         )
     return samples

@@ -127,7 +127,8 @@ class Passes:
             if work.reference is None:
                 batch = work.batch.to(self._ranks.accelerator.device)
                 with self.phase(phase, batch):
-                    work.reference = forward(batch, self.temperature(batch)).logprobs
+                    found = forward(batch, self.temperature(batch))
+                work.reference, work.likeliest = found.logprobs, found.likeliest
 
         work = self.cut(whole)
         with self._without_gradient(forward):

@@ -98,8 +98,7 @@ class Policy:
         frozen = Frozen(args, self.model, self.sharding, device, self._given)
         self.reference, beside = frozen.reference()
         self._reference_forward = self.forward if beside is None else self._choose_forward(beside)
-        teacher = frozen.teacher()
-        self._teacher_forward = None if teacher is None else self._choose_forward(teacher)
+        self._teacher_forward = frozen.teacher(self._choose_forward)
         # Last, for the ways to log-probabilities were compared in full precision.
         allow_tf32(device, args, model, self._reference_forward.model)
 
@@ -272,6 +271,7 @@ class Policy:
         with self.passes.phase("forward", batch), self.router_loss.watching():
             wanted = {"entropy_gradient": args.entropy_coef > 0}
             wanted["observed"] = args.observation_loss_coef > 0
+            wanted["taught"] = args.teacher_loss == "forward_kl"
             found = self.forward(batch, self.passes.temperature(batch), **wanted)
             router = self.router_loss(batch, work.token_weight)
             objective = self.objective if work.loss is None else Objective(args, work.loss)

@@ -1,10 +1,12 @@
 """On-policy distillation: a teacher's log-probabilities of the tokens that the policy sampled.
 
-The policy's own rollouts are trained, and each token's advantage is how much likelier it is to the
-teacher than it was to the sampler (:class:`~vf.trainer.learning.objective.Objective`). Its mean is
-minus the reverse KL divergence, KL(policy ‖ teacher), of which this is the policy gradient: GKD
-with λ = 1 (Agarwal et al. 2024, arXiv:2306.13649, section 3) with the reverse KL of MiniLLM (Gu et
-al. 2024, arXiv:2306.08543, eq. 1), per token and without later tokens' terms.
+The policy's own rollouts are trained: GKD with λ = 1 (Agarwal et al. 2024, arXiv:2306.13649,
+section 3). With ``teacher_loss = "reverse_kl"`` each token's advantage is how much likelier it is
+to the teacher than it was to the sampler (:class:`~vf.trainer.learning.objective.Objective`). Its
+mean is minus the reverse KL, KL(policy ‖ teacher), of which this is the policy gradient: that
+of MiniLLM (Gu et al. 2024, arXiv:2306.08543, eq. 1), per token and without later tokens' terms.
+With ``"forward_kl"`` the teacher's likeliest tokens at each position are asked for, too, and the
+forward KL to them is the loss (:mod:`vf.trainer.learning.likeliest`).
 
 The teacher is a frozen model beside the policy (:mod:`vf.trainer.learning.frozen`), or a server
 that scores prompts (:class:`TeacherServer`).
@@ -16,12 +18,16 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
+from itertools import compress
 from typing import Any, Protocol, TypeVar
+
+import torch
 
 from vf.inference.vllm.admin import Admin
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError, EngineError, ModelError, TrainingError
 from vf.trainer.learning.batch import Sample
+from vf.trainer.learning.likeliest import Likeliest
 from vf.trainer.learning.policy import Policy
 from vf.trainer.settings.config import TrainerArgs
 
@@ -70,14 +76,16 @@ class Teacher:
             self._server.check(tokenizer)
 
     def ask(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return samples with the teacher's log-probabilities; without a teacher, as they are.
+        """Return samples with what the teacher says of them; without a teacher, as they are.
 
         Raises:
             TrainingError: The teacher's server fails, memory ran out twice, or another trainer
                 process is gone.
         """
         if self._server is not None:
-            return self._loop.call(self._server.ask(samples), self._watch)
+            told = self._loop.call(self._server.ask(samples), self._watch)
+            check_ids(told, self._policy.model.config.get_text_config().vocab_size)
+            return told
         if self._policy.args.teacher_model is None:
             return list(samples)
         with self._training():
@@ -102,6 +110,7 @@ class TeacherServer:
         assert args.teacher_model is not None
         assert args.teacher_base_url is not None
         self._model, self._longest = args.teacher_model, args.max_seq_len
+        self._top_k = args.teacher_top_k if args.teacher_loss == "forward_kl" else 0
         self._client = JsonClient(args.teacher_base_url, timeout=args.generation_timeout)
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -123,6 +132,7 @@ class TeacherServer:
                 raise ConfigError(f"{setting}: {error}") from error
             self._check_context(cards)
             theirs = self._tokens(admin, setting)
+            self._check_top_k(admin, theirs)
         if theirs != (ours := tokenizer.encode(PROBE, add_special_tokens=False)):
             raise ConfigError(
                 f"trainer.args.teacher_model = {self._model!r} has another tokenizer than model: "
@@ -145,6 +155,27 @@ class TeacherServer:
                 f"{self._longest + 1} or more, or lower max_seq_len"
             )
 
+    def _check_top_k(self, admin: Admin, ids: list[int]) -> None:
+        if not self._top_k:
+            return
+        try:
+            admin.post("/v1/completions", self._request(ids[: self._longest]))
+        except EngineError as error:
+            raise ConfigError(
+                f"trainer.args.teacher_top_k = {self._top_k}: the teacher's server does not give "
+                f"so many log-probabilities of a token; start vLLM's with --max-logprobs "
+                f"{self._top_k} or more, or lower teacher_top_k. {error}"
+            ) from error
+
+    def _request(self, ids: Sequence[int]) -> dict[str, Any]:
+        return {
+            "model": self._model,
+            "prompt": list(ids),
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": self._top_k,
+        }
+
     def _tokens(self, admin: Admin, setting: str) -> list[int]:
         body = {"model": self._model, "prompt": PROBE, "add_special_tokens": False}
         try:
@@ -156,44 +187,40 @@ class TeacherServer:
             ) from error
 
     async def ask(self, samples: Sequence[Sample]) -> list[Sample]:
-        """Return samples with the teacher's log-probabilities of their trained tokens.
+        """Return samples with what the teacher says of their trained tokens.
 
         Raises:
             TrainingError: The server does not answer, or not with what was asked for.
         """
-        tasks: list[asyncio.Task[tuple[float, ...]]] = []
+        tasks: list[asyncio.Task[tuple[tuple[float, ...], Likeliest | None]]] = []
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._ask(sample)) for sample in samples]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        answers = [task.result() for task in tasks]
         return [
-            replace(sample, teacher_logprobs=task.result())
-            for sample, task in zip(samples, tasks, strict=True)
+            replace(sample, teacher_logprobs=logprobs, likeliest=likeliest)
+            for sample, (logprobs, likeliest) in zip(samples, answers, strict=True)
         ]
 
-    async def _ask(self, sample: Sample) -> tuple[float, ...]:
+    async def _ask(self, sample: Sample) -> tuple[tuple[float, ...], Likeliest | None]:
         ids, mask = sample.branch.token_ids, sample.branch.loss_mask
         if len(ids) > self._longest:  # is dropped or cut before it is trained
             ids, mask = ids[: self._longest], mask[: self._longest]
-        body = {
-            "model": self._model,
-            "prompt": list(ids),
-            "max_tokens": 1,
-            "temperature": 0.0,
-            "prompt_logprobs": 0,
-        }
         async with self._room:
             try:
-                answer = await self._client.post("/completions", body)
+                answer = await self._client.post("/completions", self._request(ids))
             except ModelError as error:
                 raise TrainingError(f"the teacher's server failed: {error}") from error
         try:
             found = answer["choices"][0]["prompt_logprobs"]
-            return tuple(
+            logprobs = tuple(
                 float(each[str(token)]["logprob"]) if trained and place else 0.0
                 for place, (token, trained, each) in enumerate(zip(ids, mask, found, strict=True))
             )
+            asked = [*compress(found[1:], mask[1:])] if self._top_k else []
+            return logprobs, likeliest(asked, self._top_k) if asked else None
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise TrainingError(
                 f"the teacher's server at {self._client.base_url} answered without the "
@@ -204,3 +231,35 @@ class TeacherServer:
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+
+def likeliest(answers: Sequence[Mapping[str, Any]], k: int) -> Likeliest:
+    """Read the k likeliest tokens at each position from vLLM's ``prompt_logprobs`` there.
+
+    Raises:
+        KeyError: An answer is of another form.
+        ValueError: There are fewer.
+    """
+    # The token of the prompt is there too, and is behind the k if it is none of them.
+    top = [sorted(each.items(), key=lambda item: item[1]["rank"])[:k] for each in answers]
+    if any(len(each) < k for each in top):
+        raise ValueError(f"fewer than teacher_top_k = {k} tokens")
+    return Likeliest(
+        torch.tensor([[int(token) for token, _ in each] for each in top]),
+        torch.tensor([[float(found["logprob"]) for _, found in each] for each in top]),
+    )
+
+
+def check_ids(samples: Sequence[Sample], vocabulary: int) -> None:
+    """Check that a policy knows all tokens that a server has named.
+
+    Raises:
+        TrainingError: It does not.
+    """
+    told = [each.likeliest.ids for each in samples if each.likeliest is not None]
+    largest = max((int(ids.max()) for ids in told), default=0)
+    if largest >= vocabulary:
+        raise TrainingError(
+            f"to the teacher the token {largest} is among the teacher_top_k likeliest, and the "
+            f"model has a vocabulary of {vocabulary}: lower teacher_top_k, or take another teacher"
+        )

@@ -56,6 +56,9 @@ def fit(samples: Sequence[Sample], args: TrainerArgs) -> tuple[list[Sample], int
                 old_logprobs=sample.old_logprobs[:limit],
                 teacher_logprobs=sample.teacher_logprobs[:limit],
             )
+            if short.likeliest is not None:
+                kept_tokens = slice(sequence_tokens(short))
+                short = replace(short, likeliest=short.likeliest.take(kept_tokens))
             if sequence_tokens(short):
                 kept.append(short)
     return kept, len(long)

@@ -243,8 +243,7 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
 
     def _check_teacher(self, changed: set[str]) -> None:
         if self.teacher_model is None:
-            about = {"teacher_base_url", "teacher_coef", "teacher_reward_coef"}
-            if unused := sorted(changed & about):
+            if unused := sorted(name for name in changed if name.startswith("teacher_")):
                 raise ValueError(
                     f"{', '.join(unused)} is set without teacher_model, the model that teaches; "
                     "set it, or remove the rest"
@@ -255,6 +254,10 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
                 f"temperature = {self.temperature:g}, but a teacher at teacher_base_url answers at "
                 "temperature 1, and the two are compared: set temperature = 1, or remove "
                 "teacher_base_url, so that the trainer loads the teacher"
+            )
+        if "teacher_top_k" in changed and self.teacher_loss != "forward_kl":
+            raise ValueError(
+                "teacher_top_k is set, but only teacher_loss = 'forward_kl' reads it; set both"
             )
         filters = sorted(changed & {*FILTERS})
         if filters:

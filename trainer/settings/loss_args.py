@@ -131,8 +131,14 @@ class LossArgs(BaseModel):
     teacher_base_url: str | None = None
     """URL, up to `/v1`, of a vLLM server that has the teacher. Its log-probabilities are those of
     temperature 1."""
+    teacher_loss: Literal["reverse_kl", "forward_kl"] = "reverse_kl"
+    """`reverse_kl`: log p_teacher - log q of the sampled token is part of its advantage;
+    `forward_kl`: KL(teacher, model) over the teacher's likeliest tokens is added to its loss."""
+    teacher_top_k: Positive = 20
+    """`forward_kl`: how many of the teacher's likeliest tokens count one by one; the rest count as
+    one. A vLLM server gives 20, or what its --max-logprobs says."""
     teacher_coef: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Weight of log p_teacher - log q in a token's advantage."""
+    """Weight of the teacher, in a token's advantage or in its loss."""
     teacher_reward_coef: NotNegative = 0.0
     """Weight of the reward's advantage beside the teacher's; 0 learns from the teacher alone."""
 

@@ -60,7 +60,7 @@ def step_metrics(
             corrected=args.importance_sampling_mode not in (None, "off"),
             routed=args.router_aux_loss_coef > 0,
             replayed=args.router_replay != "off",
-            taught=args.teacher_model is not None,
+            taught=args.teacher_loss if args.teacher_model is not None else None,
             observing=args.observation_loss_coef > 0,
         ),
         **{f"time/{name}": value for name, value in times.items()},
@@ -266,7 +266,7 @@ def update_metrics(
     corrected: bool = False,
     routed: bool = False,
     replayed: bool = False,
-    taught: bool = False,
+    taught: str | None = None,
     observing: bool = False,
 ) -> Metrics:
     """Return the training side, token-weighted over a step's optimizer steps.
@@ -280,7 +280,7 @@ def update_metrics(
         corrected: Whether weights correct for the sampler.
         routed: Whether the routers have an auxiliary loss.
         replayed: Whether the trainer's experts are compared with the engine's.
-        taught: Whether there is a teacher.
+        taught: The loss of a teacher, if there is one.
         observing: Whether observations carry loss.
     """
     every, updates = updates, [update for update in updates if not update.skipped]
@@ -325,8 +325,10 @@ def update_metrics(
     if replayed:
         disagreement = [update.router_disagreement for update in updates]
         out["router_disagreement"] = mean(disagreement)
-    if taught:
+    if taught is not None:
         out["kl_teacher_v1"] = mean([update.kl_teacher_v1 for update in updates])
+    if taught == "forward_kl":
+        out["kl_teacher_forward"] = mean([update.kl_teacher_forward for update in updates])
     if observing:
         seen = out["tokens/observed"] = sum(update.observed_tokens for update in updates)
         if seen:

@@ -60,7 +60,7 @@ def test_values_and_gradients_are_those_of_one_softmax(
         0.7,
         entropy_gradient=entropy_gradient,
         chunk_logits=chunk_logits,
-    )
+    )[:2]
     weights = torch.randn(2, TOKENS)
     leaves = [hidden, *(p for p in head.parameters() if p.requires_grad)]
 
@@ -94,7 +94,7 @@ def test_no_tensor_of_tokens_by_vocabulary_is_ever_made(kind: str) -> None:
     head, (hidden, rows, targets) = HEADS[kind](), inputs()
     make: Any = Largest
     with make() as largest:
-        logprobs, _ = head_logprobs(head, hidden, rows, targets, 1.0, chunk_logits=4 * VOCABULARY)
+        logprobs, *_ = head_logprobs(head, hidden, rows, targets, 1.0, chunk_logits=4 * VOCABULARY)
         torch.autograd.backward(logprobs.sum())
     # A chunk, or the gradient of the weights.
     assert largest.elements <= max(4, WIDTH) * VOCABULARY < POSITIONS * VOCABULARY
@@ -104,7 +104,7 @@ def test_no_tensor_of_tokens_by_vocabulary_is_ever_made(kind: str) -> None:
 def test_nothing_to_predict_is_fine(kind: str) -> None:
     none = torch.zeros(0, dtype=torch.long)
     hidden = torch.zeros(0, WIDTH, requires_grad=True)
-    logprobs, entropy = head_logprobs(HEADS[kind](), hidden, none, none, 1.0)
+    logprobs, entropy, *_ = head_logprobs(HEADS[kind](), hidden, none, none, 1.0)
     assert logprobs.shape == entropy.shape == (0,)
     torch.autograd.backward(logprobs.sum())
     assert hidden.grad is not None
@@ -115,7 +115,7 @@ def test_a_reduced_precision_head_has_float32_logits() -> None:
     head = HEADS["frozen"]().to(torch.bfloat16)
     hidden, rows, targets = inputs()
     small = hidden.detach().bfloat16().requires_grad_()
-    found, _ = head_logprobs(head, small, rows, targets, 1.0, chunk_logits=100)
+    found, *_ = head_logprobs(head, small, rows, targets, 1.0, chunk_logits=100)
     logits = torch.nn.functional.linear(small.float(), head.weight.float())
     expected = logits.log_softmax(-1)[rows, targets]
     assert found.dtype == torch.float32

@@ -39,7 +39,7 @@ def test_six_tokens_by_hand() -> None:
     logits[0, 1] = torch.tensor([0.0, 0.0, math.log(3), 0.0])  # before token 2: p = 3/6
     logits[0, 3] = torch.tensor([0.0, math.log(5), 0.0, 0.0])  # before token 1: p = 5/8
     logits[0, 4] = torch.tensor([0.0, 0.0, 0.0, math.log(7)])  # before token 3: p = 7/10
-    logprobs, entropy, _ = token_logprobs(Table(logits), batch, temperature=1.0)
+    logprobs, entropy, *_ = token_logprobs(Table(logits), batch, temperature=1.0)
     assert logprobs.tolist() == pytest.approx([math.log(0.5), math.log(0.625), math.log(0.7)])
     by_hand = -(0.5 * math.log(0.5) + 3 * (1 / 6) * math.log(1 / 6))
     assert entropy[0].item() == pytest.approx(by_hand, rel=1e-5)
