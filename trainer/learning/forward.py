@@ -127,21 +127,17 @@ def token_logprobs(
             own = logits[predictors[0], torch.searchsorted(columns, predictors[1])].float()
             if theirs is not None:
                 theirs = theirs.by_row(rows, len(own))
-            found.append(
-                pick(
-                    own / heat, rows, targets, supports, theirs, gradient=gradient, likeliest=count
-                )
-            )
+            of = own / heat, rows, targets, supports, theirs
+            found.append(pick(*of, gradient=gradient, likeliest=count))
         else:
             hidden = output.last_hidden_state[predictors]
-            of = apply, hidden, rows, targets, heat, supports
             how: dict[str, Any] = {
                 "entropy_gradient": gradient,
                 "taught": theirs,
                 "likeliest": count,
-                "most": most,
             }
-            found.append(head_logprobs(*of, **how))
+            answer = head_logprobs(apply, hidden, rows, targets, heat, supports, **how, most=most)
+            found.append(answer)
     trained, seen = found[0], found[1].logprobs if len(found) > 1 else None
     return Found(trained.logprobs, trained.entropy, seen, trained.teacher_kl, trained.likeliest)
 

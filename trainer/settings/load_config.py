@@ -21,6 +21,7 @@ SYNONYMS = {
     "beta": "kl_penalty_coef",
     "group_size": "rollouts_per_example",
     "kl_coef": "kl_penalty_coef",
+    "loss_top_k": "teacher_top_k",
     "loss_type": "loss_fn",
     "mask_truncated_completions": "mask_truncated",
     "num_batches_ahead": "max_steps_off_policy",
@@ -33,6 +34,7 @@ SYNONYMS = {
     "rollout_is": "importance_sampling_mode",
     "rollout_is_threshold": "importance_sampling_clip_max",
     "tis_clip": "importance_sampling_clip_max",
+    "topk_logits_k": "teacher_top_k",
     "vllm_importance_sampling_cap": "importance_sampling_clip_max",
     "vllm_importance_sampling_clip_max": "importance_sampling_clip_max",
     "vllm_importance_sampling_clip_min": "importance_sampling_clip_min",
@@ -42,6 +44,7 @@ SYNONYMS = {
 VALUES = {
     "advantage": {"leave_one_out": "rloo", "grpo": "mean_std"},
     "importance_sampling_mode": {"token": "token_truncate", "sequence": "sequence_truncate"},
+    "teacher_loss": {"forward_kl_topk": "forward_kl"},
 }
 
 

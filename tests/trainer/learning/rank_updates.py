@@ -36,6 +36,8 @@ def settings(use_lora: bool, seed: int = 0, bf16: bool = False) -> Config:
         "reference_update_rate": 0.5,
         "importance_sampling_mode": "sequence_truncate",
         "observation_loss_coef": 0.1,
+        "teacher_model": "tiny",
+        "teacher_loss": "forward_kl",
     }
     args = {
         "use_lora": use_lora,
@@ -80,6 +82,8 @@ def updates(config: Config, folder: Path) -> dict[str, Any]:
     known = policy.with_old_logprobs(samples(7, 5))
     stats.append(policy.update(samples(6, 5)))
     stats.append(policy.update(known))
+    taught = policy.with_teacher_logprobs(samples(8, 5))
+    stats.append(policy.update(taught))
     broken = samples(4, 4)
     broken[0].branch.logprobs[-1] = -math.inf
     assert policy.update(broken).skipped

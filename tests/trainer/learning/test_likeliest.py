@@ -183,7 +183,7 @@ def test_the_gradient_is_that_of_a_loop_over_tokens(
     again = policy(**settings)
     stats = again.update(again.with_teacher_logprobs(batch))
     assert stats.kl_teacher_forward == pytest.approx(kls, rel=1e-4)
-    assert stats.loss == pytest.approx(float(loss), rel=1e-3)
+    assert stats.loss == pytest.approx(loss.item(), rel=1e-3)
     assert stats.kl_teacher_v1 != 0.0
 
 
@@ -192,8 +192,8 @@ def test_a_policy_learns_what_its_teacher_thinks(teacher: Path) -> None:
         **FORWARD, teacher_model=str(teacher), use_lora=False, learning_rate=1e-4, max_steps=100
     )
     known = made.with_teacher_logprobs([replace(each, advantage=0.0) for each in samples()])
-    distances = [made.update(known).kl_teacher_forward for _ in range(12)]
-    assert distances[-1] < 0.2 * distances[0]
+    distances = [made.update(known).kl_teacher_forward for _ in range(6)]
+    assert distances[-1] < 0.3 * distances[0]
 
 
 def taught_samples(k: int = 3) -> list[Sample]:
