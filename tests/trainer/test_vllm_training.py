@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 import vf
 from vf.environments.environment import Split
@@ -21,6 +22,7 @@ from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError
 from vf.trainer.collecting.runners import InProcess
 from vf.trainer.learning.batch import Sample
+from vf.trainer.learning.packing import pack
 from vf.trainer.learning.teacher import TeacherServer
 from vf.trainer.rl_trainer import RLTrainer
 
@@ -49,7 +51,7 @@ def inference(python: str, **settings: Any) -> dict[str, Any]:
 
 
 def check_as_teacher(trainer: RLTrainer) -> None:
-    """Check that a server gives, as a teacher, the log-probabilities of the weights that it has."""
+    """Check that a server says, as a teacher, what the weights say that it has."""
     samples = vf.samples(trainer.folder.step_traces(4), lambda rewards: [1.0] * len(rewards))
     engine, tokenizer = trainer.engine, trainer.plan.renderer.tokenizer
 
@@ -60,23 +62,39 @@ def check_as_teacher(trainer: RLTrainer) -> None:
                 "teacher_model": lease.served.model,
                 "teacher_base_url": engine.base_url,
                 "max_seq_len": trainer.args.max_seq_len - 1,
+                "teacher_loss": "forward_kl",
             }
         )
         teacher = TeacherServer(args)
         too_short = TeacherServer(args.model_copy(update={"max_seq_len": 384}))
+        too_many = TeacherServer(args.model_copy(update={"teacher_top_k": 21}))
         try:
             teacher.check(tokenizer)
             with pytest.raises(ConfigError, match="start it with --max-model-len 385 or more"):
                 too_short.check(tokenizer)
+            with pytest.raises(ConfigError, match="start vLLM's with --max-logprobs 21 or more"):
+                too_many.check(tokenizer)
             return await teacher.ask(samples)
         finally:
             await engine.leases.give_back(lease)
             await teacher.close()
             await too_short.close()
+            await too_many.close()
 
-    taught = asyncio.run(ask())
-    for sample, own in zip(taught, trainer.policy.sample_logprobs(samples), strict=True):
+    taught, policy = asyncio.run(ask()), trainer.policy
+    for sample, own in zip(taught, policy.sample_logprobs(samples), strict=True):
         assert sample.teacher_logprobs == pytest.approx(own.tolist(), abs=1e-4)
+    policy.forward.likeliest = trainer.args.teacher_top_k
+    try:
+        with torch.no_grad(), policy.forward.active():
+            [batch] = pack(taught, 10**6)
+            mine = policy.forward(batch, 1.0).likeliest
+    finally:
+        policy.forward.likeliest = 0
+    assert mine is not None
+    assert batch.likeliest is not None
+    torch.testing.assert_close(mine.logprobs, batch.likeliest.logprobs, rtol=0, atol=1e-4)
+    assert (mine.ids == batch.likeliest.ids).float().mean() > 0.99  # but for ties
 
 
 def server_processes() -> list[psutil.Process]:
