@@ -78,7 +78,7 @@ GROUPS = {
     ],
     "A teacher": [
         *("teacher_model", "teacher_base_url", "teacher_loss", "teacher_top_k"),
-        *("teacher_coef", "teacher_reward_coef"),
+        *("teacher_coef", "teacher_reward_coef", "teacher_privileged"),
     ],
     "Rollouts and training at once": [
         *("max_concurrent", "max_steps_off_policy", "stream_minibatches", "oversample"),

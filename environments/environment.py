@@ -208,6 +208,18 @@ class Environment:
         """
         return None
 
+    def privileged_context(self, task: Task) -> str | None:
+        """Return what a teacher may know of a task and the student does not, such as a solution.
+
+        With ``trainer.args.teacher_privileged``, it is read before the prompt. None adds nothing.
+
+        Example::
+
+            def privileged_context(self, task: vf.Task) -> str:
+                return f"A correct solution ends with: {task.answer}"
+        """
+        return None
+
     def hackers(self, task: Task) -> Mapping[str, Script]:
         """Return who would be paid here without solving the task, for ``vf-rl eval --validate``.
 

@@ -37,6 +37,7 @@ from vf.trainer.learning.fit import UNKNOWN, Device, check_fit, plan_memory, set
 from vf.trainer.learning.frozen import check_tokenizer
 from vf.trainer.learning.lora_targets import lora_targets
 from vf.trainer.learning.memory import Shape
+from vf.trainer.learning.privileged import check_privileged
 from vf.trainer.learning.quantized import check_quantized
 from vf.trainer.learning.router_loss import find_routers
 from vf.trainer.processes.devices import check_devices, check_server_devices
@@ -136,6 +137,8 @@ def _member(
     tasks = take_tasks(environment, "train")
     if isinstance(environment, MultiAgentEnvironment):
         _check_roles(environment, tasks, args)
+    if args.teacher_privileged:
+        check_privileged(environment, tasks[0], renderer)
     tools = asyncio.run(offered_tools(environment, tasks[0]))
     check_kind(verdicts, "tools" if tools else "plain")
     if tools and not shows_tools(renderer):

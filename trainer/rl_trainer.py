@@ -16,6 +16,7 @@ from vf.trainer.collecting.collector import Collector
 from vf.trainer.learner import Learner
 from vf.trainer.learning.batch import Sample, build_samples
 from vf.trainer.learning.objective import UpdateStats
+from vf.trainer.learning.privileged import Privileged
 from vf.trainer.learning.streaming import StepBatch, at_the_end
 from vf.trainer.processes.fleets import open_fleet
 from vf.trainer.run.display import Display
@@ -250,7 +251,13 @@ class RLTrainer:
         """Return the samples of a group, if it has anything to teach."""
         args = self.plan.args_of(group.environment)
         built = build_samples([group], args, temperature=args.temperature)
-        return self.learner.teacher.ask(built[0]) if built else []
+        if not built:
+            return []
+        [samples], seen = built, None
+        if args.teacher_privileged:
+            context = self.plan.environment(group.environment).privileged_context
+            seen = Privileged(self.plan.renderer, args).samples(samples, group.traces, context)
+        return self.learner.teacher.ask(samples, seen)
 
     def _conclude(self, metrics: Metrics, *, again: bool = False) -> None:
         """Conclude a step: evaluate if that is due, write its metrics, and save if that is due.

@@ -131,6 +131,11 @@ class Calculator(Environment):
         """Make one call per operation, and answer."""
         return [*({"calculate": call} for call in self.plan(task)), f"Answer: {task.answer}"]
 
+    def privileged_context(self, task: Task) -> str:
+        """Tell the calls that work a task out, and the answer."""
+        calls = ", ".join(f"{call['a']} {call['op']} {call['b']}" for call in self.plan(task))
+        return f"Solution: calculate {calls}. Answer: {task.answer}."
+
     def _draw(self, rng: random.Random) -> Task:
         operations = rng.randint(1, self.max_operations)
         expression, value = self._expression(rng, operations)

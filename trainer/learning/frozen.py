@@ -21,6 +21,7 @@ from vf.trainer.learning.reference import (
     check_vocabulary,
 )
 from vf.trainer.learning.sharding import Copies
+from vf.trainer.learning.too_long import longest_taught
 from vf.trainer.settings.config import TrainerArgs
 
 
@@ -54,16 +55,17 @@ class Frozen:
         if args.reference_model is None:
             return AdapterReference(self.policy, self.sharding, rate), None
         dtype = torch.float32 if rate < 1.0 else compute_dtype(args)
-        model = self._load(args.reference_model, "trainer.args.reference_model", dtype)
+        setting = "trainer.args.reference_model"
+        model = self._load(args.reference_model, setting, dtype, args.max_seq_len)
         follows = args.reference_update_steps is not None
         rate_or_none = rate if follows else None
         return FrozenReference(model, self.policy, self.sharding, rate=rate_or_none), model
 
-    def teacher(self, way: Callable[[Any], Forward]) -> Forward | None:
+    def teacher(self, way: Callable[[Any, int], Forward]) -> Forward | None:
         """Return the way to the teacher's, if the settings name one that is not behind a server.
 
         Args:
-            way: Returns that of a model.
+            way: Returns that of a model, for sequences of at most so many tokens.
 
         Raises:
             ConfigError: It cannot be loaded, or its vocabulary is of another size.
@@ -71,16 +73,17 @@ class Frozen:
         args, setting = self.args, "trainer.args.teacher_model"
         if args.teacher_model is None or args.teacher_base_url is not None:
             return None
-        model = self._load(args.teacher_model, setting, compute_dtype(args))
+        longest = longest_taught(args)
+        model = self._load(args.teacher_model, setting, compute_dtype(args), longest)
         check_vocabulary(model, self.policy, setting)
-        forward = way(model.requires_grad_(False).eval())
+        forward = way(model.requires_grad_(False).eval(), longest)
         forward.likeliest = args.teacher_top_k if args.teacher_loss == "forward_kl" else 0
         return forward
 
-    def _load(self, name: str, setting: str, dtype: torch.dtype) -> Any:
+    def _load(self, name: str, setting: str, dtype: torch.dtype, longest: int) -> Any:
         options = {"device_map": "meta"} if self.empty else {}
         model = load_module(name, dtype, setting, **options)
-        fix_rotary(model, self.args.max_seq_len)
+        fix_rotary(model, longest)
         disable_dropout(model)
         if dtype != torch.float32:
             exact_ends(model)

@@ -17,6 +17,8 @@ import torch
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.likeliest import Likeliest
 from vf.trainer.learning.out_of_memory import Work
+from vf.trainer.learning.too_long import fit, longest_taught
+from vf.trainer.settings.config import TrainerArgs
 
 # Token ids, which of them are trained (nothing predicts the first), the temperature, and the
 # supports of those that are trained, if any has one.
@@ -47,6 +49,12 @@ def by_tokens(work: Iterable[Work]) -> Known:
             tokens = *key, batch.temperature, own if any(own) else ()
             known[tokens] = tuple(spread[row, :length].tolist()), told[row]
     return known
+
+
+def asked(samples: Sequence[Sample], args: TrainerArgs, which: Which) -> list[Sample]:
+    """Return what a pass is to be made over: each sample once, and none that is too long."""
+    once = list({id(each): each for each in samples}.values())
+    return fit(once, args, longest_taught(args) if which == "teacher_logprobs" else None)[0]
 
 
 def attach(

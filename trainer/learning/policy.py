@@ -25,7 +25,7 @@ from vf.trainer.learning.learning_rate import Course
 from vf.trainer.learning.memory import CEILING
 from vf.trainer.learning.normalisation import Totals, scale, weighted
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
-from vf.trainer.learning.old_logprobs import Known, Which, attach, by_tokens
+from vf.trainer.learning.old_logprobs import Known, Which, asked, attach, by_tokens
 from vf.trainer.learning.out_of_memory import Budget, Work, attempt
 from vf.trainer.learning.passes import Passes
 from vf.trainer.learning.precision import allow_tf32, compute_dtype
@@ -102,9 +102,10 @@ class Policy:
         # Last, for the ways to log-probabilities were compared in full precision.
         allow_tf32(device, args, model, self._reference_forward.model)
 
-    def _choose_forward(self, model: Any) -> Forward:
-        how = {"packing": self.args.packing, "deterministic": self.args.deterministic}
-        return choose_forward(model, self.args.max_seq_len, sharding=self.sharding, **how)
+    def _choose_forward(self, model: Any, longest: int = 0) -> Forward:
+        args, sharding = self.args, self.sharding
+        how = {"packing": args.packing, "deterministic": args.deterministic}
+        return choose_forward(model, longest or args.max_seq_len, sharding=sharding, **how)
 
     @property
     def learning_rate(self) -> float:
@@ -173,8 +174,8 @@ class Policy:
     def _with(self, which: Which, samples: Sequence[Sample]) -> list[Sample]:
         if not samples:
             return []
-        fitting, _ = fit(list({id(each): each for each in samples}.values()), self.args)
-        batches, rounds = self.passes.share_out(fitting, [0] * self.ranks.count)
+        todo = asked(samples, self.args, which)
+        batches, rounds = self.passes.share_out(todo, [0] * self.ranks.count)
         self.ranks.tell([Together("known", (which, part, rounds)) for part in batches])
         found = self.known(which, batches[0], rounds)
         self.ranks.joined()
@@ -182,10 +183,9 @@ class Policy:
 
     def known(self, which: Which, batches: list[MicroBatch], rounds: int) -> Known:
         """Do this rank's part of what samples ask for; rank 0 gets what all have found."""
-        forward, phase = self.forward, "forward"
-        if which == "teacher_logprobs" and self._teacher_forward is not None:
-            forward, phase = self._teacher_forward, "teacher"
-        work = self.passes.ask(map(Work, batches), rounds, forward, phase)
+        teacher = self._teacher_forward if which == "teacher_logprobs" else None
+        phase = "forward" if teacher is None else "teacher"
+        work = self.passes.ask(map(Work, batches), rounds, teacher or self.forward, phase)
         return dict(ChainMap(*self.ranks.gathered(by_tokens(work))))
 
     def measure(self) -> UpdateStats:

@@ -29,6 +29,8 @@ from vf.runtime.errors import ConfigError, EngineError, ModelError, TrainingErro
 from vf.trainer.learning.batch import Sample
 from vf.trainer.learning.likeliest import Likeliest
 from vf.trainer.learning.policy import Policy
+from vf.trainer.learning.privileged import attach_told
+from vf.trainer.learning.too_long import longest_taught
 from vf.trainer.settings.config import TrainerArgs
 
 T = TypeVar("T")
@@ -75,13 +77,20 @@ class Teacher:
         if self._server is not None:
             self._server.check(tokenizer)
 
-    def ask(self, samples: Sequence[Sample]) -> list[Sample]:
+    def ask(self, samples: Sequence[Sample], seen: Sequence[Sample] | None = None) -> list[Sample]:
         """Return samples with what the teacher says of them; without a teacher, as they are.
+
+        Args:
+            samples: To be trained on.
+            seen: The same as the teacher is to read them, with the same sampled tokens in other
+                contexts (:class:`~vf.trainer.learning.privileged.Privileged`).
 
         Raises:
             TrainingError: The teacher's server fails, memory ran out twice, or another trainer
                 process is gone.
         """
+        if seen is not None:
+            return attach_told(samples, self.ask(seen))
         if self._server is not None:
             told = self._loop.call(self._server.ask(samples), self._watch)
             check_ids(told, self._policy.model.config.get_text_config().vocab_size)
@@ -109,7 +118,10 @@ class TeacherServer:
     def __init__(self, args: TrainerArgs) -> None:
         assert args.teacher_model is not None
         assert args.teacher_base_url is not None
-        self._model, self._longest = args.teacher_model, args.max_seq_len
+        self._model, self._longest = args.teacher_model, longest_taught(args)
+        self._limit = f"max_seq_len = {args.max_seq_len}"
+        if args.teacher_privileged:
+            self._limit += f" and max_prompt_len = {args.max_prompt_len} (teacher_privileged)"
         self._top_k = args.teacher_top_k if args.teacher_loss == "forward_kl" else 0
         self._client = JsonClient(args.teacher_base_url, timeout=args.generation_timeout)
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -150,9 +162,9 @@ class TeacherServer:
         context = card.get("max_model_len")
         if isinstance(context, int) and context <= self._longest:
             raise ConfigError(
-                f"the teacher's server has a context of {context} tokens, and max_seq_len = "
-                f"{self._longest} needs one more than that: start it with --max-model-len "
-                f"{self._longest + 1} or more, or lower max_seq_len"
+                f"the teacher's server has a context of {context} tokens, and {self._limit} "
+                f"needs one more than that: start it with --max-model-len {self._longest + 1} or "
+                "more, or lower max_seq_len"
             )
 
     def _check_top_k(self, admin: Admin, ids: list[int]) -> None:

@@ -14,10 +14,22 @@ from vf.trainer.settings.config import TrainerArgs
 log = logging.getLogger(__name__)
 
 
-def fit(samples: Sequence[Sample], args: TrainerArgs) -> tuple[list[Sample], int]:
-    """Drop, cut or refuse samples over the limit, as ``long_sequences`` says.
+def longest_taught(args: TrainerArgs) -> int:
+    """Return the most tokens of a sequence that a teacher reads, whatever more it sees."""
+    return args.max_seq_len + (args.max_prompt_len if args.teacher_privileged else 0)
+
+
+def fit(
+    samples: Sequence[Sample], args: TrainerArgs, limit: int | None = None
+) -> tuple[list[Sample], int]:
+    """Drop, cut or refuse samples over a limit, as ``long_sequences`` says.
 
     A sample that is cut where it has not sampled anything yet is dropped.
+
+    Args:
+        samples: What there is.
+        args: ``[trainer.args]``.
+        limit: In place of ``max_seq_len``.
 
     Returns:
         The samples to train on, and how many were too long.
@@ -25,7 +37,7 @@ def fit(samples: Sequence[Sample], args: TrainerArgs) -> tuple[list[Sample], int
     Raises:
         TrainingError: There is one, and it is to be refused.
     """
-    limit = args.max_seq_len
+    limit = args.max_seq_len if limit is None else limit
     long = [len(sample) for sample in samples if len(sample) > limit]
     if not long:
         return list(samples), 0

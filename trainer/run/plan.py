@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vf.environments.environment import Environment
 from vf.inference.rendering.renderer import Renderer
 from vf.trainer.run.run_environment import RunEnvironment
 from vf.trainer.settings.config import Config, TrainerArgs
@@ -69,6 +70,10 @@ class Plan:
     adapted: str = ""
     workers: int = 0
     worker_reason: str = ""
+
+    def environment(self, name: str) -> Environment:
+        """Return an environment by its name."""
+        return next(member.environment for member in self.environments if member.name == name)
 
     def args_of(self, environment: str) -> TrainerArgs:
         """Return ``[trainer.args]`` as they are in an environment, by its name."""

@@ -24,7 +24,7 @@ ELSEWHERE = {
     **dict.fromkeys(LoopArgs.model_fields, _OF_RUNS),
     **dict.fromkeys(["run_name", "output_dir", "save_steps", "report_to"], _OF_RUNS),
     **dict.fromkeys(["lr_scheduler_type", "warmup_steps"], _OF_RUNS),
-    **dict.fromkeys(["overlong_buffer", "overlong_penalty"], _OF_RUNS),
+    **dict.fromkeys(["overlong_buffer", "overlong_penalty", "teacher_privileged"], _OF_RUNS),
     "learning_rate": "is an argument of Learner.optim_step",
     "advantage": "is the argument `advantages` of vf.samples",
     **dict.fromkeys(["credit", "credit_discount", "mask_truncated"], _OF_SAMPLES),

@@ -141,6 +141,10 @@ class LossArgs(BaseModel):
     """Weight of the teacher, in a token's advantage or in its loss."""
     teacher_reward_coef: NotNegative = 0.0
     """Weight of the reward's advantage beside the teacher's; 0 learns from the teacher alone."""
+    teacher_privileged: bool = False
+    """The teacher reads before a task what the environment's `privileged_context(task)` returns,
+    such as a solution, and the model does not. With a teacher_model that is the model itself, this
+    is self-distillation."""
 
     learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = 1e-4
     """Peak learning rate; `auto` follows a rule in docs/losses.md."""
