@@ -19,6 +19,7 @@ FOLDER = "learned"
 
 _FLOATS = ("advantages", "logprobs", "log_ratios", "weights")
 _FLAGS = ("clipped", "dropped", "bounded")
+_TEACHER = "teacher_logprobs"  # not in every line
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class Learned:
         clipped: 1 where a clip changed the token's loss or gradient ``[N]``.
         dropped: 1 where the token's policy gradient was dropped ``[N]``.
         bounded: 1 where the importance weight was truncated or masked ``[N]``.
+        teacher_logprobs: A teacher's log p ``[N]``, in nats; empty without a teacher.
     """
 
     rollout: str
@@ -57,6 +59,7 @@ class Learned:
     clipped: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     bounded: list[int] = field(default_factory=list)
+    teacher_logprobs: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         count = len(self.advantages)
@@ -71,7 +74,7 @@ class Learned:
     def packed(self) -> dict[str, Any]:
         """Return it as JSON data: floats as text, masks and what is nearly constant as runs."""
         out = asdict(self) | {"size": len(self.mask), "mask": pack_runs(self.mask)}
-        for name in _FLOATS:
+        for name in (*_FLOATS, _TEACHER) if out.pop(_TEACHER) else _FLOATS:
             values = getattr(self, name)
             few = len(set(values)) < 2 and all(value - value == 0.0 for value in values)
             out[name] = pack_runs(values) if few else pack_floats(values)
@@ -85,7 +88,8 @@ class Learned:
             ValueError: The line is something else.
         """
         raw = json.loads(line)
-        if not isinstance(raw, dict) or not {entry.name for entry in fields(cls)} <= raw.keys():
+        names = {entry.name for entry in fields(cls)} - {_TEACHER}
+        if not isinstance(raw, dict) or not names <= raw.keys():
             raise ValueError("not a line of what was learned")
         size = raw["size"]
         if not all(isinstance(raw[name], int) for name in ("branch", "update", "size")):
@@ -104,6 +108,7 @@ class Learned:
             clipped=unpack_runs("clipped", raw["clipped"], count),
             dropped=unpack_runs("dropped", raw["dropped"], count),
             bounded=unpack_runs("bounded", raw["bounded"], count),
+            teacher_logprobs=_numbers(_TEACHER, raw[_TEACHER], count) if _TEACHER in raw else [],
         )
 
 

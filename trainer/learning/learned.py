@@ -24,11 +24,13 @@ class Seen:
         mask: bool ``[T]``.
         floats: float32 ``[4, N]``: advantages, log p, log ratios and importance weights.
         flags: bool ``[3, N]``: clipped, dropped and bounded.
+        teacher: A teacher's log p, float32 ``[N]``; None without one.
     """
 
     mask: torch.Tensor
     floats: torch.Tensor
     flags: torch.Tensor
+    teacher: torch.Tensor | None = None
 
 
 class Watch:
@@ -76,11 +78,14 @@ class Watch:
         lengths = batch.attention_mask.sum(1).tolist()
         for row, mark in enumerate(batch.marks[:, 0].tolist()):
             if mark != UNMARKED:
-                trained = mask[row, : lengths[row]]
+                trained, teacher = mask[row, : lengths[row]], None
+                if batch.teacher_logprobs is not None:
+                    teacher = batch.teacher_logprobs[row, : lengths[row]][trained].cpu()
                 self._seen[mark] = Seen(
                     trained.cpu(),
                     floats[:, row, : lengths[row]][:, trained].cpu(),
                     flags[:, row, : lengths[row]][:, trained].cpu(),
+                    teacher,
                 )
 
     def collect(self) -> dict[int, Seen]:

@@ -76,6 +76,7 @@ class LearnedLog:
                     clipped=clipped,
                     dropped=dropped,
                     bounded=bounded,
+                    teacher_logprobs=[] if one.teacher is None else one.teacher.tolist(),
                 )
             )
 

@@ -38,6 +38,7 @@ def learned_page(folder: Path) -> Path:
         clipped=[0, 0, 0, 1, 0, 0, 1, 0, 0, 0],
         dropped=[0] * 8 + [1, 0],
         bounded=[0] * 9 + [1],
+        teacher_logprobs=[-0.125] * 9 + [-2.5],
     )
     write_learned(run / "learned" / "step-000004.jsonl", [first, second])
     page = folder / "page.html"
@@ -92,6 +93,7 @@ def test_tokens_are_coloured_by_what_the_loss_used_with_numbers(tmp_path: Path) 
         assert facts["trainer's logprob"] == "0.193"
         assert facts["ratio in the loss"] == "2.0000"
         assert facts["trainer ÷ sampler"] == "2.000"
+        assert facts["teacher's logprob"] == "-0.125"
         assert facts["held back"] == "clipped"
 
     look(learned_page(tmp_path), check, trace="trace-0", tab="tokens")

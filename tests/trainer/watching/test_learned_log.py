@@ -93,6 +93,20 @@ def test_what_is_written_is_what_the_loss_used(
     assert alike == lines
 
 
+def test_a_teachers_logprobs_are_written_where_there_is_one(make_trainer: Any) -> None:
+    trainer: RLTrainer = make_trainer(max_steps=1, teacher_model="tiny", learned_groups=1)
+    trainer.train()
+    [*lines] = [
+        learned
+        for each in learned_beside(trainer.folder.step_traces(1).path).values()
+        for learned in each
+    ]
+    assert lines
+    for learned in lines:  # the model's own, before its first step
+        assert learned.teacher_logprobs == pytest.approx(learned.logprobs, abs=1e-4)
+        assert Learned.from_json(learned.to_json()) == learned
+
+
 def test_it_can_be_switched_off_and_moves_with_the_traces_it_is_about(make_trainer: Any) -> None:
     trainer: RLTrainer = make_trainer("off", max_steps=1, learned_groups=0)
     trainer.train()

@@ -88,6 +88,7 @@ function unpackLearned(packed, size) {
   };
   const out = { update: packed.update, trained: Uint8Array.from({ length: size }, (_, i) => trained[i] ?? 0) };
   for (const name of ["advantages", "logprobs", "log_ratios", "weights"]) out[name] = spread(numbers(packed[name]), NaN);
+  if (packed.teacher_logprobs) out.teacher_logprobs = spread(numbers(packed.teacher_logprobs), NaN);
   for (const name of ["clipped", "dropped", "bounded"]) out[name] = spread(numbers(packed[name]), 0);
   return out;
 }
@@ -101,6 +102,7 @@ function learnedFacts(branch, i) {
   const facts = [["advantage", signed(Number(learned.advantages[i].toPrecision(4)))], ["trainer's logprob", learned.logprobs[i].toFixed(3)],
     ["ratio in the loss", Math.exp(learned.log_ratios[i]).toFixed(4)]];
   if (typeof sampler === "number") facts.push(["trainer ÷ sampler", Math.exp(learned.logprobs[i] - sampler).toFixed(3)]);
+  if (learned.teacher_logprobs) facts.push(["teacher's logprob", learned.teacher_logprobs[i].toFixed(3)]);
   if (learned.weights[i] !== 1) facts.push(["importance weight", learned.weights[i].toFixed(4)]);
   facts.push(["held back", held.join(", ") || "no"]);
   return facts;
