@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from vf.inference.model import NEUTRAL, Model, Sampling, ToolStyle, own_sampling
 from vf.inference.models.scripted_model import Line, ScriptedModel
-from vf.inference.settings import MinP, Positive, RepetitionPenalty, Seconds, Strict, TopK, TopP
+from vf.inference.settings import STRICT, MinP, Positive, RepetitionPenalty, Seconds, TopK, TopP
 from vf.runtime.errors import ConfigError
 from vf.runtime.toml import checked
 from vf.traces.messages import Message
@@ -19,19 +19,45 @@ from vf.traces.messages import Message
 if TYPE_CHECKING:
     from vf.inference.models.chat_model import ChatModel
 
-# A table of a model at an OpenAI-compatible API, any model, or a script: lines in order, or a
-# function of the player's side of the conversation.
+# A table of a model at an OpenAI-compatible API, or of a checkpoint; any model; or a script: lines
+# in order, or a function of the player's side of the conversation.
 PlayedBy: TypeAlias = Mapping[str, Any] | Model | Sequence[Line] | Callable[[list[Message]], Line]
 
 ANSWER = Sampling(max_tokens=256)  # how a player answers by default
 _SAMPLING = ("max_tokens", "temperature", *NEUTRAL)
 
 
-class ChatTable(Strict):
+class SamplingTable(BaseModel):
+    """How a model that plays a part beside the policy samples; the defaults are the part's."""
+
+    model_config = STRICT
+
+    max_tokens: Positive = 512
+    """Maximum tokens of one answer."""
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    """Sampling temperature; 0 is greedy."""
+    top_p: TopP = 1.0
+    top_k: TopK = 0
+    min_p: MinP = 0.0
+    repetition_penalty: RepetitionPenalty = 1.0
+
+    def sampling(self, default: Sampling) -> Sampling:
+        """Return how it samples: as the table says, and as the default where it does not."""
+        said = self.model_fields_set & {*_SAMPLING}
+        return default.with_(**{name: getattr(self, name) for name in said})
+
+
+class CheckpointTable(SamplingTable):
+    """A checkpoint that plays a part, loaded beside the run and never trained."""
+
+    checkpoint: str
+    """A folder with a model or an adapter, a run's checkpoint, or a hub name."""
+
+
+class ChatTable(SamplingTable):
     """A model at an OpenAI-compatible API that plays a part beside the policy, and how it samples.
 
-    Its defaults are :class:`~vf.inference.models.chat_model.ChatModel`'s; those of sampling are
-    the part's.
+    Its defaults are :class:`~vf.inference.models.chat_model.ChatModel`'s.
     """
 
     model: str
@@ -48,14 +74,6 @@ class ChatTable(Strict):
     """Extra parameters of every request."""
     tool_style: ToolStyle = "template"
     """`template`: the API takes tools; `text`: the system prompt lists them."""
-    max_tokens: Positive = 512
-    """Maximum tokens of one answer."""
-    temperature: Annotated[float, Field(ge=0)] = 1.0
-    """Sampling temperature; 0 is greedy."""
-    top_p: TopP = 1.0
-    top_k: TopK = 0
-    min_p: MinP = 0.0
-    repetition_penalty: RepetitionPenalty = 1.0
 
     @classmethod
     def read(cls, table: Mapping[str, Any], where: str) -> ChatTable:
@@ -96,11 +114,6 @@ class ChatTable(Strict):
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
 
-    def sampling(self, default: Sampling) -> Sampling:
-        """Return how it samples: as the table says, and as the default where it does not."""
-        said = self.model_fields_set & {*_SAMPLING}
-        return default.with_(**{name: getattr(self, name) for name in said})
-
 
 @dataclass(frozen=True, slots=True)
 class Player:
@@ -128,6 +141,12 @@ class Player:
         Raises:
             ConfigError: Nothing of the kind can play.
         """
+        if isinstance(played_by, Mapping) and "checkpoint" in played_by:
+            from vf.inference.models.frozen_model import FrozenModel  # loads aiohttp
+
+            frozen = checked(CheckpointTable, played_by, under=where)
+            model = FrozenModel(frozen.checkpoint, f"{where}.checkpoint")
+            return cls(model, frozen.sampling(default), frozen.checkpoint)
         if isinstance(played_by, Mapping):
             table = ChatTable.read(played_by, where)
             return cls(table.open(where), table.sampling(default), table.model)
@@ -139,6 +158,6 @@ class Player:
         if callable(played_by) or (isinstance(played_by, list | tuple) and played_by):
             return cls(ScriptedModel(played_by), default, "script")
         raise ConfigError(
-            f"{where} = {played_by!r}: pass a table with 'model' and 'base_url', a model, a list "
-            "of lines, or a function of the messages so far"
+            f"{where} = {played_by!r}: pass a table with 'model' and 'base_url', or with "
+            "'checkpoint', a model, a list of lines, or a function of the messages so far"
         )

@@ -88,8 +88,8 @@ class MultiAgentEnvironment(Environment):
     Attributes:
         roles: The roles by name.
         players: Who plays a role: ``"policy"``, which is the default, or whatever
-            :data:`~vf.environments.players.PlayedBy` allows: a table of a model at an API (such as
-            a checkpoint that is served), a model, a list of lines, or a function of the messages.
+            :data:`~vf.environments.players.PlayedBy` allows: a table of a model at an API or of a
+            checkpoint, a model, a list of lines, or a function of the messages.
         trained: The roles whose tokens are trained; None for all that the policy plays.
         max_turns: Maximum steps of one episode. In each, one role acts or several at once.
 
