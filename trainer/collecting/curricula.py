@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from bisect import bisect
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from statistics import fmean
 from typing import Any
@@ -148,15 +148,7 @@ class Stages:
         threshold: float | Sequence[float] = 0.8,
         window: int = 16,
     ) -> None:
-        groups: dict[Any, list[Task]] = {}
-        for task in tasks:
-            if not isinstance(by, str) or by not in task.info:
-                known = ", ".join(task.info) or "nothing"
-                raise ConfigError(
-                    f"by = {by!r}: task {task.id!r} has no such key in its info."
-                    f"{did_you_mean(str(by), task.info)} It has: {known}"
-                )
-            groups.setdefault(task.info[by], []).append(task)
+        groups = _by_key(tasks, by)
         self._names = sorted(groups) if stages is None else list(stages)
         if missing := [name for name in self._names if name not in groups]:
             raise ConfigError(
@@ -212,3 +204,100 @@ class Stages:
         """Resume in a stage; in the last one, if there are fewer now."""
         self._stage = min(int(state.get("stage", 0)), len(self._names) - 1)
         self._last.extend(state.get("last", []))
+
+
+class League:
+    """Opponents that the policy does badly against come most often.
+
+    An opponent is drawn in proportion to its weight w, and then any of its tasks; with replacement.
+    p is the estimate of the mean outcome against it, as :class:`SuccessRate` makes one for a task:
+    1/2 for one that has not been met. With ``hard``, w = floor + (1 - floor) * (1 - p)^2; with
+    ``even``, w = floor + (1 - floor) * 4 p (1 - p); with ``uniform``, all are drawn equally often.
+    This is prioritised fictitious self-play (Vinyals et al. 2019, AlphaStar,
+    doi:10.1038/s41586-019-1724-z, Methods), whose weights have no floor.
+
+    Args:
+        tasks: The tasks.
+        seed: Of the draws.
+        by: Key of ``Task.info`` that says who the opponent is.
+        weighting: How weights follow from the outcomes.
+        floor: Weight of an opponent that nothing more can be learned from, in (0, 1].
+        memory: What earlier outcomes against an opponent still count after a further group.
+
+    Raises:
+        ConfigError: A task has no such key, or an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        seed: int,
+        by: str = "opponent",
+        weighting: str = "hard",
+        floor: float = 0.05,
+        memory: float = 0.9,
+    ) -> None:
+        if weighting not in _WEIGHTINGS:
+            raise ConfigError(
+                f"weighting = {weighting!r}: choose hard, even or uniform."
+                f"{did_you_mean(str(weighting), _WEIGHTINGS)}"
+            )
+        _check("floor", floor, 0.0, 1.0, closed=False)
+        _check("memory", memory, 0.0, 1.0)
+        self._groups = _by_key(tasks, by)
+        self._by, self._seed, self._memory, self._floor = by, seed, memory, floor
+        self._weighting = _WEIGHTINGS[weighting]
+        self._seen: dict[str, tuple[float, float]] = {}  # as SuccessRate has it, by the opponent
+
+    def choose(self, number: int) -> Task:
+        """Return the task of a draw."""
+        rng = random.Random(derive_seed(self._seed, "league", number))
+        [opponent] = rng.choices([*self._groups], [self._weight(each) for each in self._groups])
+        return rng.choice(self._groups[opponent])
+
+    def observe(self, task: Task, outcomes: Sequence[float]) -> None:
+        """Count a group's outcomes against its opponent."""
+        opponent = str(task.info[self._by])
+        total, count = self._seen.get(opponent, (0.0, 0.0))
+        keep = self._memory
+        self._seen[opponent] = keep * total + sum(outcomes), keep * count + len(outcomes)
+
+    def state(self) -> dict[str, Any]:
+        """Return the outcomes against each opponent, summed."""
+        return {"seen": {opponent: list(both) for opponent, both in self._seen.items()}}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Resume; opponents that are no longer there are forgotten."""
+        for opponent, (total, count) in state.get("seen", {}).items():
+            if opponent in self._groups:
+                self._seen[opponent] = total, count
+
+    def _weight(self, opponent: str) -> float:
+        total, count = self._seen.get(opponent, (0.0, 0.0))
+        p = (total + 1.0) / (count + 2.0)
+        return self._floor + (1.0 - self._floor) * self._weighting(p)
+
+
+_WEIGHTINGS: dict[str, Callable[[float], float]] = {
+    "hard": lambda p: (1.0 - p) ** 2,
+    "even": lambda p: 4.0 * p * (1.0 - p),
+    "uniform": lambda p: 1.0,
+}
+
+
+def _by_key(tasks: Sequence[Task], by: str) -> dict[Any, list[Task]]:
+    """Return tasks by what their info has under a key.
+
+    Raises:
+        ConfigError: A task has no such key; says which there are.
+    """
+    groups: dict[Any, list[Task]] = {}
+    for task in tasks:
+        if not isinstance(by, str) or by not in task.info:
+            known = ", ".join(task.info) or "nothing"
+            raise ConfigError(
+                f"by = {by!r}: task {task.id!r} has no such key in its info."
+                f"{did_you_mean(str(by), task.info)} It has: {known}"
+            )
+        groups.setdefault(task.info[by], []).append(task)
+    return groups

@@ -10,13 +10,14 @@ from typing import Any, Protocol
 from vf.environments.locate import load_object
 from vf.runtime.errors import ConfigError, VfError, did_you_mean
 from vf.traces.task import Task
-from vf.trainer.collecting.curricula import Stages, SuccessRate, Uniform
+from vf.trainer.collecting.curricula import League, Stages, SuccessRate, Uniform
 
 ENTRY_POINT_GROUP = "vf.curricula"
 KNOWN: dict[str, Callable[..., Any]] = {
     "uniform": Uniform,
     "success_rate": SuccessRate,
     "stages": Stages,
+    "league": League,
 }
 
 
@@ -66,8 +67,8 @@ def make_curriculum(
     """Return the curriculum of a name.
 
     Args:
-        name: ``uniform``, ``success_rate``, ``stages``, ``module:Class``, ``file.py:Class``, or an
-            entry point of the group ``vf.curricula``.
+        name: ``uniform``, ``success_rate``, ``stages``, ``league``, ``module:Class``,
+            ``file.py:Class``, or an entry point of the group ``vf.curricula``.
         args: ``curriculum_args``.
         tasks: The train split; at least one.
         seed: The run's.

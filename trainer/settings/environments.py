@@ -36,7 +36,7 @@ class EnvConfig(Strict):
     token_ratio: Weight | None = None
     """Instead of `ratio`: its share of the tokens that carry loss, relative to the others'."""
     curriculum: str = "uniform"
-    """Which tasks come next: `uniform`, `success_rate`, `stages`, or your own, as
+    """Which tasks come next: `uniform`, `success_rate`, `stages`, `league`, or your own, as
     `package.module:Class`, `file.py:Class` or the name of an entry point."""
     curriculum_args: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the curriculum."""

@@ -15,7 +15,7 @@ import pytest
 import vf
 from vf.runtime.seeding import derive_seed
 from vf.trainer.collecting import curriculum as finding
-from vf.trainer.collecting.curricula import Stages, SuccessRate, Uniform
+from vf.trainer.collecting.curricula import League, Stages, SuccessRate, Uniform
 from vf.trainer.collecting.curriculum import make_curriculum
 from vf.trainer.collecting.task_cursor import TaskCursor
 from vf.trainer.run.run_environment import RunEnvironment
@@ -67,10 +67,34 @@ def test_success_rate_draws_in_proportion_to_the_variance_of_an_outcome() -> Non
     assert found["t1"] > 2 * found["t0"]
 
 
-@pytest.mark.parametrize("curriculum", ["uniform", "success_rate", "stages"])
+@pytest.mark.parametrize(
+    ("weighting", "weigh"),
+    [
+        ("hard", lambda p: (1 - p) ** 2),
+        ("even", lambda p: 4 * p * (1 - p)),
+        ("uniform", lambda p: 1),
+    ],
+)
+def test_a_league_draws_opponents_by_the_results_against_them(weighting: str, weigh: Any) -> None:
+    tasks = tasks_of(9, opponent=lambda n: ("weak", "equal", "strong")[n % 3])
+    made = League(tasks, seed=2, weighting=weighting, floor=0.1, memory=0.5)
+    made.observe(tasks[0], [1.0] * 4)
+    made.observe(tasks[3], [1.0] * 4)
+    made.observe(tasks[2], [0.5, 0.0, 0.0, 0.5])
+    rates = {"weak": (6 + 1) / (6 + 2), "equal": 1 / 2, "strong": (1 + 1) / (4 + 2)}
+    weights = {name: 0.1 + 0.9 * weigh(rate) for name, rate in rates.items()}
+    drawn = [made.choose(number) for number in range(DRAWS)]
+    found = Counter(task.info["opponent"] for task in drawn)
+    total = sum(weights.values())
+    chi = sum((found[n] - DRAWS * w / total) ** 2 / (DRAWS * w / total) for n, w in weights.items())
+    assert chi < 13.82, "the 0.1 % point with two degrees of freedom"
+    assert {task.id for task in drawn} == {task.id for task in tasks}
+
+
+@pytest.mark.parametrize("curriculum", ["uniform", "success_rate", "stages", "league"])
 def test_a_resumed_curriculum_draws_what_the_unbroken_one_would(curriculum: str) -> None:
     tasks = tasks_of(9, level=lambda n: n // 3)
-    own = {"by": "level", "window": 2} if curriculum == "stages" else {}
+    own = {"stages": {"by": "level", "window": 2}, "league": {"by": "level"}}.get(curriculum, {})
     rng = random.Random(5)
     made = cursor(tasks, curriculum, curriculum_args=own, rest_easy=1)
     for _ in range(12):
@@ -194,6 +218,8 @@ def test_an_installed_one_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) 
         ("success_rate", {"floor": 0.0}, "env.curriculum_args.floor = 0.0: must be a number above"),
         ("success_rate", {"memory": 1.5}, "env.curriculum_args.memory = 1.5: must be a number"),
         ("stages", {}, "env.curriculum_args: missing a required argument: 'by'"),
+        ("league", {"by": "levl"}, "by = 'levl': task 't0' has no such key in its info. Did you"),
+        ("league", {"by": "level", "weighting": "hrad"}, "Did you mean 'hard'"),
         ("stages", {"by": "levl"}, "by = 'levl': task 't0' has no such key in its info. Did you"),
         (
             "stages",
