@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from textwrap import shorten
 from typing import Any
 
-from vf.bridges.seeded_games import GlobalRandom, check_returns, game_seeds, share_of
-from vf.bridges.textarena.games import count_players, innermost, make_game
+from vf.bridges.seeded_games import game_seeds
+from vf.bridges.textarena.games import check_installed, count_players
+from vf.bridges.textarena.match import BUGS, Match, Worth, failed_at
 from vf.bridges.textarena.players import (
     Opponent,
     Player,
@@ -21,23 +20,13 @@ from vf.environments.generated import split_sizes
 from vf.inference.models.chat_model import ChatModel
 from vf.rubrics.rubric import Rubric
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError, EnvironmentFailure, RubricError
-from vf.runtime.extras import check_version, load
+from vf.runtime.errors import ConfigError, EnvironmentFailure
 from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace
 
-SUPPORTED = ("0.7.4", "0.8")
 _MOST_MOVES = 1000  # of opponents, until it is the model's turn again
-_NOTHING_NEW = "It is your turn again."
-_GAME = -1  # the sender of what the game itself says
-# What a game's own code raises at a move that its author did not think of. What else it may raise
-# comes from elsewhere, such as an API that it asks.
-_BUGS = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
-    *(RecursionError, TypeError, ValueError, re.error),
-)
 
 
 class _CannotTake(Exception):
@@ -67,25 +56,7 @@ class TextArena(Environment):
     it. No seed is in both splits. ``Trace.info["textarena"]`` holds the ``seat`` and, at the end,
     ``reward``, all ``rewards``, ``reason``, ``invalid_move`` and ``role``.
 
-    Args:
-        game: Its id, such as ``"TicTacToe-v0"``.
-        args: Arguments of its class, such as ``{"max_number": 50}``.
-        opponent: Who plays the other seats, each on its own: ``"random"`` (one of the moves that
-            it is shown in square brackets), a list of moves (which begins again at its end), a
-            function of the messages so far that returns a move, a model, or a table with
-            ``model`` and ``base_url`` of an OpenAI-compatible API.
-        seat: Which player the model is, from 0; None draws it at random for each task.
-        players: Number of players; by default the game's minimum.
-        returns: The rewards worth 0 and 1: ``(worst, best)``.
-        max_turns: Maximum replies in one episode. An episode that it ends is truncated.
-        num_train: Tasks in the train split.
-        num_eval: Tasks in the eval split.
-        seed: Which seeds and seats the tasks get.
-
-    Raises:
-        ConfigError: There is no such game, it cannot be made here (word lists of NLTK's or an API
-            key are missing, say), an argument is out of range, or TextArena is missing or of a
-            version that is not supported.
+    Args and errors are those of :func:`~vf.bridges.textarena.make.textarena`.
     """
 
     def __init__(
@@ -101,8 +72,7 @@ class TextArena(Environment):
         num_eval: int = 200,
         seed: int = 0,
     ) -> None:
-        load("textarena", "textarena")
-        check_version("textarena", "textarena", *SUPPORTED)
+        check_installed()
         self.sizes = split_sizes("textarena", num_train, num_eval)
         if max_turns < 1:
             raise ConfigError(f"textarena: max_turns must be at least 1, got {max_turns}")
@@ -118,8 +88,7 @@ class TextArena(Environment):
                 f"textarena: {game}: seat must be 0 to {self.players - 1}, got {seat}"
             )
         self.seat = seat
-        self._given = returns is not None
-        self.returns = _returns(returns, self.players)
+        self.worth = Worth.of(game, returns, self.players)
         self.rubric = Rubric(
             outcome=self.outcome,
             metrics={"reward": _reward, "invalid_move": _invalid_move},
@@ -129,18 +98,10 @@ class TextArena(Environment):
         """The reward as a share of the way from the worst to the best, in [0, 1].
 
         Raises:
-            RubricError: TextArena gave a reward outside of [-1, 1], and its value has not been
-                said.
+            RubricError: See :class:`~vf.bridges.textarena.match.Worth`.
         """
         reward = _reward(trace)
-        if reward is None:
-            return 0.0
-        if not self._given and not -1.0 <= reward <= 1.0:
-            raise RubricError(
-                f"textarena: {self.game} gave a reward of {reward:g}, outside of -1 to 1: say "
-                "which rewards are worth 0 and 1 with returns = [worst, best]"
-            )
-        return share_of(reward, self.returns)
+        return 0.0 if reward is None else self.worth(reward)
 
     def tasks(self, split: Split) -> Iterator[Task]:
         """Yield seeds and seats; the seeds of the train split are even, the others odd."""
@@ -153,7 +114,8 @@ class TextArena(Environment):
     async def reset(self, task: Task) -> list[Message]:
         """Begin the game, and let the others move until it is the model's turn."""
         self._seat = int(task.info["seat"])
-        await call(self._begin, int(task.info["seed"]))
+        seed = int(task.info["seed"])
+        self._match = await call(Match, self.game, self.args, self.players, seed)
         self._others = {
             seat: Player(self._opponent(seat), sampling_of(self.opponent))
             for seat in range(self.players)
@@ -173,26 +135,22 @@ class TextArena(Environment):
         try:
             done, told = await self._go_on(reply.content)
         except _CannotTake as error:
-            worst, _ = self.returns
+            worst, _ = self.worth.returns
             record |= {"reward": worst, "reason": str(error), "invalid_move": True}
             return Step(reward=worst, terminated=True, info={"textarena": record})
         if not done:
             return Step(told, info={"textarena": record})
-        rewards, info = await call(self._env.close)
-        reward = (rewards or {}).get(self._seat)
-        if reward is None:
-            raise EnvironmentFailure(
-                f"textarena: {self.game} ended without a reward for player {self._seat}"
-            )
+        rewards, info = await call(self._match.results)
+        reward = rewards[self._seat]
         mine = info.get(self._seat, {})
         record |= {
-            "reward": float(reward),
-            "rewards": {str(seat): float(value) for seat, value in rewards.items()},
+            "reward": reward,
+            "rewards": {str(seat): value for seat, value in rewards.items()},
             "reason": str(mine.get("reason")),
             "invalid_move": bool(mine.get("invalid_move")),
             "role": str(mine.get("role")),
         }
-        return Step(told, reward=float(reward), terminated=True, info={"textarena": record})
+        return Step(told, reward=reward, terminated=True, info={"textarena": record})
 
     def _opponent(self, seat: int) -> Any:
         """Return who plays a seat; a client of an API is the episode's own, closed with it."""
@@ -200,12 +158,6 @@ class TextArena(Environment):
         if isinstance(self.opponent, Mapping) and isinstance(model, ChatModel):
             return self.hold(("opponent", seat), lambda: model)
         return model
-
-    def _begin(self, seed: int) -> None:
-        self._dice = GlobalRandom(seed)
-        self._env = make_game(self.game, self.args, self._dice)
-        with self._dice.in_place():
-            self._env.reset(num_players=self.players, seed=seed)
 
     async def _go_on(self, move: str | None) -> tuple[bool, str]:
         """Make a move, or none at the beginning, and play on until the model is asked for one.
@@ -218,42 +170,20 @@ class TextArena(Environment):
         """
         for number in range(_MOST_MOVES):
             try:
-                done, seat, told = await call(self._advance, move)
-            except _BUGS as error:
+                seat, told = await call(self._match.advance, move)
+            except BUGS as error:
                 if number or move is None:  # not at the model's move
                     raise
-                said = shorten(f"{type(error).__name__}: {error}", 300)
-                raise _CannotTake(f"the game's code failed at the move: {said}") from error
-            if done or seat == self._seat:
-                return done, told
+                raise _CannotTake(failed_at(error)) from error
+            if seat is None:
+                return True, self._match.last_words(self._seat)
+            if seat == self._seat:
+                return False, told
             move = await self._others[seat].move(told)
         raise EnvironmentFailure(
             f"textarena: the others made {_MOST_MOVES} moves in {self.game}, and it is not yet "
             f"the turn of player {self._seat}"
         )
-
-    def _advance(self, move: str | None) -> tuple[bool, int, str]:
-        """Make a move; return whether it was the last, who is next, and what is new to them."""
-        with self._dice.in_place():
-            done = False if move is None else bool(self._env.step(action=move)[0])
-            game = innermost(self._env)
-            if done:
-                return True, self._seat, self._told(self._seat, game.state.observations[self._seat])
-            seat, observation = game.get_observation()
-        return False, int(seat), self._told(int(seat), observation)
-
-    def _told(self, seat: int, observation: Sequence[tuple[int, str, Any]]) -> str:
-        """Write down what is new to a seat, except for its own moves, as TextArena does."""
-        own = load("textarena", "textarena").ObservationType.PLAYER_ACTION
-        # Of a lone player's moves, a few games tell as if they were their own words.
-        own_names = {seat, _GAME} if self.players == 1 else {seat}
-        names = innermost(self._env).state.role_mapping
-        lines = [
-            f"[{'GAME' if sender == _GAME else names.get(sender, f'Player {sender}')}] {said}"
-            for sender, said, kind in observation
-            if not (kind == own and sender in own_names)
-        ]
-        return "\n".join(lines) or _NOTHING_NEW
 
 
 def _reward(trace: Trace) -> float | None:
@@ -263,9 +193,3 @@ def _reward(trace: Trace) -> float | None:
 
 def _invalid_move(trace: Trace) -> float:
     return float(trace.info.get("textarena", {}).get("invalid_move", False))
-
-
-def _returns(given: Sequence[float] | None, players: int) -> tuple[float, float]:
-    if given is None:
-        return (0.0, 1.0) if players == 1 else (-1.0, 1.0)
-    return check_returns("textarena", given)

@@ -11,12 +11,23 @@ from typing import Any
 
 from vf.bridges.seeded_games import GlobalRandom
 from vf.runtime.errors import ConfigError, did_you_mean
-from vf.runtime.extras import load
+from vf.runtime.extras import check_version, load
 
+SUPPORTED = ("0.7.4", "0.8")
 MOST_PLAYERS = 15
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _RESOURCE = re.compile(r"Resource '?([\w-]+)'? not found")
 _TAGGER = "averaged_perceptron_tagger_eng"
+
+
+def check_installed() -> None:
+    """See that TextArena is there, in a version that is supported.
+
+    Raises:
+        ConfigError: It is not; says how to install it.
+    """
+    load("textarena", "textarena")
+    check_version("textarena", "textarena", *SUPPORTED)
 
 
 def make_game(game: str, args: Mapping[str, Any], dice: GlobalRandom) -> Any:

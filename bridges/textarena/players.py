@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from vf.environments.players import ChatTable
+from vf.environments.players import Player as Playing
 from vf.inference.model import Conversation, Model, Reply, Sampling
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError
@@ -80,16 +80,18 @@ def check_opponent(opponent: Opponent) -> None:
     elif isinstance(opponent, str):
         if opponent != "random":
             raise ConfigError(
-                f"textarena: there is no opponent {opponent!r}. It is 'random', a list of moves, "
-                "a function of the messages, a model, or a table with 'model' and 'base_url'"
+                f"textarena: there is no opponent {opponent!r}. It is 'policy', 'random', a list "
+                "of moves, a function of the messages, a model, or a table with 'checkpoint', or with "
+                "'model' and 'base_url'"
             )
     elif isinstance(opponent, Sequence):
         if not opponent or not all(isinstance(move, str) for move in opponent):
             raise ConfigError("textarena: opponent: a list of moves holds texts, at least one")
     elif not callable(opponent) and not hasattr(opponent, "respond"):
         raise ConfigError(
-            f"textarena: opponent cannot be {type(opponent).__name__}: pass 'random', moves, a "
-            "function of the messages, a model, or a table with 'model' and 'base_url'"
+            f"textarena: opponent cannot be {type(opponent).__name__}: pass 'policy', 'random', "
+            "moves, a function of the messages, a model, or a table with 'checkpoint', or with "
+            "'model' and 'base_url'"
         )
 
 
@@ -101,7 +103,7 @@ def as_model(opponent: Opponent, rng: random.Random) -> Model:
         rng: What a random one draws from.
     """
     if isinstance(opponent, Mapping):
-        return ChatTable.read(opponent, _WHERE).open(_WHERE)
+        return Playing.of(opponent, _WHERE, Sampling()).model
     if isinstance(opponent, str):
         return PolicyModel(lambda messages: random_move(messages, rng))
     if isinstance(opponent, Sequence):
@@ -116,7 +118,7 @@ def sampling_of(opponent: Opponent) -> Sampling:
     """Return how an opponent's table says to sample; the defaults for any other."""
     if not isinstance(opponent, Mapping):
         return Sampling()
-    return ChatTable.read(opponent, _WHERE).sampling(Sampling())
+    return Playing.of(opponent, _WHERE, Sampling()).sampling
 
 
 def random_move(messages: Sequence[Message], rng: random.Random) -> str:

@@ -17,7 +17,6 @@ from vf.bridges.seeded_games import GlobalRandom
 from vf.bridges.textarena.environment import TextArena
 from vf.bridges.textarena.games import innermost, make_game
 from vf.bridges.textarena.players import random_move
-from vf.environments import registry
 from vf.inference.models.scripted_model import Script
 from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
@@ -360,11 +359,7 @@ def test_the_wrappers_of_actions_are_kept_and_those_of_observations_stepped_roun
     assert type(innermost(game)).__name__ == "TicTacToeEnv"
 
 
-def test_vf_eval_measures_a_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    entry_point = "vf.bridges.textarena.environment:TextArena"
-    monkeypatch.setattr(registry, "_registered", {"textarena": entry_point})
+def test_vf_eval_measures_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "results"
     options = ["-m", "tiny", "-n", "2", "--max-tokens", "8", "--json", "-o", str(folder)]
     assert main(["textarena:TicTacToe-v0", *options]) == 0, capsys.readouterr().err

@@ -1,0 +1,136 @@
+"""One game of TextArena under way: whose turn it is, what is new to them, and what came of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import shorten
+from typing import Any
+
+from vf.bridges.seeded_games import GlobalRandom, check_returns, share_of
+from vf.bridges.textarena.games import innermost, make_game
+from vf.runtime.errors import EnvironmentFailure, RubricError
+from vf.runtime.extras import load
+
+_NOTHING_NEW = "It is your turn again."
+_GAME = -1  # the sender of what the game itself says
+# What a game's own code raises at a move that its author did not think of. What else it may raise
+# comes from elsewhere, such as an API that it asks.
+BUGS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
+    *(RecursionError, TypeError, ValueError, re.error),
+)
+
+
+def failed_at(error: Exception) -> str:
+    """Say that the game's code failed at a move, and how."""
+    said = shorten(f"{type(error).__name__}: {error}", 300)
+    return f"the game's code failed at the move: {said}"
+
+
+class Match:
+    """A game that was begun. Its methods block, so call them in a thread.
+
+    Args:
+        game: Its id.
+        args: Arguments of its class.
+        players: How many play.
+        seed: Of all that it draws.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
+
+    def __init__(self, game: str, args: Mapping[str, Any], players: int, seed: int) -> None:
+        self.game, self.players = game, players
+        self._dice = GlobalRandom(seed)
+        self._env = make_game(game, args, self._dice)
+        with self._dice.in_place():
+            self._env.reset(num_players=players, seed=seed)
+
+    def advance(self, move: str | None) -> tuple[int | None, str]:
+        """Make a move, or none at the beginning.
+
+        Returns:
+            Whose turn it is, and what is new to them; None if the game is over.
+
+        Raises:
+            Exception: One of :data:`BUGS`: the game's code failed at the move.
+        """
+        with self._dice.in_place():
+            if move is not None and self._env.step(action=move)[0]:
+                return None, ""
+            seat, observation = innermost(self._env).get_observation()
+        return int(seat), self._told(int(seat), observation)
+
+    def last_words(self, seat: int) -> str:
+        """Return what is new to a player after the last move."""
+        return self._told(seat, innermost(self._env).state.observations[seat])
+
+    def results(self) -> tuple[dict[int, float], Mapping[int, Mapping[str, Any]]]:
+        """Return all players' rewards and what else TextArena says of each, after the last move.
+
+        Raises:
+            EnvironmentFailure: It gave one of them none.
+        """
+        rewards, info = self._env.close()
+        for seat in range(self.players):
+            if (rewards or {}).get(seat) is None:
+                raise EnvironmentFailure(
+                    f"textarena: {self.game} ended without a reward for player {seat}"
+                )
+        return {seat: float(value) for seat, value in rewards.items()}, info
+
+    def _told(self, seat: int, observation: Sequence[tuple[int, str, Any]]) -> str:
+        """Write down what is new to a seat, except for its own moves, as TextArena does."""
+        own = load("textarena", "textarena").ObservationType.PLAYER_ACTION
+        # Of a lone player's moves, a few games tell as if they were their own words.
+        own_names = {seat, _GAME} if self.players == 1 else {seat}
+        names = innermost(self._env).state.role_mapping
+        lines = [
+            f"[{'GAME' if sender == _GAME else names.get(sender, f'Player {sender}')}] {said}"
+            for sender, said, kind in observation
+            if not (kind == own and sender in own_names)
+        ]
+        return "\n".join(lines) or _NOTHING_NEW
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What TextArena's rewards are worth.
+
+    Attributes:
+        game: The game's id, for the error.
+        returns: The rewards worth 0 and 1.
+        given: Whether somebody said so; otherwise rewards beyond the usual ones are an error.
+    """
+
+    game: str
+    returns: tuple[float, float]
+    given: bool
+
+    @classmethod
+    def of(cls, game: str, returns: Sequence[float] | None, players: int) -> Worth:
+        """Return it for a setting.
+
+        Raises:
+            ConfigError: The setting is not two numbers in ascending order.
+        """
+        if returns is not None:
+            return cls(game, check_returns("textarena", returns), given=True)
+        return cls(game, (0.0, 1.0) if players == 1 else (-1.0, 1.0), given=False)
+
+    def __call__(self, reward: float) -> float:
+        """Return a reward as a share of the way from the worst to the best, in [0, 1].
+
+        Raises:
+            RubricError: TextArena gave a reward outside of [-1, 1], and its value has not been
+                said.
+        """
+        if not self.given and not -1.0 <= reward <= 1.0:
+            raise RubricError(
+                f"textarena: {self.game} gave a reward of {reward:g}, outside of -1 to 1: say "
+                "which rewards are worth 0 and 1 with returns = [worst, best]"
+            )
+        return share_of(reward, self.returns)
