@@ -121,7 +121,8 @@ def _lines(summary: Summary) -> Iterator[str]:
             )
     if summary.branches_per_rollout != 1.0:
         kinds = ", ".join(f"{kind} {count}" for kind, count in summary.forks.items())
-        yield f"branches per rollout: {summary.branches_per_rollout:.3g} (forks: {kinds})"
+        forks = f" (forks: {kinds})" if kinds else ""  # roles have branches of their own
+        yield f"branches per rollout: {summary.branches_per_rollout:.3g}{forks}"
     phases = sorted(summary.seconds.items(), key=lambda item: -item[1])
     spent = ", ".join(f"{name} {clock(seconds)}" for name, seconds in phases if seconds >= 0.5)
     if spent:

@@ -56,6 +56,7 @@ ELSEWHERE = {
     r"vf-rl eval --validate support-desk": "tests/environments/test_support_desk.py",
     r"vf-rl configs/quickstart\.toml --profile": "tests/trainer/test_profile.py",
     r"vf-rl (sft) ": "tests/trainer/sft/test_sft_command.py",
+    r"vf-rl (configs/self-play\.toml|eval tic-tac-toe)": "tests/trainer/test_self_play.py",
     r"vf-rl view ": "tests/trainer/commands/test_view.py",
     r"vf-rl mismatch ": "tests/trainer/watching/test_mismatch.py",
     r"vf-rl cluster ": "tests/trainer/commands/test_cluster.py",
@@ -76,6 +77,7 @@ NOWHERE = {
     r"(\.venv/bin/)?(python|vf-rl) (scripts/prepare_smollm2|configs/smollm2)": (
         "SmolLM2, from the model hub"
     ),
+    r"python benchmarks/self_play\.py": "half an hour",
     r"uv ": "a checkout of prime-rl or verifiers, with a Python environment of its own",
 }
 

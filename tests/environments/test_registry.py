@@ -194,6 +194,7 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
         "swe",
         "terminal-tasks",
         "textarena",
+        "tic-tac-toe",
         "verifiers",
         "wiki-qa",
     ]
