@@ -81,8 +81,8 @@ def check_opponent(opponent: Opponent) -> None:
         if opponent != "random":
             raise ConfigError(
                 f"textarena: there is no opponent {opponent!r}. It is 'policy', 'random', a list "
-                "of moves, a function of the messages, a model, or a table with 'checkpoint', or with "
-                "'model' and 'base_url'"
+                "of moves, a function of the messages, a model, or a table with 'checkpoint', or "
+                "with 'model' and 'base_url'"
             )
     elif isinstance(opponent, Sequence):
         if not opponent or not all(isinstance(move, str) for move in opponent):

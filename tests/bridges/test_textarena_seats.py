@@ -100,7 +100,7 @@ def test_a_move_at_which_the_game_itself_fails_loses_it(monkeypatch: pytest.Monk
     assert "failed at the move: ValueError" in trace.info["textarena"]["reason"]
 
 
-def test_a_limit_of_ours_earns_nobody_anything() -> None:
+def test_a_game_that_the_turn_limit_ends_earns_nobody_anything() -> None:
     trace = play(make("TicTacToe-v0", max_turns=3), ["[0]", "[3]", "[1]", "[4]", "[2]"])
     assert [role.reward for role in trace.roles.values()] == [0.0, 0.0]
     assert trace.truncated
