@@ -34,8 +34,8 @@ class Found(NamedTuple):
         entropy: Of the distribution there, in nats, float32 ``[N]``.
         observed: log p of the observed tokens at temperature 1, float32 ``[M]``; None unless they
             carry loss and were asked for.
-        teacher_kl: KL(teacher ‖ model) at the trained tokens, in nats, float32 ``[N]``; None
-            unless the batch has a teacher's likeliest tokens, and it was asked for.
+        teacher_kl: KL(teacher ‖ model) at the trained tokens, in nats, float32 ``[N]``; 0 if the
+            batch has no teacher's likeliest tokens, and None unless it was asked for.
         likeliest: The model's likeliest tokens at the trained ones; None unless asked for.
     """
 
@@ -139,7 +139,10 @@ def token_logprobs(
             answer = head_logprobs(apply, hidden, rows, targets, heat, supports, **how, most=most)
             found.append(answer)
     trained, seen = found[0], found[1].logprobs if len(found) > 1 else None
-    return Found(trained.logprobs, trained.entropy, seen, trained.teacher_kl, trained.likeliest)
+    kl = trained.teacher_kl
+    if taught and kl is None:  # ranks that compute together have as many results with a gradient
+        kl = trained.logprobs.clamp(0.0, 0.0)
+    return Found(trained.logprobs, trained.entropy, seen, kl, trained.likeliest)
 
 
 class Forward:

@@ -17,6 +17,7 @@ from vf.trainer.learning.objective import spread
 from vf.trainer.learning.out_of_memory import KNOBS, Budget, Shortage, Work, attempt
 from vf.trainer.learning.packing import share_out
 from vf.trainer.learning.ranks import Ranks
+from vf.trainer.settings.config import TrainerArgs
 
 
 class Phase(Protocol):
@@ -30,6 +31,15 @@ class Phase(Protocol):
 def unwatched(name: str, batch: MicroBatch | None) -> AbstractContextManager[None]:
     """Watch nothing: the usual :class:`Phase`."""
     return nullcontext()
+
+
+def wanted(args: TrainerArgs) -> dict[str, bool]:
+    """Return what of a pass carries loss: the same on every rank, whatever its samples hold."""
+    return {
+        "entropy_gradient": args.entropy_coef > 0,
+        "observed": args.observation_loss_coef > 0,
+        "taught": args.teacher_loss == "forward_kl",
+    }
 
 
 class Passes:
@@ -104,11 +114,13 @@ class Passes:
         [batch] = self._pack([Sample(branch, 0.0)], share=False)
         return batch.to(self._ranks.accelerator.device)
 
-    def pass_idly(self, forward: Forward, *, observed: bool = False) -> torch.Tensor:
+    def pass_idly(self, forward: Forward, **wanted: bool) -> torch.Tensor:
         """Make a pass over the least micro-batch; return a sum of all that was computed."""
         idle = self.idle()
-        found = forward(idle, self.temperature(idle), observed=observed)
-        return found.logprobs.sum() + (0.0 if found.observed is None else found.observed.sum())
+        found = forward(idle, self.temperature(idle), **wanted)
+        results = (found.logprobs, found.entropy, found.observed, found.teacher_kl)
+        sums = [each.sum() for each in results if each is not None and each.requires_grad]
+        return torch.stack(sums or [found.logprobs.sum()]).sum()
 
     def ask(self, whole: Iterable[Work], rounds: int, forward: Forward, phase: str) -> list[Work]:
         """Return work with log-probabilities of its trained tokens, of any model.

@@ -27,7 +27,7 @@ from vf.trainer.learning.normalisation import Totals, scale, weighted
 from vf.trainer.learning.objective import Objective, UpdateStats, is_finite
 from vf.trainer.learning.old_logprobs import Known, Which, asked, attach, by_tokens
 from vf.trainer.learning.out_of_memory import Budget, Work, attempt
-from vf.trainer.learning.passes import Passes
+from vf.trainer.learning.passes import Passes, wanted
 from vf.trainer.learning.precision import allow_tf32, compute_dtype
 from vf.trainer.learning.quantized import check_quantized
 from vf.trainer.learning.ranks import Ranks, together
@@ -94,6 +94,7 @@ class Policy:
         self._trained = modes_of_training(model, base=not args.disable_dropout)
         # Dropout must differ between samples, and so must the activations that it is applied to.
         share = args.share_prefixes and not has_dropout(self._trained)
+        self._wanted = wanted(args)
         self.passes = Passes(self.forward, self.ranks, self.budget, args.temperature, share=share)
         frozen = Frozen(args, self.model, self.sharding, device, self._given)
         self.reference, beside = frozen.reference()
@@ -261,18 +262,14 @@ class Policy:
         self._added = self._sums - before, part.totals
 
     def _pass_idly(self, weight: float = 0.0) -> None:
-        observed = self.args.observation_loss_coef > 0
-        self.sharding.backward(weight * self.passes.pass_idly(self.forward, observed=observed))
+        self.sharding.backward(weight * self.passes.pass_idly(self.forward, **self._wanted))
 
     def _backward(self, work: Work) -> None:
         """Add the gradient of one micro-batch."""
         args = self.args
         batch = work.batch.to(self.accelerator.device)
         with self.passes.phase("forward", batch), self.router_loss.watching():
-            wanted = {"entropy_gradient": args.entropy_coef > 0}
-            wanted["observed"] = args.observation_loss_coef > 0
-            wanted["taught"] = args.teacher_loss == "forward_kl"
-            found = self.forward(batch, self.passes.temperature(batch), **wanted)
+            found = self.forward(batch, self.passes.temperature(batch), **self._wanted)
             router = self.router_loss(batch, work.token_weight)
             objective = self.objective if work.loss is None else Objective(args, work.loss)
             routed = router, self.forward.compared

@@ -36,6 +36,7 @@ def settings(use_lora: bool, seed: int = 0, bf16: bool = False) -> Config:
         "reference_update_rate": 0.5,
         "importance_sampling_mode": "sequence_truncate",
         "observation_loss_coef": 0.1,
+        "entropy_coef": 0.01,
         "teacher_model": "tiny",
         "teacher_loss": "forward_kl",
     }
