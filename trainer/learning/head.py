@@ -136,7 +136,7 @@ def head_logprobs(
             so a chunk has half as many.
         entropy_gradient: Whether the entropy carries a gradient.
         taught: A teacher's likeliest tokens at each of the N, to be compared with. Logits are
-            copied then, too.
+            copied then, too, as they are with the next.
         likeliest: How many of the likeliest tokens to return; without a gradient.
         chunk_logits: Most logits at once; :data:`CHUNK_LOGITS` by default.
         most: From this process's number of chunks to how many it is to compute, empty ones
@@ -147,7 +147,7 @@ def head_logprobs(
     sorted_rows, sorted_targets = rows[order], targets[order]
     width = getattr(head, "out_features", None)  # the weight may be spread over processes
     chunk_logits = CHUNK_LOGITS if chunk_logits is None else chunk_logits
-    if supports is not None or taught is not None:
+    if supports is not None or taught is not None or likeliest:
         chunk_logits //= 2
     if supports is not None:
         supports = supports.take(order)
