@@ -115,6 +115,16 @@ def test_logprobs_are_those_behind_the_privileged_prompt(renderer: Renderer, los
     assert (stats.kl_teacher_forward > 0.0) == (loss == "forward_kl")
 
 
+def test_a_model_learns_to_answer_as_if_it_had_read_the_text(renderer: Renderer) -> None:
+    made = policy(**TAUGHT, teacher_loss="forward_kl", use_lora=False, learning_rate=3e-4)
+    traces = [rollout(renderer, "I think 7.", "Answer: 7"), rollout(renderer, "Answer: 8")]
+    batch = samples_of(traces)
+    seen = Privileged(renderer, made.args).samples(batch, traces, lambda task: HINT)
+    taught = attach_told(batch, made.with_teacher_logprobs(seen))
+    distances = [made.update(taught).kl_teacher_forward for _ in range(8)]
+    assert distances[-1] < 0.3 * distances[0]
+
+
 def test_a_server_reads_the_privileged_prompt(renderer: Renderer) -> None:
     model = load_module("tiny", torch.float32, "model")
     traces = [rollout(renderer, "Answer: 7")]
