@@ -256,7 +256,9 @@ class RLTrainer:
         [samples], seen = built, None
         if args.teacher_privileged:
             context = self.plan.environment(group.environment).privileged_context
-            seen = Privileged(self.plan.renderer, args).samples(samples, group.traces, context)
+            # Room is what the teacher was loaded with, not the environment's own.
+            privileged = Privileged(self.plan.renderer, self.args)
+            seen = privileged.samples(samples, group.traces, context)
         return self.learner.teacher.ask(samples, seen)
 
     def _conclude(self, metrics: Metrics, *, again: bool = False) -> None:

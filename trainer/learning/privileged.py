@@ -114,8 +114,8 @@ class Privileged:
         if len(after) - count > self._most:
             raise TrainingError(
                 f"{SETTING}: the privileged_context of task {task.id!r} has "
-                f"{len(after) - count} tokens, over max_prompt_len = {self._most}; shorten it, or "
-                "raise max_prompt_len"
+                f"{len(after) - count} tokens, over trainer.args.max_prompt_len = {self._most}; "
+                "shorten it, or raise max_prompt_len"
             )
         return Branch(
             after + branch.token_ids[count:],

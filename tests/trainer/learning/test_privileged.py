@@ -194,7 +194,7 @@ def raising(task: Task) -> str:
     [
         (raising, r"privileged_context of task '3 \+ 4' raised KeyError: 'solution'"),
         (lambda task: 7, "must return text or None, and returned 7"),
-        (lambda task: HINT * 300, r"has \d+ tokens, over max_prompt_len = 256"),
+        (lambda task: HINT * 300, r"has \d+ tokens, over trainer.args.max_prompt_len = 256"),
     ],
 )
 def test_a_context_that_cannot_be_read_ends_the_run(
@@ -223,6 +223,19 @@ def test_a_run_learns_from_itself_with_the_solution(make_trainer: Any, privilege
     else:
         assert line["kl_teacher_forward"] == pytest.approx(0.0, abs=1e-5)
         assert line["kl_teacher_v1"] == pytest.approx(0.0, abs=1e-5)
+
+
+def test_the_room_for_the_text_is_that_of_the_run(make_trainer: Any) -> None:
+    """And not that of an environment with longer prompts: the teacher was loaded with the run's."""
+    trainer: RLTrainer = make_trainer(
+        env={"id": "calculator", "max_prompt_len": 256},
+        teacher_model="tiny",
+        teacher_privileged=True,
+        max_prompt_len=16,
+        max_tokens=32,
+    )
+    with pytest.raises(TrainingError, match=r"over trainer.args.max_prompt_len = 16"):
+        trainer.step()
 
 
 class Silent(vf.Environment):
