@@ -39,7 +39,7 @@ def main() -> None:
     if not (START / "model").is_dir():
         GAMES.parent.mkdir(exist_ok=True)
         GAMES.unlink(missing_ok=True)
-        asyncio.run(random_games(3000))
+        asyncio.run(random_games(12_000))
         run("sft", "configs/sft/tic-tac-toe.toml")
     if args.warm_start:
         return
@@ -76,13 +76,13 @@ async def random_games(count: int) -> None:
 
 
 def measure(opponent: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the shares of games that the last checkpoint wins, draws and loses."""
+    """Return the shares of games that the best checkpoint wins, draws and loses."""
     folder = RUN / f"against-{opponent}"
-    model = str(max((RUN / "checkpoints").glob("step-*"), key=lambda e: int(e.name[5:])) / "model")
+    model = str(RUN / "checkpoints" / "best" / "model")
     settings = json.dumps({"eval_opponent": opponent, "num_eval": args.games})
     options = ["-n", str(args.games), "-c", "128", "--args", settings]
     run("eval", "tic-tac-toe", "-m", model, "-o", str(folder), *options)
-    rewards = [trace.reward for trace in vf.TraceStore(folder / "traces.jsonl")]
+    rewards = [trace.reward for trace in vf.TraceStore(next(folder.rglob("*.jsonl")))]
     shares = {"won": 1.0, "drawn": 0.5, "lost": 0.0}
     return {name: rewards.count(value) / len(rewards) for name, value in shares.items()}
 
