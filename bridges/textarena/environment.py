@@ -6,18 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vf.bridges.seeded_games import game_seeds
-from vf.bridges.textarena.games import check_installed, count_players
+from vf.bridges.textarena.games import check_game
 from vf.bridges.textarena.match import BUGS, Match, Worth, failed_at
 from vf.bridges.textarena.players import (
     Opponent,
     Player,
-    as_model,
     check_opponent,
-    sampling_of,
+    opened,
 )
 from vf.environments.environment import Environment, Split, Step
 from vf.environments.generated import split_sizes
-from vf.inference.models.chat_model import ChatModel
+from vf.inference.model import Sampling
 from vf.rubrics.rubric import Rubric
 from vf.runtime.calling import call
 from vf.runtime.errors import ConfigError, EnvironmentFailure
@@ -72,17 +71,14 @@ class TextArena(Environment):
         num_eval: int = 200,
         seed: int = 0,
     ) -> None:
-        check_installed()
-        self.sizes = split_sizes("textarena", num_train, num_eval)
-        if max_turns < 1:
-            raise ConfigError(f"textarena: max_turns must be at least 1, got {max_turns}")
-        check_opponent(opponent)
         self.game = game
         self.args = dict(args or {})
+        self.players = check_game(game, self.args, players, max_turns)
+        self.sizes = split_sizes("textarena", num_train, num_eval)
+        check_opponent(opponent)
         self.opponent = opponent
         self.max_turns = max_turns
         self.seed = seed
-        self.players = count_players(game, self.args, players, seed=0)
         if seat is not None and not 0 <= seat < self.players:
             raise ConfigError(
                 f"textarena: {game}: seat must be 0 to {self.players - 1}, got {seat}"
@@ -117,7 +113,7 @@ class TextArena(Environment):
         seed = int(task.info["seed"])
         self._match = await call(Match, self.game, self.args, self.players, seed)
         self._others = {
-            seat: Player(self._opponent(seat), sampling_of(self.opponent))
+            seat: Player(*self._opponent(seat))
             for seat in range(self.players)
             if seat != self._seat
         }
@@ -152,12 +148,12 @@ class TextArena(Environment):
         }
         return Step(told, reward=reward, terminated=True, info={"textarena": record})
 
-    def _opponent(self, seat: int) -> Any:
-        """Return who plays a seat; a client of an API is the episode's own, closed with it."""
-        model = as_model(self.opponent, self.rng)
-        if isinstance(self.opponent, Mapping) and isinstance(model, ChatModel):
-            return self.hold(("opponent", seat), lambda: model)
-        return model
+    def _opponent(self, seat: int) -> tuple[Any, Sampling]:
+        """Return who plays a seat, and how; who is from a table is closed with the episode."""
+        model, sampling = opened(self.opponent, self.rng)
+        if isinstance(self.opponent, Mapping):
+            self.hold(("opponent", seat), lambda: model)
+        return model, sampling
 
     async def _go_on(self, move: str | None) -> tuple[bool, str]:
         """Make a move, or none at the beginning, and play on until the model is asked for one.

@@ -20,14 +20,24 @@ _RESOURCE = re.compile(r"Resource '?([\w-]+)'? not found")
 _TAGGER = "averaged_perceptron_tagger_eng"
 
 
-def check_installed() -> None:
-    """See that TextArena is there, in a version that is supported.
+def check_game(game: str, args: Mapping[str, Any], players: int | None, max_turns: int) -> int:
+    """See that a game can be played here, and return how many play.
+
+    Args:
+        game: The game's id.
+        args: Arguments of its class.
+        players: How many are wanted; None for as few as it takes.
+        max_turns: Maximum replies in one episode.
 
     Raises:
-        ConfigError: It is not; says how to install it.
+        ConfigError: It cannot, a setting is out of range, or TextArena is missing or of a version
+            that is not supported.
     """
     load("textarena", "textarena")
     check_version("textarena", "textarena", *SUPPORTED)
+    if max_turns < 1:
+        raise ConfigError(f"textarena: max_turns must be at least 1, got {max_turns}")
+    return count_players(game, args, players, seed=0)
 
 
 def make_game(game: str, args: Mapping[str, Any], dice: GlobalRandom) -> Any:

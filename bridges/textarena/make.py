@@ -39,8 +39,8 @@ def textarena(
             brackets), a list of moves (which begins again at its end), a function of the messages
             so far that returns a move, a model, or a table with ``checkpoint``, or with ``model``
             and ``base_url`` of an OpenAI-compatible API.
-        seat: Which player the model is, from 0; None draws it at random for each task, and lets
-            the policy play all seats with ``"policy"``.
+        seat: Which player the model is, from 0; None draws it at random for each task. With
+            ``"policy"`` it is all of them.
         players: Number of players; by default the game's minimum.
         returns: The rewards worth 0 and 1: ``(worst, best)``.
         max_turns: Maximum replies in one episode, of all roles together. An episode that it ends

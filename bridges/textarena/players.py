@@ -76,7 +76,7 @@ def check_opponent(opponent: Opponent) -> None:
         ConfigError: It is nothing of the kind; says what is.
     """
     if isinstance(opponent, Mapping):
-        as_model(opponent, random.Random(0))
+        Playing.of(opponent, _WHERE, Sampling())
     elif isinstance(opponent, str):
         if opponent != "random":
             raise ConfigError(
@@ -95,30 +95,22 @@ def check_opponent(opponent: Opponent) -> None:
         )
 
 
-def as_model(opponent: Opponent, rng: random.Random) -> Model:
-    """Return an opponent as something that answers.
+def opened(opponent: Opponent, rng: random.Random) -> tuple[Any, Sampling]:
+    """Return an opponent as something that answers, and how it samples.
 
     Args:
         opponent: As :func:`check_opponent` lets pass.
         rng: What a random one draws from.
     """
     if isinstance(opponent, Mapping):
-        return Playing.of(opponent, _WHERE, Sampling()).model
+        player = Playing.of(opponent, _WHERE, Sampling())
+        return player.model, player.sampling
     if isinstance(opponent, str):
-        return PolicyModel(lambda messages: random_move(messages, rng))
+        return PolicyModel(lambda messages: random_move(messages, rng)), Sampling()
     if isinstance(opponent, Sequence):
         moves = list(opponent)
-        return PolicyModel(lambda messages: moves[len(messages) // 2 % len(moves)])
-    if hasattr(opponent, "respond"):
-        return opponent
-    return PolicyModel(opponent)
-
-
-def sampling_of(opponent: Opponent) -> Sampling:
-    """Return how an opponent's table says to sample; the defaults for any other."""
-    if not isinstance(opponent, Mapping):
-        return Sampling()
-    return Playing.of(opponent, _WHERE, Sampling()).sampling
+        return PolicyModel(lambda messages: moves[len(messages) // 2 % len(moves)]), Sampling()
+    return opponent if hasattr(opponent, "respond") else PolicyModel(opponent), Sampling()
 
 
 def random_move(messages: Sequence[Message], rng: random.Random) -> str:

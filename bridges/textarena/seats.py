@@ -1,4 +1,4 @@
-"""TextArena's games with every seat played by the policy, or by whom ``players`` names."""
+"""TextArena's games with every seat played by the policy."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vf.bridges.seeded_games import game_seeds
-from vf.bridges.textarena.games import check_installed, count_players
+from vf.bridges.textarena.games import check_game
 from vf.bridges.textarena.match import BUGS, Match, Worth, failed_at
 from vf.environments.environment import Split
 from vf.environments.generated import split_sizes
 from vf.environments.roles import MultiAgentEnvironment, Role, RoleStep, mean_role_reward
 from vf.rubrics.rubric import Rubric
 from vf.runtime.calling import call
-from vf.runtime.errors import ConfigError
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace
@@ -45,13 +44,10 @@ class TextArenaSeats(MultiAgentEnvironment):
         num_eval: int = 200,
         seed: int = 0,
     ) -> None:
-        check_installed()
-        self.sizes = split_sizes("textarena", num_train, num_eval)
-        if max_turns < 1:
-            raise ConfigError(f"textarena: max_turns must be at least 1, got {max_turns}")
         self.game, self.args = game, dict(args or {})
+        self.count = check_game(game, self.args, players, max_turns)
+        self.sizes = split_sizes("textarena", num_train, num_eval)
         self.max_turns, self.seed = max_turns, seed
-        self.count = count_players(game, self.args, players, seed=0)
         self.roles = {_role(seat): Role(optional=True) for seat in range(self.count)}
         self.worth = Worth.of(game, returns, self.count)
         self.rubric = Rubric(outcome=mean_role_reward, metrics={"invalid_moves": _invalid_moves})
