@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from bisect import bisect
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import accumulate
 from statistics import fmean
 from typing import Any
@@ -21,6 +21,37 @@ def _check(name: str, value: Any, low: float, high: float, *, closed: bool = Tru
     if not (number and low <= value <= high and (closed or value > low)):
         begin = "from" if closed else "above"
         raise ConfigError(f"{name} = {value!r}: must be a number {begin} {low:g} to {high:g}")
+
+
+class _Rates:
+    """Success rates by name, estimated from outcomes of which the older count less.
+
+    With s the sum of a name's outcomes and n their number, p = (s + 1) / (n + 2), by Laplace's rule
+    of succession: 1/2 for one that has none. What was before a group of outcomes counts ``memory``
+    of what it did.
+    """
+
+    def __init__(self, memory: float) -> None:
+        self._memory = memory
+        self._seen: dict[str, tuple[float, float]] = {}  # s and n
+
+    def observe(self, name: str, outcomes: Sequence[float]) -> None:
+        total, count = self._seen.get(name, (0.0, 0.0))
+        keep = self._memory
+        self._seen[name] = keep * total + sum(outcomes), keep * count + len(outcomes)
+
+    def rate(self, name: str) -> float:
+        total, count = self._seen.get(name, (0.0, 0.0))
+        return (total + 1.0) / (count + 2.0)
+
+    def state(self) -> dict[str, Any]:
+        return {"seen": {name: list(both) for name, both in self._seen.items()}}
+
+    def load(self, state: dict[str, Any], known: Container[str]) -> list[str]:
+        """Take back what is still known; return its names."""
+        seen = {name: both for name, both in state.get("seen", {}).items() if name in known}
+        self._seen |= {name: (total, count) for name, (total, count) in seen.items()}
+        return [*seen]
 
 
 class Uniform:
@@ -83,9 +114,8 @@ class SuccessRate:
         self._tasks = tasks
         self._seed = seed
         self._floor = floor
-        self._memory = memory
+        self._rates = _Rates(memory)  # by the task's id
         self._places = {task.id: place for place, task in enumerate(tasks)}
-        self._seen: dict[str, tuple[float, float]] = {}  # s and n, by the task's id
         self._weights = [1.0] * len(tasks)
         self._sums: list[float] = []
 
@@ -98,25 +128,20 @@ class SuccessRate:
 
     def observe(self, task: Task, outcomes: Sequence[float]) -> None:
         """Count a group's outcomes."""
-        total, count = self._seen.get(task.id, (0.0, 0.0))
-        keep = self._memory
-        self._seen[task.id] = keep * total + sum(outcomes), keep * count + len(outcomes)
+        self._rates.observe(task.id, outcomes)
         self._weigh(task.id)
 
     def state(self) -> dict[str, Any]:
         """Return the outcomes of each task, summed."""
-        return {"seen": {task: list(both) for task, both in self._seen.items()}}
+        return self._rates.state()
 
     def load(self, state: dict[str, Any]) -> None:
         """Resume; tasks that are no longer there are forgotten."""
-        for task, (total, count) in state.get("seen", {}).items():
-            if task in self._places:
-                self._seen[task] = total, count
-                self._weigh(task)
+        for task in self._rates.load(state, self._places):
+            self._weigh(task)
 
     def _weigh(self, task: str) -> None:
-        total, count = self._seen[task]
-        rate = (total + 1.0) / (count + 2.0)
+        rate = self._rates.rate(task)
         weight = self._floor + (1.0 - self._floor) * 4.0 * rate * (1.0 - rate)
         self._weights[self._places[task]] = weight
         self._sums = []
@@ -244,10 +269,10 @@ class League:
             )
         _check("floor", floor, 0.0, 1.0, closed=False)
         _check("memory", memory, 0.0, 1.0)
-        self._groups = _by_key(tasks, by)
-        self._by, self._seed, self._memory, self._floor = by, seed, memory, floor
+        self._groups = {str(opponent): group for opponent, group in _by_key(tasks, by).items()}
+        self._by, self._seed, self._floor = by, seed, floor
         self._weighting = _WEIGHTINGS[weighting]
-        self._seen: dict[str, tuple[float, float]] = {}  # as SuccessRate has it, by the opponent
+        self._rates = _Rates(memory)  # by the opponent
 
     def choose(self, number: int) -> Task:
         """Return the task of a draw."""
@@ -257,25 +282,19 @@ class League:
 
     def observe(self, task: Task, outcomes: Sequence[float]) -> None:
         """Count a group's outcomes against its opponent."""
-        opponent = str(task.info[self._by])
-        total, count = self._seen.get(opponent, (0.0, 0.0))
-        keep = self._memory
-        self._seen[opponent] = keep * total + sum(outcomes), keep * count + len(outcomes)
+        self._rates.observe(str(task.info[self._by]), outcomes)
 
     def state(self) -> dict[str, Any]:
         """Return the outcomes against each opponent, summed."""
-        return {"seen": {opponent: list(both) for opponent, both in self._seen.items()}}
+        return self._rates.state()
 
     def load(self, state: dict[str, Any]) -> None:
         """Resume; opponents that are no longer there are forgotten."""
-        for opponent, (total, count) in state.get("seen", {}).items():
-            if opponent in self._groups:
-                self._seen[opponent] = total, count
+        self._rates.load(state, self._groups)
 
     def _weight(self, opponent: str) -> float:
-        total, count = self._seen.get(opponent, (0.0, 0.0))
-        p = (total + 1.0) / (count + 2.0)
-        return self._floor + (1.0 - self._floor) * self._weighting(p)
+        weight = self._weighting(self._rates.rate(opponent))
+        return self._floor + (1.0 - self._floor) * weight
 
 
 _WEIGHTINGS: dict[str, Callable[[float], float]] = {

@@ -91,6 +91,17 @@ def test_a_league_draws_opponents_by_the_results_against_them(weighting: str, we
     assert {task.id for task in drawn} == {task.id for task in tasks}
 
 
+def test_a_league_knows_opponents_that_are_numbers() -> None:
+    tasks = tasks_of(4, opponent=lambda n: n % 2)
+    made = League(tasks, seed=0, floor=0.01)
+    made.observe(tasks[0], [1.0] * 50)  # beaten, so it hardly comes any more
+    again = League(tasks, seed=0, floor=0.01)
+    again.load(json.loads(json.dumps(made.state())))
+    for each in (made, again):
+        found = Counter(each.choose(number).info["opponent"] for number in range(400))
+        assert found[1] > 10 * found[0]
+
+
 @pytest.mark.parametrize("curriculum", ["uniform", "success_rate", "stages", "league"])
 def test_a_resumed_curriculum_draws_what_the_unbroken_one_would(curriculum: str) -> None:
     tasks = tasks_of(9, level=lambda n: n // 3)
