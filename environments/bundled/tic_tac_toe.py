@@ -129,7 +129,7 @@ class TicTacToe(MultiAgentEnvironment):
         if len(cell) != 1 or cell not in _EMPTY or cell not in self.board:
             return self._end(_other(side), {"forfeited_by": side})
         self.board = self.board.replace(cell, side)
-        if _winner(self.board):
+        if _won(self.board):
             return self._end(side)
         return self._ask() if _free(self.board) else self._end(None)
 
@@ -171,12 +171,9 @@ def _free(board: str) -> list[str]:
     return [cell for cell in board if cell not in _SIDES]
 
 
-def _winner(board: str) -> str | None:
-    for line in _LINES:
-        first, second, third = (board[int(place)] for place in line)
-        if first == second == third:
-            return first
-    return None
+def _won(board: str) -> bool:
+    """Return whether a side has three in a line; empty cells are all different."""
+    return any(len({board[int(place)] for place in line}) == 1 for line in _LINES)
 
 
 def _shown(board: str) -> str:
@@ -188,7 +185,7 @@ def _opening(moves: int, rng: random.Random) -> str:
     board = _EMPTY
     for _ in range(moves):
         after = board.replace(rng.choice(_free(board)), _turn(board))
-        if _winner(after):
+        if _won(after):
             break
         board = after
     return board
@@ -202,13 +199,14 @@ def _perfect_move(board: str, rng: random.Random) -> str:
     """Return one of the moves with the best value."""
     side = _turn(board)
     worth = {cell: -_value(board.replace(cell, side)) for cell in _free(board)}
-    return rng.choice([cell for cell, value in worth.items() if value == max(worth.values())])
+    best = max(worth.values())
+    return rng.choice([cell for cell, value in worth.items() if value == best])
 
 
 @cache
 def _value(board: str) -> int:
     """Return what a board is worth to the side whose turn it is, by minimax: -1, 0 or 1."""
-    if _winner(board):
+    if _won(board):
         return -1  # the other has just won
     if not (free := _free(board)):
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ class FrozenModel:
 
     def __init__(self, model: str, where: str = "checkpoint") -> None:
         self.model = model
-        self._checkpoint = find_frozen(model, where)
+        self._checkpoint = _find(model, where)
 
     async def respond(self, conversation: Conversation, sampling: Sampling) -> Reply:
         """Answer, with the weights as they were when the model was first asked.
@@ -60,7 +61,8 @@ class FrozenModel:
         """Do nothing: other episodes ask it, too, until the process ends."""
 
 
-def find_frozen(model: str, where: str) -> Checkpoint:
+@cache  # every episode asks, and of a hub name the hub is asked
+def _find(model: str, where: str) -> Checkpoint:
     """Return where a model lies, in a run's checkpoint too.
 
     Raises:
