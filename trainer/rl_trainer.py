@@ -255,7 +255,7 @@ class RLTrainer:
             return []
         [samples], seen = built, None
         if args.teacher_privileged:
-            context = self.plan.environment(group.environment).privileged_context
+            context = self.plan.member(group.environment).environment.privileged_context
             # Room is what the teacher was loaded with, not the environment's own.
             privileged = Privileged(self.plan.renderer, self.args)
             seen = privileged.samples(samples, group.traces, context)

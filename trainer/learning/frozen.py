@@ -77,7 +77,7 @@ class Frozen:
         model = self._load(args.teacher_model, setting, compute_dtype(args), longest)
         check_vocabulary(model, self.policy, setting)
         forward = way(model.requires_grad_(False).eval(), longest)
-        forward.likeliest = args.teacher_top_k if args.teacher_loss == "forward_kl" else 0
+        forward.likeliest = args.likeliest_asked
         return forward
 
     def _load(self, name: str, setting: str, dtype: torch.dtype, longest: int) -> Any:

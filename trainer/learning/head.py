@@ -141,7 +141,6 @@ def head_logprobs(
         chunk_logits: Most logits at once; :data:`CHUNK_LOGITS` by default.
         most: From this process's number of chunks to how many it is to compute, empty ones
             included: where each call of the head gathers it, all processes must call it as often.
-
     """
     order = torch.argsort(rows, stable=True)
     sorted_rows, sorted_targets = rows[order], targets[order]

@@ -122,7 +122,7 @@ class TeacherServer:
         self._limit = f"max_seq_len = {args.max_seq_len}"
         if args.teacher_privileged:
             self._limit += f" and max_prompt_len = {args.max_prompt_len} (teacher_privileged)"
-        self._top_k = args.teacher_top_k if args.teacher_loss == "forward_kl" else 0
+        self._top_k = args.likeliest_asked
         self._client = JsonClient(args.teacher_base_url, timeout=args.generation_timeout)
         self._room = asyncio.Semaphore(AT_ONCE)
 

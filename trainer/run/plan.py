@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vf.environments.environment import Environment
 from vf.inference.rendering.renderer import Renderer
 from vf.trainer.run.run_environment import RunEnvironment
 from vf.trainer.settings.config import Config, TrainerArgs
@@ -71,13 +70,13 @@ class Plan:
     workers: int = 0
     worker_reason: str = ""
 
-    def environment(self, name: str) -> Environment:
-        """Return an environment by its name."""
-        return next(member.environment for member in self.environments if member.name == name)
+    def member(self, name: str) -> RunEnvironment:
+        """Return an environment of the run by its name."""
+        return next(member for member in self.environments if member.name == name)
 
     def args_of(self, environment: str) -> TrainerArgs:
         """Return ``[trainer.args]`` as they are in an environment, by its name."""
-        return next(member.args for member in self.environments if member.name == environment)
+        return self.member(environment).args
 
 
 def size_text(size: int) -> str:
