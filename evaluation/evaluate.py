@@ -215,6 +215,7 @@ async def run_jobs(
                         await drawn.acquire()
                         runs.append(group.create_task(one(job)))
                     group.create_task(whole(batch, runs))
+                    await asyncio.sleep(0)  # thousands that begin at once leave others their turn
     except BaseExceptionGroup as error:
         raise error.exceptions[0] from None
 

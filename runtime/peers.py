@@ -152,6 +152,9 @@ class Peer:
                 while self._lost is None:
                     kind, number, size = _HEADER.unpack(await self._read(_HEADER.size))
                     self._take(kind, number, await self._read(size))
+                    # What was read ahead does not suspend: thousands of calls that come together
+                    # would begin before anything else here has its turn.
+                    await asyncio.sleep(0)
             self._lose(f"the connection to {self._name} was lost")
         finally:
             beat.cancel()

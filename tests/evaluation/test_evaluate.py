@@ -89,6 +89,28 @@ def test_no_more_rollouts_than_allowed_are_in_flight(limit: int) -> None:
     assert Echo.most == limit
 
 
+def test_rollouts_that_begin_at_once_leave_others_their_turn() -> None:
+    class Counted(Echo):
+        begun = 0
+
+        async def reset(self, task: vf.Task) -> list[vf.Message]:
+            Counted.begun += 1
+            return self.first_messages(task)
+
+    async def scene() -> int:
+        environment = Counted("".join(map(chr, range(1000, 1500))))
+        evaluation = asyncio.create_task(vf.evaluate(environment, ECHO, max_concurrent=500))
+        most = 0
+        while Counted.begun < 500:
+            before = Counted.begun
+            await asyncio.sleep(0)
+            most = max(most, Counted.begun - before)
+        await evaluation
+        return most
+
+    assert asyncio.run(scene()) <= 4  # in one pass of the event loop
+
+
 def test_tasks_are_taken_from_the_front_of_the_eval_split() -> None:
     assert [trace.task.id for trace in evaluate(tasks=2).traces] == ["a", "b"]
     own = [vf.Task("z", "c", answer="c")]

@@ -166,3 +166,24 @@ def test_calls_wait_to_be_sent_until_those_before_have_been_read() -> None:
 
     asyncio.run(main())
     assert max(buffered) < 2 * size
+
+
+def test_calls_that_come_together_leave_others_their_turn() -> None:
+    begun = 0
+
+    async def begin() -> None:
+        nonlocal begun
+        begun += 1
+
+    async def main() -> int:
+        most = 0
+        async with pair({}, {"begin": begin}) as (end, _):
+            for _ in range(1000):
+                end.tell("begin")
+            while begun < 1000:
+                before = begun
+                await asyncio.sleep(0)
+                most = max(most, begun - before)
+        return most
+
+    assert asyncio.run(main()) <= 2  # in one pass of the event loop

@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 
 Rank = tuple[int, ...]
 
+AT_ONCE = 16  # places given in one pass of the event loop, so that its timers are not late
+
 
 class Places:
     """A number of places, which go first to the earliest step.
@@ -28,6 +30,7 @@ class Places:
         self._free = total
         self._eval_most = max(1, math.floor(total * eval_share))
         self._eval_held = 0
+        self._given = 0  # in this pass of the loop
         self._order = itertools.count()
         self._training: list[tuple[Rank, int, asyncio.Future[None]]] = []
         self._evaluating: deque[asyncio.Future[None]] = deque()
@@ -62,7 +65,7 @@ class Places:
         self._grant()
 
     def _grant(self) -> None:
-        while self._free:
+        while self._free and self._given < AT_ONCE:
             self._forget_cancelled()
             within = self._eval_held < self._eval_most
             if self._evaluating and (within or not self._training):
@@ -73,7 +76,14 @@ class Places:
             else:
                 return
             self._free -= 1
+            if not self._given:
+                asyncio.get_running_loop().call_soon(self._next_pass)
+            self._given += 1
             turn.set_result(None)
+
+    def _next_pass(self) -> None:
+        self._given = 0
+        self._grant()
 
     def _forget_cancelled(self) -> None:
         while self._evaluating and self._evaluating[0].done():

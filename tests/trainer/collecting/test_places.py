@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
+from itertools import pairwise
 from typing import Any
 
-from vf.trainer.collecting.places import Places
+from vf.trainer.collecting.places import AT_ONCE, Places
 
 
 async def settle() -> None:
@@ -111,3 +112,16 @@ def test_a_cancelled_wait_costs_no_place() -> None:
         return log
 
     assert asyncio.run(scene()) == ["held", "last"]
+
+
+def test_places_that_come_free_at_once_leave_others_their_turn() -> None:
+    async def scene() -> list[int]:
+        places, log = Places(1000, 0.5), list[str]()
+        holders = [Holder(f"{n}", places.hold((1, n)), log) for n in range(1000)]
+        begun = [0]
+        while begun[-1] < len(holders):
+            await asyncio.sleep(0)
+            begun.append(len(log))
+        return [after - before for before, after in pairwise(begun)]
+
+    assert max(asyncio.run(scene())) == AT_ONCE
