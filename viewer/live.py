@@ -115,7 +115,9 @@ class LiveServer:
         news: asyncio.Queue[Sequence[Event]] = asyncio.Queue()
         async with self._looking:
             await self._look()  # the others first: a look returns each change once
-            await answer.write(_encode([("begin", None), *self.watch.everything()]))
+            await answer.write(
+                _encode([("begin", None), *self.watch.everything(), ("whole", None)])
+            )
             self._pages.add(news)
         try:
             while True:

@@ -139,12 +139,13 @@ function setTheme(next) {
 function listen() {
   const status = document.getElementById("status");
   const source = new EventSource("events");
-  for (const name of ["begin", "page", "traces", "run", "evaluations"]) {
+  for (const name of ["begin", "page", "traces", "run", "evaluations", "whole"]) {
     source.addEventListener(name, (event) => {
       apply(name, JSON.parse(event.data));
       status.textContent = "live";
       status.className = "live";
-      if (name !== "begin") { drawSoon(); document.body.dataset.ready = "true"; }
+      if (name === "whole") { draw(); document.body.dataset.ready = "true"; }
+      else if (name !== "begin") drawSoon();
     });
   }
   source.addEventListener("error", () => { status.textContent = "vf-rl view has ended"; status.className = "ended"; });
