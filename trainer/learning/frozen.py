@@ -13,6 +13,7 @@ from vf.inference.rotary import fix_rotary
 from vf.runtime.errors import ConfigError
 from vf.trainer.learning.dropout import disable_dropout
 from vf.trainer.learning.forward import Forward
+from vf.trainer.learning.likeliest import likeliest_asked
 from vf.trainer.learning.precision import compute_dtype, exact_ends
 from vf.trainer.learning.reference import (
     AdapterReference,
@@ -77,7 +78,7 @@ class Frozen:
         model = self._load(args.teacher_model, setting, compute_dtype(args), longest)
         check_vocabulary(model, self.policy, setting)
         forward = way(model.requires_grad_(False).eval(), longest)
-        forward.likeliest = args.likeliest_asked
+        forward.likeliest = likeliest_asked(args)
         return forward
 
     def _load(self, name: str, setting: str, dtype: torch.dtype, longest: int) -> Any:

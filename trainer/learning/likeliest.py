@@ -23,7 +23,14 @@ from typing import Any
 
 import torch
 
+from vf.trainer.settings.config import TrainerArgs
+
 TINY = torch.finfo(torch.float32).tiny
+
+
+def likeliest_asked(args: TrainerArgs) -> int:
+    """Return how many likeliest tokens a teacher is asked for; 0 where the loss reads none."""
+    return args.teacher_top_k if args.teacher_loss == "forward_kl" else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

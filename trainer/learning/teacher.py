@@ -27,7 +27,7 @@ from vf.inference.vllm.admin import Admin
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError, EngineError, ModelError, TrainingError
 from vf.trainer.learning.batch import Sample
-from vf.trainer.learning.likeliest import Likeliest
+from vf.trainer.learning.likeliest import Likeliest, likeliest_asked
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.privileged import attach_told
 from vf.trainer.learning.too_long import longest_taught
@@ -122,7 +122,7 @@ class TeacherServer:
         self._limit = f"max_seq_len = {args.max_seq_len}"
         if args.teacher_privileged:
             self._limit += f" and max_prompt_len = {args.max_prompt_len} (teacher_privileged)"
-        self._top_k = args.likeliest_asked
+        self._top_k = likeliest_asked(args)
         self._client = JsonClient(args.teacher_base_url, timeout=args.generation_timeout)
         self._room = asyncio.Semaphore(AT_ONCE)
 

@@ -158,11 +158,6 @@ class LossArgs(BaseModel):
     train_unembed: bool = False
     """LoRA adapts the head."""
 
-    @property
-    def likeliest_asked(self) -> int:
-        """How many likeliest tokens a teacher is asked for; 0 where the loss reads none."""
-        return self.teacher_top_k if self.teacher_loss == "forward_kl" else 0
-
     @field_validator("loss_fn", mode="before")
     @classmethod
     def _is_loss(cls, name: object) -> object:
