@@ -135,8 +135,8 @@ def build_samples(
 
     A group whose rewards are all equal is left out, however its turns or lengths differ. With a
     function of one's own it is its advantages that count: a group is left out if all are 0. A
-    teacher has something to say about every group. With several agents, the rewards of a role are
-    compared with those of the same role (:func:`role_advantages`).
+    teacher, or an entropy bonus, counts in every group. With several agents, the rewards of a role
+    are compared with those of the same role (:func:`role_advantages`).
 
     Args:
         groups: The step's rollouts.
@@ -155,7 +155,7 @@ def build_samples(
             by_turn = [tuple(coef * a for a in turns) for turns in by_turn]
             by_role = [{name: coef * a for name, a in roles.items()} for roles in by_role]
         taught = any(map(any, by_turn)) or any(any(roles.values()) for roles in by_role)
-        if advantages is not None and not taught:
+        if advantages is not None and not taught and not args.entropy_coef:
             continue
         batch = [
             Sample(
@@ -176,8 +176,13 @@ def build_samples(
 
 
 def group_teaches(group: Group, args: TrainerArgs) -> bool:
-    """Return whether a group has anything to teach: its rewards differ, or there is a teacher."""
-    return not group.uniform or (args.teacher_model is not None and bool(group.traces))
+    """Return whether a group has anything to teach.
+
+    Its rewards differ; or there is a teacher, or an entropy bonus, which is needed most where all
+    rollouts of a task have become alike.
+    """
+    always = args.teacher_model is not None or args.entropy_coef > 0
+    return not group.uniform or (always and bool(group.traces))
 
 
 def _turn_advantages(

@@ -14,7 +14,7 @@ TOO_EASY = 0.8
 def step_notes(step: int, groups: Sequence[Group], metrics: Metrics) -> list[str]:
     """Return what a user should know about a step."""
     return [
-        *([] if "kl_teacher_v1" in metrics else _signal(step, groups)),  # a teacher always teaches
+        *([] if metrics.get("groups/effective") else _signal(step, groups)),
         *_skipped(step, metrics),
         *_waits(step, metrics),
         *_memory(step, metrics),

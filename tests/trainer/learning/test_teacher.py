@@ -76,7 +76,7 @@ def test_the_gradient_is_that_of_a_loop_over_tokens(teacher: Path, packing: bool
     assert made.update(known).kl_teacher_v1 == pytest.approx(distance, rel=1e-4)
 
 
-def test_a_teacher_teaches_in_groups_whose_rewards_are_equal() -> None:
+def test_a_teacher_or_an_entropy_bonus_counts_where_all_rewards_are_equal() -> None:
     def group(*rewards: float) -> Group:
         branch = Branch([1, 2, 3], [0, 1, 1], [0.0, -1.0, -1.0], [0, 0, 0], [-1, 0, 0])
         traces = []
@@ -98,6 +98,7 @@ def test_a_teacher_teaches_in_groups_whose_rewards_are_equal() -> None:
         [-0.25, 0.25],
     ]
     assert len(build_samples(groups, TrainerArgs())) == 1
+    assert len(build_samples(groups, TrainerArgs(entropy_coef=0.1))) == 2
 
 
 @pytest.mark.parametrize(
