@@ -1,11 +1,15 @@
-"""Does a model learn tic-tac-toe by playing against itself?
+"""Does a model learn Kuhn poker by playing against itself?
 
-    python benchmarks/self_play.py [--warm-start] [--games N] [--seed N]
+    python benchmarks/self_play.py [--warm-start] [--seed N]
 
-The tiny model first learns the rules from random games (`configs/sft/tic-tac-toe.toml`): a move is
-the number of an empty cell. Then it plays both sides of every game (`configs/self-play.toml`), and
-what it is measured by never plays with it in training: random moves, and perfect play. Runs that
-are there are resumed.
+The tiny model first learns from games of weak players (`configs/sft/kuhn-poker.toml`) what a reply
+is, and to look at its card and at what it heard. Then it plays both roles of every game
+(`configs/self-play.toml`); it never meets another player in training. Runs that are there are
+resumed.
+
+What is measured is exact: the probabilities of a bet in the 12 situations of the game, read from
+the model, give its *exploitability*, the chips per game that the best opponent wins from it on
+average over both roles. In an equilibrium nobody wins anything, and against one no strategy does.
 """
 
 from __future__ import annotations
@@ -16,81 +20,182 @@ import json
 import random
 import subprocess
 import sys
-from itertools import islice
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 import vf
+from vf.environments.bundled.kuhn_poker import KuhnPoker
 
 ROOT = Path(__file__).parents[1]
-START = ROOT / "runs" / "tic-tac-toe-start"
+START = ROOT / "runs" / "kuhn-poker-start"
 RUN = ROOT / "runs" / "self-play"
-GAMES = START.with_name("random-games.jsonl")
-BAR = 0.05  # of the games against random moves that may be lost
+GAMES = START.with_name("weak-games.jsonl")
+BAR = 0.05  # chips per game
+CARDS = "JQK"
+# How likely a weak player bets: before a bet was made, and after one.
+WEAK = {"J": (0.25, 0.15), "Q": (0.5, 0.4), "K": (0.75, 0.65)}
+
+# The probability of a bet, by role, card, and whether the other player has bet.
+Strategy = dict[tuple[str, str, bool], float]
 
 
 def main() -> None:
     """Train and measure, and print a table and one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--warm-start", action="store_true", help="learn the rules only")
-    parser.add_argument("--games", type=int, default=1000, help="against each (default: 1000)")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--warm-start", action="store_true", help="learn from weak players only")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if not (START / "model").is_dir():
         GAMES.parent.mkdir(exist_ok=True)
         GAMES.unlink(missing_ok=True)
-        asyncio.run(random_games(12_000))
-        run("sft", "configs/sft/tic-tac-toe.toml")
+        asyncio.run(weak_games(12_000))
+        run("sft", "configs/sft/kuhn-poker.toml")
     if args.warm_start:
         return
     if RUN.is_dir():
         run("--resume", str(RUN))
     else:
         run("configs/self-play.toml", "--set", f"trainer.args.seed={args.seed}")
-    print("| games | random moves: won | drawn | lost | forfeited |")
-    print("|---|---|---|---|---|")
-    for line in (RUN / "metrics.jsonl").open():
-        metrics = json.loads(line)
-        if "eval/reward/mean" in metrics:
-            lost = metrics["eval/metric/lost"]
-            won = metrics["eval/success_rate"]
-            forfeited = metrics["eval/metric/forfeited"]
-            row = f"{won:.3f} | {1 - won - lost:.3f} | {lost:.3f} | {forfeited:.3f}"
-            print(f"| {256 * metrics['step']:,} | {row} |")
-    found = {name: measure(name, args) for name in ("random", "perfect")}
-    lost = found["random"]["lost"]
-    print(json.dumps({"benchmark": "self_play", "lost": lost, "target": BAR, **found}))
+    print("| games | exploitability | against an equilibrium | illegal replies |")
+    print("|---|---|---|---|")
+    games = 512
+    found = {0: measure(START / "model")}
+    for folder in sorted((RUN / "checkpoints").glob("step-*"), key=step_of):
+        found[step_of(folder)] = measure(folder / "model")
+    for step, got in found.items():
+        print(
+            f"| {games * step:,} | {got['exploitability']:.3f} | {got['equilibrium']:+.3f} | "
+            f"{got['illegal']:.4f} |"
+        )
+    last = found[max(found)]
+    print(json.dumps({"benchmark": "self_play", "target": BAR, "before": found[0], **last}))
 
 
-async def random_games(count: int) -> None:
-    """Write games in which both sides move at random."""
-    environment = vf.make("tic-tac-toe", openings=6, num_train=count)
+def step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
+async def weak_games(count: int) -> None:
+    """Write games of two weak players."""
     rng = random.Random(0)
 
     def move(messages: list[vf.Message]) -> str:
-        return rng.choice([cell for cell in messages[-1].content.split() if cell.isdigit()])
+        said = messages[-1].content
+        likely = WEAK[said[-2]]["bets" in said]
+        return "bet" if rng.random() < likely else "pass"
 
+    environment = KuhnPoker(num_train=count)
+    tasks = [*environment.tasks("train")]
     with vf.TraceStore(GAMES) as store:
-        tasks = list(islice(environment.tasks("train"), count))
         await vf.evaluate(environment, vf.ScriptedModel(move), tasks=tasks, on_trace=store.append)
 
 
-def measure(opponent: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the shares of games that the best checkpoint wins, draws and loses."""
-    folder = RUN / f"against-{opponent}"
-    model = str(RUN / "checkpoints" / "best" / "model")
-    settings = json.dumps({"eval_opponent": opponent, "num_eval": args.games})
-    options = ["-n", str(args.games), "-c", "128", "--args", settings]
-    run("eval", "tic-tac-toe", "-m", model, "-o", str(folder), *options)
-    rewards = [trace.reward for trace in vf.TraceStore(next(folder.rglob("*.jsonl")))]
-    shares = {"won": 1.0, "drawn": 0.5, "lost": 0.0}
-    return {name: rewards.count(value) / len(rewards) for name, value in shares.items()}
+def measure(folder: Path) -> dict[str, Any]:
+    """Return what a checkpoint is worth, in chips per game on average over both roles.
+
+    Its illegal replies, whose largest probability is given, are left out: it is asked again.
+    """
+    bets, illegal = strategy(folder)
+    best = [
+        max(value(bets | answer, first) for answer in answers(other))
+        for first, other in ((-1, "second"), (1, "first"))
+    ]
+    against = [
+        value(bets | {key: p for key, p in EQUILIBRIUM.items() if key[0] == other}, -first)
+        for first, other in ((-1, "second"), (1, "first"))
+    ]
+    return {
+        "exploitability": sum(best) / 2,
+        "equilibrium": sum(against) / 2,
+        "illegal": illegal,
+        "bets": {
+            " ".join([r, c, *(["bet"] if b else [])]): round(p, 3) for (r, c, b), p in bets.items()
+        },
+    }
+
+
+def answers(role: str) -> list[Strategy]:
+    """Return all strategies of a role in which nothing is left to chance."""
+    keys = [(role, card, bet) for card in CARDS for bet in (False, True)]
+    return [dict(zip(keys, chosen, strict=True)) for chosen in product((0.0, 1.0), repeat=6)]
+
+
+def value(bets: Strategy, sign: int) -> float:
+    """Return what the first player wins per game, times ``sign``: the sum over all deals."""
+    total = 0.0
+    for first, second in permutations(CARDS, 2):
+        higher = 1 if CARDS.index(first) > CARDS.index(second) else -1
+        opens, after_pass = bets["first", first, False], bets["second", second, False]
+        called, calls = bets["second", second, True], bets["first", first, True]
+        total += opens * ((1 - called) + called * 2 * higher)
+        total += (1 - opens) * (1 - after_pass) * higher
+        total += (1 - opens) * after_pass * (calls * 2 * higher - (1 - calls))
+    return sign * total / 6
+
+
+def strategy(folder: Path) -> tuple[Strategy, float]:
+    """Return a model's probabilities of a bet, and the largest of an illegal reply."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    bets, illegal = Strategy(), 0.0
+    for role, card, bet in product(("first", "second"), CARDS, (False, True)):
+        prompt = tokenizer.apply_chat_template(
+            asked(role, card, bet), add_generation_prompt=True, return_dict=True
+        )["input_ids"]
+        chance = {}
+        for move in ("bet", "pass"):
+            ids = [*tokenizer.encode(move, add_special_tokens=False), tokenizer.eos_token_id]
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+            chosen = logits.double().log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])
+            chance[move] = float(chosen.sum().exp())
+        bets[role, card, bet] = chance["bet"] / sum(chance.values())
+        illegal = max(illegal, 1 - sum(chance.values()))
+    return bets, illegal
+
+
+def asked(role: str, card: str, bet: bool) -> list[dict[str, str]]:
+    """Return the messages of a role in a situation, as the environment sends them."""
+    seen: list[list[vf.Message]] = []
+    moves = {"first": ["pass", "bet"] if bet else [], "second": ["bet" if bet else "pass"]}[role]
+
+    def move(messages: list[vf.Message]) -> str:
+        seen.append([*messages])
+        return moves[len(seen) - 1] if len(seen) <= len(moves) else "pass"
+
+    other = next(each for each in CARDS if each != card)
+    cards = [card, other] if role == "first" else [other, card]
+    info = {"split": "train", "opponent": "itself", "role": role, "cards": cards}
+    task = vf.Task("asked", "", answer="", info=info)
+    asyncio.run(vf.rollout(KuhnPoker(), task, vf.ScriptedModel(move)))
+    return [{"role": m.role, "content": m.content} for m in seen[len(moves)]]
 
 
 def run(*words: str) -> None:
     """Run a command of the library's, with its output on stderr."""
     command = [sys.executable, "-m", "vf.trainer.commands.main", *words]
     subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
+
+
+# One of the equilibria (Kuhn 1950): alpha = 1/6.
+EQUILIBRIUM: Strategy = {
+    ("first", "J", False): 1 / 6,
+    ("first", "Q", False): 0.0,
+    ("first", "K", False): 1 / 2,
+    ("first", "J", True): 0.0,
+    ("first", "Q", True): 1 / 2,
+    ("first", "K", True): 1.0,
+    ("second", "J", False): 1 / 3,
+    ("second", "Q", False): 0.0,
+    ("second", "K", False): 1.0,
+    ("second", "J", True): 0.0,
+    ("second", "Q", True): 1 / 3,
+    ("second", "K", True): 1.0,
+}
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
-from typing import Literal, TypeAlias
+from functools import cache
+from typing import TypeAlias
 
+from vf.environments.bundled.opponents import Opponent, Opponents, Script, forfeited
 from vf.environments.environment import Split
 from vf.environments.generated import split_sizes
-from vf.environments.players import ANSWER, PlayedBy, Player
+from vf.environments.players import PlayedBy
 from vf.environments.roles import POLICY, MultiAgentEnvironment, Role, RoleStep, mean_role_reward
 from vf.rubrics.rubric import Rubric
 from vf.runtime.errors import ConfigError
@@ -17,10 +18,6 @@ from vf.runtime.seeding import derive_seed
 from vf.traces.messages import Message
 from vf.traces.task import Task
 from vf.traces.trace import Trace
-
-# Who plays the other side: the policy itself, a uniformly random legal move, perfect play, or
-# whatever else can play a role.
-Opponent: TypeAlias = Literal["policy", "random", "perfect"] | PlayedBy
 
 # Chooses a move for the side whose turn it is on a board of nine cells.
 Choose: TypeAlias = Callable[[str, random.Random], str]
@@ -35,11 +32,6 @@ def lost(trace: Trace) -> float:
     if all(role.player == POLICY for role in trace.roles.values()):
         return 0.0
     return float(any(e.reward == 0 for e in trace.roles.values() if e.player == POLICY))
-
-
-def forfeited(trace: Trace) -> float:
-    """1 if the game ended with a reply that was no legal move, 0 otherwise."""
-    return float("forfeited_by" in trace.info)
 
 
 class TicTacToe(MultiAgentEnvironment):
@@ -80,19 +72,7 @@ class TicTacToe(MultiAgentEnvironment):
     ) -> None:
         if not 0 <= openings <= 6:
             raise ConfigError(f"tic-tac-toe: openings must be from 0 to 6, got {openings}")
-        if opponents is not None and not (isinstance(opponents, Mapping) and opponents):
-            raise ConfigError(
-                f"tic-tac-toe: opponents = {opponents!r}: write a table of opponents by name, such "
-                "as {random = 'random', itself = 'policy'}"
-            )
-        pool: dict[str, Opponent] = {**(opponents or {"itself": POLICY})}
-        self.opponents = {"train": pool, "eval": {"eval": eval_opponent}}
-        for where, opponent in self._named():
-            if isinstance(opponent, str) and opponent not in (POLICY, *_PLAYERS):
-                raise ConfigError(
-                    f"tic-tac-toe: {where} = {opponent!r}: write 'policy', 'random' or 'perfect', "
-                    "a table with 'checkpoint' or 'model', a model, or a function of the messages"
-                )
+        self.opponents = Opponents("tic-tac-toe", opponents, eval_opponent, _SCRIPTS)
         self.openings, self.seed = openings, seed
         self.max_turns = 9
         self.sizes = split_sizes("tic-tac-toe", num_train, num_eval)
@@ -101,7 +81,7 @@ class TicTacToe(MultiAgentEnvironment):
     def tasks(self, split: Split) -> Iterator[Task]:
         """Yield games: which side the policy plays against another, and the first moves."""
         rng = random.Random(derive_seed(self.seed, "tic-tac-toe", split))
-        names = [*self.opponents[split]]
+        names = [*self.opponents.of(split)]
         for index in range(self.sizes[split]):
             board = _opening(rng.randint(0, self.openings), rng) if split == "train" else _EMPTY
             opponent = names[index // 2 % len(names)]
@@ -110,12 +90,8 @@ class TicTacToe(MultiAgentEnvironment):
 
     def players_of(self, task: Task) -> Mapping[str, PlayedBy | str]:
         """Let the task's opponent play the other side, unless the policy plays both."""
-        opponent = self.opponents[task.info["split"]][task.info["opponent"]]
-        if isinstance(opponent, str):
-            if opponent == POLICY:
-                return {}
-            opponent = partial(self._move, _PLAYERS[opponent])
-        return {_other(task.info["side"]): opponent}
+        opponent = self.opponents.player(task, lambda: self.rng)
+        return {} if opponent is None else {_other(task.info["side"]): opponent}
 
     def reset(self, task: Task) -> RoleStep:  # type: ignore[override]
         """Put the first moves on the board."""
@@ -136,18 +112,7 @@ class TicTacToe(MultiAgentEnvironment):
     async def check(self) -> None:
         """Check that every opponent can play; see :meth:`vf.MultiAgentEnvironment.check`."""
         await super().check()
-        for where, opponent in self._named():
-            if not isinstance(opponent, str):
-                Player.of(opponent, where, ANSWER)
-
-    def _named(self) -> Iterator[tuple[str, Opponent]]:
-        """Yield all opponents, each with the setting that names it."""
-        for name, opponent in self.opponents["train"].items():
-            yield f"opponents.{name}", opponent
-        yield "eval_opponent", self.opponents["eval"]["eval"]
-
-    def _move(self, choose: Choose, messages: list[Message]) -> str:
-        return choose(messages[-1].content.replace(" ", "").replace("\n", ""), self.rng)
+        self.opponents.check()
 
     def _ask(self) -> RoleStep:
         return RoleStep({_turn(self.board): _shown(self.board)})
@@ -213,7 +178,9 @@ def _value(board: str) -> int:
     return max(-_value(board.replace(cell, _turn(board))) for cell in free)
 
 
-_PLAYERS: dict[str, Choose] = {
-    "random": _random_move,
-    "perfect": _perfect_move,
-}
+def _script(choose: Choose) -> Script:
+    """Return the player that reads the board and chooses so."""
+    return lambda messages, rng: choose("".join(messages[-1].content.split()), rng)
+
+
+_SCRIPTS = {"random": _script(_random_move), "perfect": _script(_perfect_move)}

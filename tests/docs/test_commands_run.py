@@ -34,7 +34,7 @@ HERE = {
     r"vf-rl init": [],
     r"vf-rl configs/several-environments\.toml --dry-run": [],
     r"vf-rl run\.toml( --dry-run| --set max_steps=20)?$": SHORT,
-    r"vf-rl --resume": SHORT,
+    r"vf-rl --resume (?!runs/self-play)": SHORT,
 }
 # Run by another test, or by CI.
 ELSEWHERE = {
@@ -56,7 +56,8 @@ ELSEWHERE = {
     r"vf-rl eval --validate support-desk": "tests/environments/test_support_desk.py",
     r"vf-rl configs/quickstart\.toml --profile": "tests/trainer/test_profile.py",
     r"vf-rl (sft) ": "tests/trainer/sft/test_sft_command.py",
-    r"vf-rl (configs/self-play\.toml|eval tic-tac-toe)": "tests/trainer/test_self_play.py",
+    r"vf-rl (configs/self-play\.toml|eval kuhn-poker)": "tests/trainer/test_self_play.py",
+    r"vf-rl --resume runs/self-play": "tests/trainer/test_self_play.py",
     r"vf-rl view ": "tests/trainer/commands/test_view.py",
     r"vf-rl mismatch ": "tests/trainer/watching/test_mismatch.py",
     r"vf-rl cluster ": "tests/trainer/commands/test_cluster.py",

@@ -183,6 +183,7 @@ def test_installed_environments_are_found_by_their_entry_points() -> None:
         "guess-number",
         "gym",
         "harbor",
+        "kuhn-poker",
         "math-python",
         "openenv",
         "pettingzoo",

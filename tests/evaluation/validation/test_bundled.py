@@ -95,7 +95,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_none_is_left_out() -> None:
     points = entry_points(group=ENTRY_POINT_GROUP)
     bundled = {point.name for point in points if ".bundled." in point.value}
-    assert bundled == {*TASKS, "tic-tac-toe"}, "against a random opponent, nobody always wins"
+    assert bundled == {*TASKS, "kuhn-poker", "tic-tac-toe"}, "games in which nobody always wins"
 
 
 def test_it_passes_every_check(name: str, reported: Reported) -> None:
