@@ -148,10 +148,10 @@ class Agents:
 
 
 def token_model(engine: str) -> Any:
-    from vf.inference.completions import TokenClient
     from vf.inference.model_files import resolve_model
     from vf.inference.models.token_model import TokenModel
     from vf.inference.rendering.renderer import Renderer
+    from vf.inference.token_client import TokenClient
 
     renderer = Renderer.from_pretrained(resolve_model("tiny"))
     return TokenModel(TokenClient.to(engine, MODEL), renderer, max_seq_len=MAX_SEQ_LEN)

@@ -109,7 +109,7 @@ async def plain(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
 @asynccontextmanager
 async def ours(base_url: str, bodies: list[Body]) -> AsyncIterator[Run]:
     """Whole rollouts. Every trace is kept to the end, as a training step keeps it."""
-    from vf.inference.completions import TokenClient
+    from vf.inference.token_client import TokenClient
 
     client = TokenClient.to(base_url, MODEL)
     yield our_run(client, len(bodies))

@@ -37,11 +37,11 @@ from statistics import median
 
 from fake_openai import as_completion, http_answer
 
-from vf.inference.completions import TokenClient
 from vf.inference.model import Conversation, Sampling
 from vf.inference.model_files import resolve_model
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.token_client import TokenClient
 from vf.runtime.command import quiet_transformers
 from vf.runtime.meeting import connect, listen
 from vf.traces.messages import Message

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from vf.inference.completions import TokenClient
 from vf.inference.leases import Leases
 from vf.inference.proof import Proof
 from vf.inference.serving import Served
+from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ModelError
 
 

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from vf.inference.completions import Completion, TokenClient
+from vf.inference.completions import Completion
 from vf.inference.leases import Member, Router, Slot
 from vf.inference.model import Sampling
 from vf.inference.serving import Served, Serving
+from vf.inference.token_client import TokenClient
 from vf.runtime.errors import EngineError
 
 log = logging.getLogger(__name__)

@@ -9,12 +9,13 @@ from statistics import fmean
 
 import torch
 
-from vf.inference.completions import Completion, TokenClient
+from vf.inference.completions import Completion
 from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.engine import Engine
 from vf.inference.model import Sampling
 from vf.inference.proof import Proof
 from vf.inference.settings import EmbeddedSettings
+from vf.inference.token_client import TokenClient
 from vf.inference.vllm.replay import returning_experts
 from vf.inference.vllm.replicated_engine import vllm_engine
 from vf.inference.vllm.rungs import choose_rung

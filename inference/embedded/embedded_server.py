@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from transformers import PreTrainedModel
 
-from vf.inference.completions import Completion, TokenClient
+from vf.inference.completions import Completion
 from vf.inference.embedded.app import build_app
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.server_thread import ServerThread
@@ -17,6 +17,7 @@ from vf.inference.proof import Proof
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.serving import Served, Serving
 from vf.inference.settings import EmbeddedSettings
+from vf.inference.token_client import TokenClient
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError
 from vf.runtime.seeding import derive_seed

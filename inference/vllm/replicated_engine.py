@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vf.inference.completions import TokenClient
 from vf.inference.engine import Weights
 from vf.inference.leases import Router
 from vf.inference.proof import Proof
 from vf.inference.serving import Served
 from vf.inference.settings import VllmSettings
+from vf.inference.token_client import TokenClient
 from vf.inference.vllm.check_settings import check_divided
 from vf.inference.vllm.server_args import each_server
 from vf.inference.vllm.shelf import Shelf

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from vf.cluster.fleet import Fleet
-from vf.inference.completions import TokenClient
 from vf.inference.engine import Weights
 from vf.inference.leases import Member, Router, Slot
 from vf.inference.model_files import resolve_model
@@ -21,6 +20,7 @@ from vf.inference.patience import AWAY_SECONDS
 from vf.inference.proof import Proof
 from vf.inference.serving import Served, Serving
 from vf.inference.settings import VllmSettings
+from vf.inference.token_client import TokenClient
 from vf.inference.vllm.admin import Admin, check_served, check_tokenizer
 from vf.inference.vllm.check_settings import api_key
 from vf.inference.vllm.delivery import Delivery

@@ -18,12 +18,12 @@ from cluster_watch import lateness
 
 import vf
 from tests.waiting import wait_until
-from vf.inference.completions import TokenClient
 from vf.inference.model import Sampling
 from vf.inference.model_files import resolve_model
 from vf.inference.models.token_model import TokenModel
 from vf.inference.ports import choose_port
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.token_client import TokenClient
 from vf.inference.vllm.admin import Admin
 
 SLOTS, ROLLOUTS = 4, 8

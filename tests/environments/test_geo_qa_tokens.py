@@ -14,9 +14,9 @@ import vf
 from tests.inference.chat_templates import STRIPS_THINKING, tokenizer
 from tests.inference.local_server import completion, in_turn, serve
 from vf.environments.bundled.geo_qa import GeoQA
-from vf.inference.completions import TokenClient
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.token_client import TokenClient
 
 RENDERERS = {
     "shipped": Renderer(tokenizer()),

@@ -15,10 +15,11 @@ from tests.inference.chat_templates import tokenizer
 from tests.inference.tiny_serving import load_model, plain_logprobs, running_engine, running_server
 from vf.environments.bundled.calculator import Calculator
 from vf.environments.contexts import INSTRUCTION, INTRODUCTION, LEFT_OUT
-from vf.inference.completions import Completion, TokenClient
+from vf.inference.completions import Completion
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.token_client import TokenClient
 from vf.traces.trace import StopReason
 from vf.trainer.learning.credit import turn_rewards
 

@@ -16,11 +16,11 @@ from tests.inference.local_server import LocalServer, error_answer, json_answer,
 from tests.inference.tiny_serving import load_model, running_engine, running_server
 from vf.environments import registry
 from vf.environments.environment import Split
-from vf.inference.completions import TokenClient
 from vf.inference.model_files import resolve_model
 from vf.inference.models.scripted_model import Line
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.token_client import TokenClient
 from vf.traces.simulated_users import UserRecord, user_of
 from vf.traces.view.plain import print_trace
 

@@ -14,8 +14,9 @@ import pytest
 import vf
 from tests.environments.test_long_episodes import RENDERER, Recorder
 from tests.inference.tiny_serving import load_model, plain_logprobs, running_engine, running_server
-from vf.inference.completions import Completion, TokenClient
+from vf.inference.completions import Completion
 from vf.inference.models.token_model import TokenModel
+from vf.inference.token_client import TokenClient
 from vf.runtime.own_deadline import own_deadline
 from vf.traces.messages import ToolCall
 

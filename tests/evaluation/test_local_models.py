@@ -18,11 +18,11 @@ from tests.inference.chat_templates import HIDES_TOOLS
 from tests.inference.tiny_serving import load_model, running_engine, running_server
 from vf.evaluation.eval_config import ModelConfig
 from vf.evaluation.models import check_local
-from vf.inference.completions import TokenClient
 from vf.inference.model import Sampling
 from vf.inference.model_files import resolve_model
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.token_client import TokenClient
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ SECONDS = 0.1  # for one answer
 
 
 async def ask(url: str, count: int) -> None:
-    from vf.inference.completions import TokenClient
     from vf.inference.model import Sampling
+    from vf.inference.token_client import TokenClient
     from vf.runtime.errors import ModelError
 
     client = TokenClient.to(url, "m")

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from tests.inference.tiny_serving import load_model
-from vf.inference.completions import TokenClient
 from vf.inference.embedded.embedded_server import EmbeddedServer
 from vf.inference.model import Sampling
 from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.settings import EmbeddedSettings
+from vf.inference.token_client import TokenClient
 from vf.runtime.errors import EngineError
 
 PROMPT = [1, 40, 41, 42]

@@ -9,10 +9,10 @@ import pytest
 from tests.inference.chat_templates import FORGETS, STRICT, tokenizer
 from tests.inference.local_server import error_answer, in_turn, serve
 from tests.inference.token_talk import Turn, talk
-from vf.inference.completions import TokenClient
 from vf.inference.model import ContextFull, Conversation, Sampling
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ModelError
 from vf.traces.messages import Message
 

@@ -19,13 +19,13 @@ from tests.inference.tiny_serving import (
     running_engine,
     running_server,
 )
-from vf.inference.completions import TokenClient, processed_tokens
 from vf.inference.embedded.app import build_app
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.embedded.server_thread import ServerThread
 from vf.inference.model import Sampling
 from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.token_client import TokenClient, processed_tokens
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import EngineError
 

@@ -11,10 +11,10 @@ from random import Random
 import pytest
 
 from tests.inference.local_server import LocalServer, completion, error_answer, serve
-from vf.inference.completions import TokenClient
 from vf.inference.leases import Lease, Member, Router, Slot
 from vf.inference.model import Sampling
 from vf.inference.serving import Serving
+from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ServerDown
 
 

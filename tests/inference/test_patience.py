@@ -13,9 +13,10 @@ from aiohttp import web
 
 import vf
 from tests.inference.local_server import completion, error_answer, json_answer
-from vf.inference.completions import Completion, TokenClient
+from vf.inference.completions import Completion
 from vf.inference.model import Conversation, Sampling
 from vf.inference.serving import Serving
+from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ModelError, ServerDown
 from vf.runtime.own_deadline import clocked
 

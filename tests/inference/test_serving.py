@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.inference.local_server import completion, error_answer, serve
 from tests.inference.one_server import leased, leases_of
-from vf.inference.completions import TokenClient
 from vf.inference.model import Sampling
 from vf.inference.serving import Served, Serving
+from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ModelError, ServerDown
 
 OPS = st.sampled_from(["lease", "release", "switch", "crash", "back"])

@@ -10,11 +10,11 @@ import pytest
 from tests.inference.chat_templates import tokenizer
 from tests.inference.local_server import completion, in_turn, serve
 from tests.inference.token_talk import Turn, talk
-from vf.inference.completions import TokenClient
 from vf.inference.experts import encode_experts
 from vf.inference.model import ContextFull, Conversation, Reply, Sampling
 from vf.inference.models.token_model import PromptTooLong, TokenModel
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ModelError
 from vf.traces.messages import Message
 

@@ -11,10 +11,10 @@ import pytest
 import vf
 from tests.inference.chat_templates import tokenizer
 from tests.inference.tiny_serving import load_model, plain_logprobs, running_engine, running_server
-from vf.inference.completions import TokenClient
 from vf.inference.embedded.embedded_engine import EmbeddedEngine
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.token_client import TokenClient
 from vf.traces.trace import Branch, StopReason, Trace
 
 RENDERER = Renderer(tokenizer())

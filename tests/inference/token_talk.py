@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.inference.local_server import completion, in_turn, serve
-from vf.inference.completions import TokenClient
 from vf.inference.model import Conversation, Reply, Sampling
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.token_client import TokenClient
 from vf.traces.messages import Message
 
 

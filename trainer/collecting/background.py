@@ -9,8 +9,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from vf.inference.completions import Completion, TokenClient
+from vf.inference.completions import Completion
 from vf.inference.model import Sampling
+from vf.inference.token_client import TokenClient
 
 T = TypeVar("T")
 POLL_SECONDS = 0.25

@@ -15,8 +15,8 @@ from vf.cluster.fleet import Fleet
 from vf.environments.registry import registrar
 from vf.environments.runner import CLOSE_TIMEOUT
 from vf.evaluation.evaluate import Evaluation
-from vf.inference.completions import TokenClient
 from vf.inference.engine import Engine
+from vf.inference.token_client import TokenClient
 from vf.runtime.errors import TrainingError
 from vf.traces.store import TraceStore
 from vf.traces.trace import Trace

@@ -23,9 +23,9 @@ from vf.environments.environment import Environment
 from vf.environments.episode import Activity
 from vf.environments.runner import rollout
 from vf.environments.sandboxes import prefetch
-from vf.inference.completions import TokenClient
 from vf.inference.model import Sampling
 from vf.inference.models.token_model import TokenModel
+from vf.inference.token_client import TokenClient
 from vf.rubrics.group import score_group
 from vf.runtime.calling import call
 from vf.runtime.command import quiet_transformers

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.waiting import wait_until
-from vf.inference.completions import Completion, TokenClient
+from vf.inference.completions import Completion
 from vf.inference.model import Sampling
+from vf.inference.token_client import TokenClient
 from vf.inference.vllm.replicated_engine import ReplicatedEngine
 from vf.inference.vllm.vllm_engine import VllmEngine
 

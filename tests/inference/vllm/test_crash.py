@@ -14,7 +14,7 @@ import pytest
 from tests.inference.one_server import leased
 from tests.inference.vllm.stand_in_engine import Standing, ask
 from tests.waiting import until, wait_until
-from vf.inference.completions import TokenClient
+from vf.inference.token_client import TokenClient
 from vf.inference.vllm import servers
 from vf.runtime.errors import EngineError, ModelError, ServerDown
 

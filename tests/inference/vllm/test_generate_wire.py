@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from tests.inference.local_server import json_answer, serve
-from vf.inference.completions import Completion, TokenClient, generate_wire
+from vf.inference.completions import Completion, generate_wire
 from vf.inference.model import Conversation, Sampling
 from vf.inference.model_files import resolve_model
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
 from vf.inference.serving import Served
+from vf.inference.token_client import TokenClient
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError
 from vf.traces.messages import Message

@@ -13,7 +13,8 @@ import pytest
 
 from tests.inference.vllm.stand_in_engine import MODEL, Standing, ask
 from tests.waiting import until
-from vf.inference.completions import Completion, TokenClient
+from vf.inference.completions import Completion
+from vf.inference.token_client import TokenClient
 from vf.inference.vllm import nccl
 from vf.inference.vllm.sites import ThisMachine
 from vf.runtime.errors import ConfigError, EngineError, ModelError

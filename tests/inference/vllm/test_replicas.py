@@ -13,11 +13,12 @@ import pytest
 
 from tests.inference.vllm.stand_in_engine import StandingTogether, alive, ask
 from tests.waiting import until, wait_until
-from vf.inference.completions import Completion, TokenClient
+from vf.inference.completions import Completion
 from vf.inference.model import Sampling
 from vf.inference.ports import choose_port
 from vf.inference.proof import Proof
 from vf.inference.settings import VllmSettings
+from vf.inference.token_client import TokenClient
 from vf.inference.vllm import nccl
 from vf.inference.vllm.server_args import each_server
 from vf.runtime.errors import ConfigError, EngineError, ServerDown

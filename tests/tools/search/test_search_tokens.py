@@ -9,9 +9,9 @@ import vf
 from tests.inference.chat_templates import tokenizer
 from tests.inference.local_server import completion, in_turn, serve
 from tests.tools.search.corpus import Quiz, make_index
-from vf.inference.completions import TokenClient
 from vf.inference.models.token_model import TokenModel
 from vf.inference.rendering.renderer import Renderer
+from vf.inference.token_client import TokenClient
 
 SAID = [
     '<tool_call>\n{"name": "search", "arguments": {"query": "capital of Norway"}}\n</tool_call>',

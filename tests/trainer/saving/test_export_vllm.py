@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from tests.trainer.saving.test_export import TIED, MakeTrainer, gap, trained
-from vf.inference.completions import TokenClient
 from vf.inference.model import Sampling
 from vf.inference.ports import choose_port
 from vf.inference.serving import Serving
 from vf.inference.settings import VllmSettings
+from vf.inference.token_client import TokenClient
 from vf.inference.vllm.launch import SERVER_MODULE, server_env
 from vf.inference.vllm.server_process import ServerProcess
 from vf.trainer.commands.main import main
