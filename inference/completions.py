@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 from vf.inference.experts import asked
 from vf.inference.model import NEUTRAL, Sampling
 from vf.inference.serving import Served
+from vf.inference.supports import logprobs_to_ask, read_supports
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ModelError
 from vf.traces.packed import unpack_supports
@@ -79,11 +80,39 @@ async def openai_wire(
     Raises:
         ModelError: The server failed, or its answer lacks ids or logprobs.
     """
+    return await _completions(client, served, prompt_ids, sampling, stop_token_ids, 0)
+
+
+async def vllm_wire(
+    client: JsonClient,
+    served: Served,
+    prompt_ids: list[int],
+    sampling: Sampling,
+    stop_token_ids: list[int],
+) -> Completion:
+    """Ask ``/completions`` of vLLM, which tells what filters left by its log-probabilities.
+
+    Raises:
+        ModelError: The server failed, or its answer lacks ids or logprobs.
+    """
+    most = logprobs_to_ask(sampling)
+    return await _completions(client, served, prompt_ids, sampling, stop_token_ids, most)
+
+
+async def _completions(
+    client: JsonClient,
+    served: Served,
+    prompt_ids: list[int],
+    sampling: Sampling,
+    stop_token_ids: list[int],
+    likeliest: int,
+) -> Completion:
     body: dict[str, Any] = {
         "model": served.model,
         "prompt": prompt_ids,
-        "logprobs": 0,
+        "logprobs": likeliest,
         "return_token_ids": True,
+        **({"return_tokens_as_token_ids": True} if likeliest else {}),
         **sampling_fields(sampling, stop_token_ids),
     }
     answer = await client.send("/completions", body)
@@ -95,6 +124,11 @@ async def openai_wire(
         reason = choice["finish_reason"]
         experts = choice.get("routed_experts")
         supports = unpack_supports(choice.get("supports", []))
+        if likeliest:
+            supports = read_supports(
+                {int(token.removeprefix("token_id:")): value for token, value in told.items()}
+                for told in choice["logprobs"]["top_logprobs"]
+            )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ModelError(
             "the server's completion lacks token ids or logprobs; it must understand "
@@ -173,11 +207,12 @@ async def generate_wire(
     Raises:
         ModelError: The server failed, or its answer lacks ids, logprobs or versions.
     """
+    likeliest = logprobs_to_ask(sampling)
     body: dict[str, Any] = {
         "model": served.model,
         "token_ids": prompt_ids,
         "sampling_params": {
-            "logprobs": 0,
+            "logprobs": likeliest,
             "detokenize": bool(sampling.stop),
             **sampling_fields(sampling, stop_token_ids),
         },
@@ -194,13 +229,22 @@ async def generate_wire(
         ]
         reason = choice["finish_reason"]
         experts = choice.get("routed_experts")
+        supports = read_supports(
+            {each["token_id"]: each["logprob"] for each in token["top_logprobs"]}
+            for token in choice["logprobs"]["content"]
+            if likeliest
+        )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ModelError(
             f"{client.base_url} does not tell ids, logprobs and weight versions as vLLM 0.32 does "
             f"(missing: {error})"
         ) from error
     told = asked(experts, sampling.experts_from, len(prompt_ids), len(ids))
-    return checked(ids, logprobs, versions, reason, told)
+    return checked(ids, logprobs, versions, reason, told, supports)
 
 
-WIRES: dict[str, Wire] = {"openai": openai_wire, "generate": generate_wire}
+WIRES: dict[str, Wire] = {
+    "openai": openai_wire,
+    "vllm": vllm_wire,
+    "generate": generate_wire,
+}

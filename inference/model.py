@@ -28,6 +28,7 @@ class Sampling:
             SCHEMA}`` or ``{"json_object": True}``. Only vLLM enforces it; log-probabilities are as
             without it.
         fixed: Whether an agent that asks for another way to sample still gets this one.
+        trained: Whether the answer is trained, for which a server tells what its filters left.
         experts_from: The first token of the prompt whose experts are to be returned, with those of
             all tokens after it; None for none.
     """
@@ -42,12 +43,13 @@ class Sampling:
     stop: tuple[str, ...] = ()
     structure: dict[str, Any] | None = None
     fixed: bool = False
+    trained: bool = False
     experts_from: int | None = None
 
     @property
     def filtered(self) -> bool:
         """Whether some tokens may be left out before one is sampled."""
-        return any(getattr(self, name) != neutral for name, neutral in FILTERS.items())
+        return bool(filters_used(self))
 
     def with_(self, **changes: Any) -> Sampling:
         """Return a copy with some fields changed."""
@@ -61,6 +63,15 @@ ToolStyle = Literal["template", "text"]
 FILTERS = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
 # The same, and what else changes the distribution that is sampled from.
 NEUTRAL = {**FILTERS, "repetition_penalty": 1.0}
+
+
+def filters_used(*settings: Any) -> list[str]:
+    """Return the names of the filters that any of some settings uses, which have their fields."""
+    return [
+        name
+        for name, neutral in FILTERS.items()
+        if any(getattr(each, name) != neutral for each in settings)
+    ]
 
 
 @dataclass(slots=True)

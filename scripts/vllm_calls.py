@@ -61,10 +61,10 @@ from vf.inference.model import Sampling
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm import nccl
 from vf.inference.vllm.launch import flags, server_env
-from vf.inference.vllm.replay import returning_experts
 from vf.inference.vllm.rungs import FIXED, RUNGS
 from vf.inference.vllm.server_args import Adapters, server_args
 from vf.inference.vllm.shelf import Shelf
+from vf.inference.vllm.telling import returning_experts
 from vf.inference.vllm.vllm_engine import VllmEngine
 
 MODEL = "org/model"

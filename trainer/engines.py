@@ -16,11 +16,11 @@ from vf.inference.model import Sampling
 from vf.inference.proof import Proof
 from vf.inference.settings import EmbeddedSettings
 from vf.inference.token_client import TokenClient
-from vf.inference.vllm.replay import returning_experts
 from vf.inference.vllm.replicated_engine import vllm_engine
 from vf.inference.vllm.rungs import choose_rung
 from vf.inference.vllm.server_args import Adapters
 from vf.inference.vllm.sites import LOOPBACKS
+from vf.inference.vllm.telling import returning_experts, telling_supports
 from vf.runtime.errors import ModelError, ServerDown, TrainingError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.server_memory import shares_gpu
@@ -66,6 +66,7 @@ def build_engine(setup: Setup, policy: Policy) -> Engine:
         settings = batch_invariant(settings, cpu=cpu)
     if args.router_replay != "off":
         settings = returning_experts(settings, cpu=cpu)
+    settings = telling_supports(settings, [config.args_of(env).top_k for env in config.env])
     trainers = config.trainer.devices or [0]
     if fleet is not None:  # which gives each server GPUs of its own
         count = settings.replicas * gpus_of_server(settings, cpu=cpu)

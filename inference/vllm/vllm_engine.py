@@ -102,7 +102,7 @@ class VllmEngine:
         tells = swaps_in_place(rung, settings)
         member = Member(
             self._admin.root if tells else self.base_url,
-            "generate" if tells else "openai",
+            "generate" if tells else "vllm",
             self._api_key,
             settings.away_timeout if settings.base_url else AWAY_SECONDS,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ import torch
 
 import vf
 from vf.environments.environment import Split
+from vf.inference.completions import Completion
 from vf.inference.model import Sampling
 from vf.inference.wire import JsonClient
 from vf.runtime.errors import ConfigError
@@ -97,6 +99,10 @@ def check_as_teacher(trainer: RLTrainer) -> None:
     assert (mine.ids == batch.likeliest.ids).float().mean() > 0.99  # but for ties
 
 
+SAMPLING = Sampling(24, temperature=3.0, top_p=0.9, top_k=12, min_p=0.02, seed=0, trained=True)
+FILTERS: dict[str, Any] = {"top_p": 0.9, "top_k": 20, "min_p": 0.01}
+
+
 def server_processes() -> list[psutil.Process]:
     """Return the running servers' API processes that this process is an ancestor of."""
     return [
@@ -119,6 +125,56 @@ def answers(traces: Iterable[vf.Trace]) -> list[list[int]]:
     return list(found.values())
 
 
+def assert_trained_as_sampled(trainer: RLTrainer, lines: list[Any]) -> None:
+    """Check that the trainer computes over what the server's filters left."""
+    traces = [*trainer.folder.step_traces(1)]
+    supports = [s for trace in traces for branch in trace.branches for s in branch.supports if s]
+    assert {len(support) for support in supports} > {1}
+    assert max(map(len, supports)) <= FILTERS["top_k"]
+    for line in lines:
+        assert line["ratio/min"] == pytest.approx(1.0, abs=5e-5)  # rounding, as without filters
+        assert line["ratio/max"] == pytest.approx(1.0, abs=5e-5)
+
+
+def left(logprobs: torch.Tensor) -> list[int]:
+    """Return the ids that min-p, top-k and top-p leave, one after the other."""
+    order = logprobs.argsort(descending=True).tolist()
+    order = [i for i in order if logprobs[i] >= logprobs[order[0]] + math.log(SAMPLING.min_p)]
+    order = order[: SAMPLING.top_k]
+    shares = logprobs[order].softmax(-1).tolist()
+    return sorted(
+        token for place, token in enumerate(order) if sum(shares[:place]) < SAMPLING.top_p
+    )
+
+
+def check_supports(trainer: RLTrainer) -> None:
+    """Check what a server's filters left, and its log-probabilities, against the model's logits."""
+    prompt = trainer.plan.probe_ids
+
+    async def ask() -> Completion:
+        [sampler] = trainer.engine.samplers(60.0).values()
+        try:
+            return await sampler.complete(prompt, SAMPLING, [])
+        finally:
+            await sampler.close()
+
+    got = asyncio.run(ask())
+    ids = torch.tensor([prompt + got.token_ids])
+    with torch.no_grad():
+        logits = trainer.learner.policy.model(ids).logits[0, len(prompt) - 1 : -1]
+    for row, token, logprob, kept in zip(
+        (logits.double() / 3.0).log_softmax(-1),
+        got.token_ids,
+        got.logprobs,
+        got.supports,
+        strict=True,
+    ):
+        assert sorted(kept) == left(row)
+        share = row[kept].log_softmax(-1)[kept.index(token)]
+        assert logprob == pytest.approx(float(share), abs=1e-4)
+    assert {len(kept) for kept in got.supports} > {1}
+
+
 def straddles(trace: vf.Trace) -> bool:
     """Return whether new weights arrived in the middle of an answer."""
     return any(len(set(answer)) > 1 for answer in answers([trace]))
@@ -128,9 +184,10 @@ def test_lora_is_learned_through_vllm_and_a_killed_server_comes_back(
     make_trainer: Callable[..., RLTrainer], vllm_python: str
 ) -> None:
     trainer = make_trainer(
-        inference=inference(vllm_python), max_steps=8, batch_size=32, learning_rate=1e-3
+        inference=inference(vllm_python), max_steps=8, batch_size=32, learning_rate=1e-3, **FILTERS
     )
     lines = [trainer.step() for _ in range(5)]
+    assert_trained_as_sampled(trainer, lines)
     assert max(line["logprob_gap"] for line in lines) < 1e-4
     assert max(abs(line["kl_sample_train_v1"]) for line in lines) < 1e-3
     assert lines[-1]["reward/mean"] > lines[0]["reward/mean"] + 0.1
@@ -179,6 +236,7 @@ def test_all_weights_are_learned_through_vllm_and_published_in_flight(
     assert max(line["logprob_gap"] for line in lines) < 1e-4
     assert lines[-1]["reward/mean"] > lines[0]["reward/mean"]
     check_as_teacher(trainer)
+    check_supports(trainer)
 
     # Sooner or later new weights arrive in the middle of an answer.
     environment = vf.make("test-long-answers")

@@ -56,7 +56,8 @@ def eval_sampling(args: TrainerArgs) -> Sampling:
         "min_p": args.eval_min_p,
         "max_tokens": args.eval_max_tokens,
     }
-    return args.sampling.with_(**{name: value for name, value in own.items() if value is not None})
+    own = {name: value for name, value in own.items() if value is not None}
+    return args.sampling.with_(**own, trained=False)
 
 
 class Orchestrator:

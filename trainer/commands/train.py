@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vf.inference.model import FILTERS
+from vf.inference.model import filters_used
 from vf.inference.model_files import find_model
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.launch import installed_apart
@@ -254,12 +254,9 @@ def _summarise(summary: Summary, folder: RunFolder, config: Config, console: Con
 def _cautions(config: Config) -> list[str]:
     """Return what is to be known about settings: what they cost, and what was found for them."""
     args = config.args
-    everywhere = [config.args_of(env) for env in config.env]
-    filters = [
-        name
-        for name, neutral in FILTERS.items()
-        if any(getattr(each, name) != neutral for each in everywhere)
-    ]
+    # Where top_k bounds how many tokens are left, vLLM's log-probabilities tell which.
+    untold = [each for env in config.env if not (each := config.args_of(env)).top_k]
+    filters = filters_used(*untold)
     cautions = []
     if args.num_iterations > 1 and args.loss_fn == "importance_sampling":
         cautions.append(
@@ -273,9 +270,9 @@ def _cautions(config: Config) -> list[str]:
         )
     if filters and isinstance(config.inference, VllmSettings):
         cautions.append(
-            f"{', '.join(filters)} leaves tokens out of what is sampled from, and vLLM does not "
-            "tell which: the trainer computes the whole distribution, so every importance ratio is "
-            "too small by the share that was left out, as kl_sample_train_v1 will show. With "
-            'inference.engine = "embedded" it computes what was sampled from'
+            f"{', '.join(filters)} leaves tokens out of what is sampled from, and vLLM tells which "
+            "only beside a top_k: the trainer computes the whole distribution, so every importance "
+            "ratio is too small by the share that was left out, as kl_sample_train_v1 will show. "
+            "Set top_k too (20, say), and it computes what was sampled from"
         )
     return cautions

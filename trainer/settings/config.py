@@ -96,14 +96,8 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
     @property
     def sampling(self) -> Sampling:
         """How rollouts are sampled, whatever an agent asks for."""
-        return Sampling(
-            fixed=True,
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-        )
+        names = ("max_tokens", "temperature", *FILTERS)
+        return Sampling(**{name: getattr(self, name) for name in names}, fixed=True, trained=True)
 
     @field_validator("micro_batch_tokens", mode="before")
     @classmethod

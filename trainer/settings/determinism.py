@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vf.inference.model import FILTERS
+from vf.inference.model import FILTERS, filters_used
 from vf.inference.settings import EmbeddedSettings, VllmSettings
 from vf.runtime.errors import ConfigError
 
@@ -47,8 +47,8 @@ def check_deterministic(
                 f"trainer.args.deterministic = true sets {SWITCH}=1, and inference.env says "
                 "otherwise: remove one"
             )
-    untold = isinstance(inference, VllmSettings)
-    why = "samples from tokens that vLLM does not tell, so they are not computed; leave it out"
+    vllm = isinstance(inference, VllmSettings)
+    why = "leaves out tokens that vLLM tells only beside a top_k; set one, or leave it out"
     wrong = [
         (
             args.bf16 is True and isinstance(inference, EmbeddedSettings),
@@ -74,17 +74,14 @@ def check_deterministic(
             args.max_refill > 0 and len(envs) > 1,
             "max_refill > 0 lets timing decide which environment has the fresh groups; set it to 0",
         ),
-        *(
-            (untold and getattr(args, name) != neutral, f"{name} {why}")
-            for name, neutral in FILTERS.items()
-        ),
+        *((vllm and not args.top_k, f"{name} {why}") for name in filters_used(args)),
     ]
     found = [f"trainer.args.{reason}" for holds, reason in wrong if holds]
     found += [
         f"{table}.{name} {why}"
         for table, own in envs.items()
         for name, neutral in FILTERS.items()
-        if untold and own.get(name, neutral) != neutral
+        if vllm and own.get(name, neutral) != neutral and not own.get("top_k", args.top_k)
     ]
     if found:
         raise ValueError(f"trainer.args.deterministic = true cannot hold: {'; '.join(found)}")

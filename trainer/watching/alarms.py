@@ -27,7 +27,7 @@ from dataclasses import asdict
 from statistics import fmean, variance
 from typing import Any
 
-from vf.inference.model import FILTERS
+from vf.inference.model import filters_used
 from vf.traces.branching import OFTEN, Branching
 from vf.traces.trace import Trace
 from vf.trainer.run.group import Group
@@ -236,12 +236,7 @@ def _kl_causes(
 ) -> list[str]:
     """Return possible reasons for the disagreement, the likeliest first."""
     checks = []
-    settings = others or [args]
-    used = [
-        name
-        for name, neutral in FILTERS.items()
-        if any(getattr(each, name) != neutral for each in settings)
-    ]
+    used = filters_used(*(others or [args]))
     if used and not supported:
         checks.append(
             f"{', '.join(used)} leaves out tokens, and the engine did not tell which: it changes "

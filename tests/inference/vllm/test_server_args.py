@@ -9,9 +9,10 @@ import pytest
 
 from tests.inference.vllm.stand_in_engine import Standing
 from vf.inference.settings import VllmSettings
+from vf.inference.supports import TIES
 from vf.inference.vllm.check_settings import check_divided, check_settings
-from vf.inference.vllm.replay import returning_experts
-from vf.inference.vllm.server_args import parallel_args
+from vf.inference.vllm.server_args import given, parallel_args
+from vf.inference.vllm.telling import returning_experts, telling_supports
 from vf.runtime.errors import ConfigError
 
 
@@ -47,6 +48,22 @@ def test_all_gpus_are_used(
     else:
         # Several API servers would not know of each other's adapters.
         assert made == {"data_parallel_size": replicas, "api_server_count": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "top_ks", "most"),
+    [
+        ({}, [0], None),
+        ({}, [5, 12], None),
+        ({}, [0, 20], 20 + TIES),
+        ({"args": {"max-logprobs": 99}}, [20], 99),
+        ({"base_url": "http://127.0.0.1:8000/v1"}, [20], None),
+    ],
+)
+def test_a_server_may_tell_as_many_logprobs_as_top_k_needs(
+    settings: dict[str, Any], top_ks: list[int], most: int | None
+) -> None:
+    assert given(telling_supports(VllmSettings(**settings), top_ks)).get("max_logprobs") == most
 
 
 @pytest.mark.parametrize("settings", [{"replicas": 2}, {"gpus_per_replica": 2}])

@@ -59,11 +59,11 @@ def test_what_it_cannot_hold_with_is_named(args: dict[str, Any], said: str) -> N
         ),
         (
             {"env": {"id": "x", "top_p": 0.9}, "inference": {"engine": "vllm"}},
-            "env.top_p samples from tokens that vLLM does not tell",
+            "env.top_p leaves out tokens that vLLM tells only beside a top_k",
         ),
         (
             {"env": [{"id": "x"}, {"id": "y", "min_p": 0.1}], "inference": {"engine": "vllm"}},
-            "env.1.min_p samples from tokens that vLLM does not tell",
+            "env.1.min_p leaves out tokens that vLLM tells only",
         ),
     ],
 )

@@ -1,11 +1,15 @@
-"""What ``trainer.args.router_replay`` asks of a server."""
+"""What a server has to tell about a token: the experts that it used, what filters left."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from vf.inference.settings import VllmSettings
+from vf.inference.supports import TIES
 from vf.runtime.errors import ConfigError
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+VLLM_TELLS = 20  # log-probabilities of a token that vLLM tells at most by itself
 
 
 def returning_experts(settings: VllmSettings, *, cpu: bool) -> VllmSettings:
@@ -29,3 +33,19 @@ def returning_experts(settings: VllmSettings, *, cpu: bool) -> VllmSettings:
         )
     told = {"args": {"enable_return_routed_experts": True} | settings.args}
     return settings.model_copy(update=told | {"env": {RUNNER: "1"} | settings.env})
+
+
+def telling_supports(settings: VllmSettings, top_ks: Iterable[int]) -> VllmSettings:
+    """Return a server's settings with which it tells as many log-probabilities as ``top_k`` needs.
+
+    A server that is already running must have been started so; it refuses a request otherwise.
+
+    Args:
+        settings: ``[inference]``.
+        top_ks: Of all environments; 0 is none.
+    """
+    most = max(top_ks, default=0)
+    if settings.urls or most + TIES <= VLLM_TELLS or not most:
+        return settings
+    told = {"max_logprobs": most + TIES}
+    return settings.model_copy(update={"args": told | settings.args})
