@@ -37,6 +37,11 @@ class Evaluation:
 
     traces: list[Trace] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        """Return it in a line: whoever wants the traces prints them."""
+        failed = f", {self.errors} failed" if self.errors else ""
+        return f"<Evaluation of {len(self.traces)} rollouts: {self.mean_reward:.3f}{failed}>"
+
     @property
     def rewards(self) -> list[float]:
         """The rewards of the rollouts that were scored."""

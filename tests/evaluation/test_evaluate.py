@@ -71,6 +71,10 @@ def test_a_failed_rollout_touches_no_other_and_counts_nowhere() -> None:
     assert evaluation.errors == 1
 
 
+def test_it_is_shown_in_a_line() -> None:
+    assert repr(evaluate(Echo("ab"))) == "<Evaluation of 2 rollouts: 1.000, 1 failed>"
+
+
 def test_where_everything_failed_the_mean_is_nan() -> None:
     assert math.isnan(evaluate(Echo("b")).mean_reward)
 
