@@ -99,7 +99,7 @@ def check_as_teacher(trainer: RLTrainer) -> None:
     assert (mine.ids == batch.likeliest.ids).float().mean() > 0.99  # but for ties
 
 
-SAMPLING = Sampling(24, temperature=3.0, top_p=0.9, top_k=12, min_p=0.02, seed=0, trained=True)
+SAMPLING = Sampling(24, temperature=2.0, top_p=0.9, top_k=12, min_p=0.02, seed=0, trained=True)
 FILTERS: dict[str, Any] = {"top_p": 0.9, "top_k": 20, "min_p": 0.01}
 
 
@@ -163,7 +163,7 @@ def check_supports(trainer: RLTrainer) -> None:
     with torch.no_grad():
         logits = trainer.learner.policy.model(ids).logits[0, len(prompt) - 1 : -1]
     for row, token, logprob, kept in zip(
-        (logits.double() / 3.0).log_softmax(-1),
+        (logits.double() / 2.0).log_softmax(-1),
         got.token_ids,
         got.logprobs,
         got.supports,
