@@ -28,19 +28,28 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import vf
-from vf.environments.bundled.kuhn_poker import KuhnPoker
+from vf.environments.bundled.kuhn_poker import EQUILIBRIUM, KuhnPoker
 
 ROOT = Path(__file__).parents[1]
 START = ROOT / "runs" / "kuhn-poker-start"
 RUN = ROOT / "runs" / "self-play"
 GAMES = START.with_name("weak-games.jsonl")
 BAR = 0.05  # chips per game
+GAMES_A_STEP = 256  # in configs/self-play.toml
 CARDS = "JQK"
 # How likely a weak player bets: before a bet was made, and after one.
 WEAK = {"J": (0.25, 0.15), "Q": (0.5, 0.4), "K": (0.75, 0.65)}
 
+ROLES = ("first", "second")
+
 # The probability of a bet, by role, card, and whether the other player has bet.
 Strategy = dict[tuple[str, str, bool], float]
+IDEAL: Strategy = {
+    (role, card, bool(bet)): p
+    for role, cards in EQUILIBRIUM.items()
+    for card, both in cards.items()
+    for bet, p in enumerate(both)
+}
 
 
 def main() -> None:
@@ -62,14 +71,13 @@ def main() -> None:
         run("configs/self-play.toml", "--set", f"trainer.args.seed={args.seed}")
     print("| games | exploitability | against an equilibrium | illegal replies |")
     print("|---|---|---|---|")
-    games = 512
     found = {0: measure(START / "model")}
     for folder in sorted((RUN / "checkpoints").glob("step-*"), key=step_of):
         found[step_of(folder)] = measure(folder / "model")
     for step, got in found.items():
         print(
-            f"| {games * step:,} | {got['exploitability']:.3f} | {got['equilibrium']:+.3f} | "
-            f"{got['illegal']:.4f} |"
+            f"| {GAMES_A_STEP * step:,} | {got['exploitability']:.3f} "
+            f"| {got['equilibrium']:+.3f} | {got['illegal']:.4f} |"
         )
     last = found[max(found)]
     print(json.dumps({"benchmark": "self_play", "target": BAR, "before": found[0], **last}))
@@ -100,22 +108,23 @@ def measure(folder: Path) -> dict[str, Any]:
     Its illegal replies, whose largest probability is given, are left out: it is asked again.
     """
     bets, illegal = strategy(folder)
-    best = [
-        max(value(bets | answer, first) for answer in answers(other))
-        for first, other in ((-1, "second"), (1, "first"))
-    ]
-    against = [
-        value(bets | {key: p for key, p in EQUILIBRIUM.items() if key[0] == other}, -first)
-        for first, other in ((-1, "second"), (1, "first"))
-    ]
+    first, second = ({key: p for key, p in IDEAL.items() if key[0] == role} for role in ROLES)
     return {
-        "exploitability": sum(best) / 2,
-        "equilibrium": sum(against) / 2,
+        "exploitability": exploitability(bets),
+        "equilibrium": (value(bets | second) - value(bets | first)) / 2,
         "illegal": illegal,
         "bets": {
-            " ".join([r, c, *(["bet"] if b else [])]): round(p, 3) for (r, c, b), p in bets.items()
+            " ".join([role, card, *(["bet"] if bet else [])]): round(p, 3)
+            for (role, card, bet), p in bets.items()
         },
     }
+
+
+def exploitability(bets: Strategy) -> float:
+    """Return what the best opponent wins per game, on average over both roles."""
+    as_first = max(value(bets | answer) for answer in answers("first"))
+    as_second = max(-value(bets | answer) for answer in answers("second"))
+    return (as_first + as_second) / 2
 
 
 def answers(role: str) -> list[Strategy]:
@@ -124,8 +133,8 @@ def answers(role: str) -> list[Strategy]:
     return [dict(zip(keys, chosen, strict=True)) for chosen in product((0.0, 1.0), repeat=6)]
 
 
-def value(bets: Strategy, sign: int) -> float:
-    """Return what the first player wins per game, times ``sign``: the sum over all deals."""
+def value(bets: Strategy) -> float:
+    """Return what the first player wins per game, summed over all deals."""
     total = 0.0
     for first, second in permutations(CARDS, 2):
         higher = 1 if CARDS.index(first) > CARDS.index(second) else -1
@@ -134,7 +143,7 @@ def value(bets: Strategy, sign: int) -> float:
         total += opens * ((1 - called) + called * 2 * higher)
         total += (1 - opens) * (1 - after_pass) * higher
         total += (1 - opens) * after_pass * (calls * 2 * higher - (1 - calls))
-    return sign * total / 6
+    return total / 6
 
 
 def strategy(folder: Path) -> tuple[Strategy, float]:
@@ -142,7 +151,7 @@ def strategy(folder: Path) -> tuple[Strategy, float]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     bets, illegal = Strategy(), 0.0
-    for role, card, bet in product(("first", "second"), CARDS, (False, True)):
+    for role, card, bet in product(ROLES, CARDS, (False, True)):
         prompt = tokenizer.apply_chat_template(
             asked(role, card, bet), add_generation_prompt=True, return_dict=True
         )["input_ids"]
@@ -179,23 +188,6 @@ def run(*words: str) -> None:
     """Run a command of the library's, with its output on stderr."""
     command = [sys.executable, "-m", "vf.trainer.commands.main", *words]
     subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
-
-
-# One of the equilibria (Kuhn 1950): alpha = 1/6.
-EQUILIBRIUM: Strategy = {
-    ("first", "J", False): 1 / 6,
-    ("first", "Q", False): 0.0,
-    ("first", "K", False): 1 / 2,
-    ("first", "J", True): 0.0,
-    ("first", "Q", True): 1 / 2,
-    ("first", "K", True): 1.0,
-    ("second", "J", False): 1 / 3,
-    ("second", "Q", False): 0.0,
-    ("second", "K", False): 1.0,
-    ("second", "J", True): 0.0,
-    ("second", "Q", True): 1 / 3,
-    ("second", "K", True): 1.0,
-}
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ _MOST = 2  # chips that a game can cost
 
 # The probability of a bet in an equilibrium (Kuhn 1950; alpha = 1/6), by card, after these moves:
 # none or a pass, and a bet that can be called.
-_BETS = {
+EQUILIBRIUM = {
     "first": {"J": (1 / 6, 0.0), "Q": (0.0, 1 / 2), "K": (1 / 2, 1.0)},
     "second": {"J": (1 / 3, 0.0), "Q": (0.0, 1 / 3), "K": (1.0, 1.0)},
 }
@@ -167,5 +167,5 @@ def _equilibrium_move(messages: list[Message], rng: random.Random) -> str:
     said = " ".join(message.content for message in messages)
     role = next(name for name in _ROLES if f"You act {name}." in said)
     card = next(card for card in _CARDS if _card(card) in said)
-    after = _BETS[role][card]
+    after = EQUILIBRIUM[role][card]
     return "bet" if rng.random() < after[_heard("bet") in said] else "pass"
