@@ -55,14 +55,14 @@ def test_each_page_gets_everything_and_then_what_is_new(tmp_path: Path) -> None:
     async def check(server: LiveServer, session: aiohttp.ClientSession) -> None:
         async with session.get(f"{server.url}events") as one:
             first = events(one)
-            told = [await anext(first) for _ in range(4)]
-            assert [name for name, _ in told] == ["begin", "page", "traces", "run"]
-            assert told[-1][1]["columns"]["step"] == [0, 1, 2, 3]
+            told = [await anext(first) for _ in range(5)]
+            assert [name for name, _ in told] == ["begin", "page", "traces", "run", "whole"]
+            assert told[3][1]["columns"]["step"] == [0, 1, 2, 3]
             append(run, line(4))
             async with session.get(f"{server.url}events") as two:  # it must not eat the news
                 second = events(two)
-                others = [await anext(second) for _ in range(4)]
-                assert others[-1][1]["columns"]["step"] == [0, 1, 2, 3, 4]
+                others = [await anext(second) for _ in range(5)]
+                assert others[3][1]["columns"]["step"] == [0, 1, 2, 3, 4]
                 name, data = await anext(first)
                 assert (name, data["from"], data["columns"]["step"]) == ("run", 4, [4])
                 append(run, line(5))
