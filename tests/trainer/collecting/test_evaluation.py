@@ -35,5 +35,5 @@ def test_evaluation_has_sampling_and_rollouts_of_its_own() -> None:
     seen.clear()
     run(one_step(work))
     assert {replace(sampling, seed=None) for _, sampling in seen} == {
-        Sampling(temperature=0.75, fixed=True)
+        Sampling(temperature=0.75, fixed=True, trained=True)
     }
