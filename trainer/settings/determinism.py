@@ -47,8 +47,6 @@ def check_deterministic(
                 f"trainer.args.deterministic = true sets {SWITCH}=1, and inference.env says "
                 "otherwise: remove one"
             )
-    vllm = isinstance(inference, VllmSettings)
-    why = "leaves out tokens that vLLM tells only beside a top_k; set one, or leave it out"
     wrong = [
         (
             args.bf16 is True and isinstance(inference, EmbeddedSettings),
@@ -74,15 +72,21 @@ def check_deterministic(
             args.max_refill > 0 and len(envs) > 1,
             "max_refill > 0 lets timing decide which environment has the fresh groups; set it to 0",
         ),
-        *((vllm and not args.top_k, f"{name} {why}") for name in filters_used(args)),
     ]
     found = [f"trainer.args.{reason}" for holds, reason in wrong if holds]
-    found += [
-        f"{table}.{name} {why}"
-        for table, own in envs.items()
-        for name, neutral in FILTERS.items()
-        if vllm and own.get(name, neutral) != neutral and not own.get("top_k", args.top_k)
-    ]
+    if isinstance(inference, VllmSettings):
+        why = "leaves out tokens that vLLM tells only beside a top_k; set one, or leave it out"
+        tables = {"trainer.args": args} | {
+            table: args.model_copy(update=own)
+            for table, own in envs.items()
+            if own.keys() & FILTERS.keys()
+        }
+        found += [
+            f"{table}.{name} {why}"
+            for table, each in tables.items()
+            if not each.top_k
+            for name in filters_used(each)
+        ]
     if found:
         raise ValueError(f"trainer.args.deterministic = true cannot hold: {'; '.join(found)}")
 

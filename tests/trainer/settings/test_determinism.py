@@ -65,6 +65,14 @@ def test_what_it_cannot_hold_with_is_named(args: dict[str, Any], said: str) -> N
             {"env": [{"id": "x"}, {"id": "y", "min_p": 0.1}], "inference": {"engine": "vllm"}},
             "env.1.min_p leaves out tokens that vLLM tells only",
         ),
+        (
+            {
+                "trainer": {"args": {"deterministic": True, "top_p": 0.9, "top_k": 5}},
+                "env": {"id": "x", "top_k": 0},
+                "inference": {"engine": "vllm"},
+            },
+            "env.top_p leaves out tokens that vLLM tells only",
+        ),
     ],
 )
 def test_other_tables_are_merged_as_well(tables: dict[str, Any], said: str) -> None:
