@@ -104,4 +104,4 @@ def test_its_gradient_is_the_usual_one() -> None:
         gradients = (each.grad for each in policy.weights.trained)
         found.append([each for each in gradients if each is not None])
     for exact, usual in zip(*found, strict=True):
-        assert (exact - usual).norm() <= 1e-4 * usual.norm()  # of rounding, as processors have it
+        assert (exact - usual).norm() <= 2e-5 * usual.norm()  # one processor has 1.02e-5
