@@ -145,7 +145,7 @@ function listen() {
       status.textContent = "live";
       status.className = "live";
       if (name === "whole") { draw(); document.body.dataset.ready = "true"; }
-      else if (name !== "begin") drawSoon();
+      else if (name !== "begin" && document.body.dataset.ready) drawSoon();
     });
   }
   source.addEventListener("error", () => { status.textContent = "vf-rl view has ended"; status.className = "ended"; });
