@@ -74,39 +74,16 @@ async def openai_wire(
     prompt_ids: list[int],
     sampling: Sampling,
     stop_token_ids: list[int],
+    likeliest: int = 0,
 ) -> Completion:
     """Ask OpenAI's ``/completions``, as vLLM and the embedded engine extend it.
 
-    Raises:
-        ModelError: The server failed, or its answer lacks ids or logprobs.
-    """
-    return await _completions(client, served, prompt_ids, sampling, stop_token_ids, 0)
-
-
-async def vllm_wire(
-    client: JsonClient,
-    served: Served,
-    prompt_ids: list[int],
-    sampling: Sampling,
-    stop_token_ids: list[int],
-) -> Completion:
-    """Ask ``/completions`` of vLLM, which tells what filters left by its log-probabilities.
+    With ``likeliest``, log-probabilities of so many tokens tell the supports (vLLM); otherwise the
+    answer may hold them (the embedded engine).
 
     Raises:
         ModelError: The server failed, or its answer lacks ids or logprobs.
     """
-    most = logprobs_to_ask(sampling)
-    return await _completions(client, served, prompt_ids, sampling, stop_token_ids, most)
-
-
-async def _completions(
-    client: JsonClient,
-    served: Served,
-    prompt_ids: list[int],
-    sampling: Sampling,
-    stop_token_ids: list[int],
-    likeliest: int,
-) -> Completion:
     body: dict[str, Any] = {
         "model": served.model,
         "prompt": prompt_ids,
@@ -123,12 +100,13 @@ async def _completions(
         versions = choice.get("weight_versions") or [served.version] * len(ids)
         reason = choice["finish_reason"]
         experts = choice.get("routed_experts")
-        supports = unpack_supports(choice.get("supports", []))
         if likeliest:
             supports = read_supports(
                 {int(token.removeprefix("token_id:")): value for token, value in told.items()}
                 for told in choice["logprobs"]["top_logprobs"]
             )
+        else:
+            supports = unpack_supports(choice.get("supports", []))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ModelError(
             "the server's completion lacks token ids or logprobs; it must understand "
@@ -136,6 +114,22 @@ async def _completions(
         ) from error
     told = asked(experts, sampling.experts_from, len(prompt_ids), len(ids))
     return checked(ids, logprobs, versions, reason, told, supports)
+
+
+async def vllm_wire(
+    client: JsonClient,
+    served: Served,
+    prompt_ids: list[int],
+    sampling: Sampling,
+    stop_token_ids: list[int],
+) -> Completion:
+    """Ask ``/completions`` of vLLM, which tells what filters left by its log-probabilities.
+
+    Raises:
+        ModelError: The server failed, or its answer lacks ids or logprobs.
+    """
+    likeliest = logprobs_to_ask(sampling)
+    return await openai_wire(client, served, prompt_ids, sampling, stop_token_ids, likeliest)
 
 
 def sampling_fields(sampling: Sampling, stop_token_ids: list[int]) -> dict[str, Any]:
