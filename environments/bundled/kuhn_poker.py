@@ -102,8 +102,7 @@ class KuhnPoker(MultiAgentEnvironment):
 
     def players_of(self, task: Task) -> Mapping[str, PlayedBy | str]:
         """Let the task's opponent play the other role, unless the policy plays both."""
-        opponent = self.opponents.player(task, lambda: self.rng)
-        return {} if opponent is None else {_other(task.info["role"]): opponent}
+        return self.opponents.players(task, _other(task.info["role"]), lambda: self.rng)
 
     def reset(self, task: Task) -> RoleStep:  # type: ignore[override]
         """Deal the cards."""

@@ -64,17 +64,22 @@ class Opponents:
             {**(self.train or {"itself": POLICY})} if split == "train" else {"eval": self.held_out}
         )
 
-    def player(self, task: Task, rng: Callable[[], random.Random]) -> PlayedBy | None:
-        """Return who plays against the policy in a task, or None if it plays both roles.
+    def players(
+        self, task: Task, role: str, rng: Callable[[], random.Random]
+    ) -> dict[str, PlayedBy | str]:
+        """Return who plays in a task what the policy does not play.
 
         Args:
             task: Its ``info`` has ``split`` and ``opponent``, a name.
+            role: The opponent's.
             rng: Returns the random numbers of a script, when it moves.
         """
         opponent = self.of(task.info["split"])[task.info["opponent"]]
-        if not isinstance(opponent, str):
-            return opponent
-        return None if opponent == POLICY else partial(_play, self.scripts[opponent], rng)
+        if opponent == POLICY:
+            return {}
+        if isinstance(opponent, str):
+            return {role: partial(_play, self.scripts[opponent], rng)}
+        return {role: opponent}
 
     def check(self) -> None:
         """Check that all of them can play.

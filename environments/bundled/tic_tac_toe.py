@@ -90,8 +90,7 @@ class TicTacToe(MultiAgentEnvironment):
 
     def players_of(self, task: Task) -> Mapping[str, PlayedBy | str]:
         """Let the task's opponent play the other side, unless the policy plays both."""
-        opponent = self.opponents.player(task, lambda: self.rng)
-        return {} if opponent is None else {_other(task.info["side"]): opponent}
+        return self.opponents.players(task, _other(task.info["side"]), lambda: self.rng)
 
     def reset(self, task: Task) -> RoleStep:  # type: ignore[override]
         """Put the first moves on the board."""
