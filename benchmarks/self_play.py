@@ -29,18 +29,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import vf
 from vf.environments.bundled.kuhn_poker import EQUILIBRIUM, KuhnPoker
+from vf.trainer.settings.load_config import load_config
 
 ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "configs" / "self-play.toml"
 START = ROOT / "runs" / "kuhn-poker-start"
 RUN = ROOT / "runs" / "self-play"
 GAMES = START.with_name("weak-games.jsonl")
 BAR = 0.05  # chips per game
-GAMES_A_STEP = 256  # in configs/self-play.toml
-CARDS = "JQK"
 # How likely a weak player bets: before a bet was made, and after one.
 WEAK = {"J": (0.25, 0.15), "Q": (0.5, 0.4), "K": (0.75, 0.65)}
 
-ROLES = ("first", "second")
+ROLES = (*EQUILIBRIUM,)
+CARDS = (*EQUILIBRIUM["first"],)  # the lowest first
 
 # The probability of a bet, by role, card, and whether the other player has bet.
 Strategy = dict[tuple[str, str, bool], float]
@@ -68,15 +69,16 @@ def main() -> None:
     if RUN.is_dir():
         run("--resume", str(RUN))
     else:
-        run("configs/self-play.toml", "--set", f"trainer.args.seed={args.seed}")
+        run(str(CONFIG), "--set", f"trainer.args.seed={args.seed}")
     print("| games | exploitability | against an equilibrium | illegal replies |")
     print("|---|---|---|---|")
     found = {0: measure(START / "model")}
     for folder in sorted((RUN / "checkpoints").glob("step-*"), key=step_of):
         found[step_of(folder)] = measure(folder / "model")
+    games = load_config(CONFIG)[0].args.batch_size  # in a step
     for step, got in found.items():
         print(
-            f"| {GAMES_A_STEP * step:,} | {got['exploitability']:.3f} "
+            f"| {games * step:,} | {got['exploitability']:.3f} "
             f"| {got['equilibrium']:+.3f} | {got['illegal']:.4f} |"
         )
     last = found[max(found)]
