@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -94,7 +95,13 @@ def folder_of(path: Path) -> str:
 
 @cache
 def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), label(path))
+    # Until Python 3.12, a tree cannot be built while another one is: the collector might have
+    # what it finalizes, or another thread, parse something meanwhile.
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"), label(path))
+    finally:
+        gc.enable()
 
 
 def module_name(path: Path) -> str:

@@ -52,7 +52,8 @@ async def serving(serve: Serve, path: Path | None = None) -> AsyncIterator[Addre
         async with await asyncio.start_unix_server(safely, path):
             yield str(path)
     else:
-        async with await asyncio.start_server(safely, "127.0.0.1", 0) as server:
+        # The kernel may forget one that did not fit its queue, whose program then waits for ever.
+        async with await asyncio.start_server(safely, "127.0.0.1", 0, backlog=1024) as server:
             yield server.sockets[0].getsockname()[:2]
 
 

@@ -70,7 +70,7 @@ print(len(rest(s)) == {size})
             await box.write_file("go", "")
             assert (await call).stdout == "True\n"
             assert await memory_of(box) - before < 8 * MIB
-        assert not tunnel_of(box)._connections
+        await until(lambda: not tunnel_of(box)._connections)
 
     inside(body)
 
@@ -193,7 +193,7 @@ time.sleep(1000)
         assert box._process is not None
         held = Path(f"/proc/{box._process.pid}/fd")
         await until(lambda: len(list(held.iterdir())) < 30)
-        assert not tunnel_of(box)._connections
+        await until(lambda: not tunnel_of(box)._connections)
 
     inside(body)
 
