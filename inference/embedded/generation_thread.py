@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 
 import torch
 
+from vf.inference.embedded import pools
 from vf.inference.embedded.scheduler import News, Request, Scheduler
 from vf.runtime.errors import EngineError
 
@@ -43,7 +44,8 @@ class GenerationThread:
         self._thread = threading.Thread(target=self._run, name="vf-generation", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin; the calling thread, which has loaded the model, computes no more meanwhile."""
+        pools.let_go()
         self._thread.start()
 
     def stop(self) -> None:
@@ -94,6 +96,7 @@ class GenerationThread:
             yield
             synchronize(self.scheduler.device)
         finally:
+            pools.let_go()
             with self._changed:
                 self._pauses -= 1
                 self._changed.notify_all()
@@ -116,6 +119,7 @@ class GenerationThread:
 
     def _wait(self) -> bool:
         """Return when there is work, or with False when it is time to stop."""
+        pools.let_go()
         with self._changed:
             self._still = True
             self._changed.notify_all()

@@ -1,0 +1,37 @@
+"""OpenMP's pools of threads: one for each thread that computes, which outlive its work.
+
+Where pools have more threads together than there are cores, GNU's OpenMP has all of them sleep at
+every barrier instead of waiting actively, so that each of a pass's thousands of operations pays for
+waking the others up: a third of the time of a model of 135 M parameters on two cores. The thread
+that generates and the one that trains take turns; who is done lets its pool go, and a new one costs
+well below a millisecond.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from pathlib import Path
+
+SOFT = 1  # omp_pause_soft: OpenMP 5.0, section 3.2.43
+
+
+def let_go() -> None:
+    """End the calling thread's pool, if it has one and the OpenMP is GNU's.
+
+    The next operation with several threads makes another.
+    """
+    for library in _libraries():
+        library.omp_pause_resource_all(SOFT)
+
+
+@cache
+def _libraries() -> list[ctypes.CDLL]:
+    """Return the copies of GNU's OpenMP that this process has loaded, torch's for one."""
+    if sys.platform != "linux":
+        return []
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    paths = {line.split(maxsplit=5)[-1] for line in lines if "libgomp" in line}
+    found = [ctypes.CDLL(path) for path in sorted(paths) if Path(path).is_file()]
+    return [library for library in found if hasattr(library, "omp_pause_resource_all")]
