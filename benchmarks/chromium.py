@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,10 @@ def find_chromium() -> str | None:
         if found and not subprocess.run([found, "--version"], capture_output=True).returncode:
             return found
     return None
+
+
+class Navigated(RuntimeError):
+    """The page that was asked has given way to another."""
 
 
 class Tab:
@@ -69,8 +73,10 @@ class Tab:
         self._answers[number] = answer
         await self._socket.send_json({"id": number, "method": method, "params": params})
         message = await asyncio.wait_for(answer, 60)
-        if "error" in message:
-            raise RuntimeError(f"{method}: {message['error']}")
+        if "navigated" in (error := message.get("error", {})).get("message", ""):
+            raise Navigated(f"{method}: {error}")
+        if error:
+            raise RuntimeError(f"{method}: {error}")
         return message["result"]  # type: ignore[no-any-return]
 
     async def evaluate(self, script: str) -> Any:
@@ -85,10 +91,12 @@ class Tab:
     async def until(self, script: str, seconds: float = 30.0) -> None:
         """Wait until an expression is true."""
         ends = time.monotonic() + seconds
-        while not await self.evaluate(f"Boolean({script})"):
-            if time.monotonic() > ends:
-                raise TimeoutError(f"never true: {script}; errors: {self.errors}")
+        while time.monotonic() < ends:
+            with suppress(Navigated):  # the next page has to say
+                if await self.evaluate(f"Boolean({script})"):
+                    return
             await asyncio.sleep(0.02)
+        raise TimeoutError(f"never true: {script}; errors: {self.errors}")
 
     async def open(self, url: str) -> None:
         """Go to an address; does not wait for it to load."""

@@ -178,7 +178,8 @@ def report(box: Box, work: Callable[[], None], fds: set[int], status: int) -> No
 
 
 def cancelled(number: int, frame: object) -> NoReturn:
-    """Go the way of an error, so that half a file is taken away."""
+    """Go the way of an error, so that half a file is taken away, however often it is said."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise ValueError("the call was cancelled")
 
 
@@ -235,8 +236,9 @@ def write(path: str, source: int, size: int, umask: int) -> None:
             mode = stat.S_IMODE(old.st_mode)
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     part = os.path.join(folder, f".vf-{os.getpid()}-{os.urandom(6).hex()}")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
+    how = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:  # a cancel is heard as soon as the file is there
+        fd = os.open(part, how, 0o600)
         while True:
             data = os.read(source, PIPE_SIZE)
             if not data:

@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import os
 import stat
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.sandbox.local_box import inside
+from vf.sandbox.inside import files
 from vf.sandbox.local import UnsafeLocalSandbox
 
 MIB = 2**20
@@ -181,3 +184,17 @@ def test_a_written_file_belongs_to_the_user_of_the_sandbox() -> None:
 
     info = inside(body)
     assert (info.st_uid, stat.S_IMODE(info.st_mode)) == (os.getuid(), 0o644)
+
+
+def test_a_cancel_that_comes_while_a_file_is_opened_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_and_hear(*args: Any) -> NoReturn:
+        opened(*args)
+        raise ValueError("the call was cancelled")  # as its signal's handler does
+
+    opened = os.open
+    monkeypatch.setattr(os, "open", open_and_hear)
+    with pytest.raises(ValueError, match="cancelled"):
+        files.write(str(tmp_path / "f"), -1, 0, 0o022)
+    assert list(tmp_path.iterdir()) == []
