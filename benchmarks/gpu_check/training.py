@@ -104,6 +104,7 @@ def memory(mode: str) -> Row:
     """Compare the peak of a step with the plan's, for all weights or an adapter."""
     tokens = 8192 if CUDA else 512
     config = QWEN3_06B if CUDA else TINY
+    before = torch.cuda.memory_allocated() if CUDA else 0  # should be 0: nothing is left over
     with tempfile.TemporaryDirectory() as folder:
         shape = save_random("Qwen3", config, Path(folder))
         args = _args(tokens // 4, mode, "bf16" if CUDA else "float32", micro_batch_tokens=tokens)
@@ -118,7 +119,12 @@ def memory(mode: str) -> Row:
     torch.cuda.reset_peak_memory_stats()
     policy.update(samples)
     peak = torch.cuda.max_memory_allocated()
-    figures = {"plan GiB": plan / GIB, "peak GiB": peak / GIB, "peak / plan": peak / plan}
+    figures = {
+        "plan GiB": plan / GIB,
+        "peak GiB": peak / GIB,
+        "peak / plan": peak / plan,
+        "before GiB": before / GIB,
+    }
     return Row(check, PLAN[0] <= peak / plan <= PLAN[1], figures, f"{PLAN[0]} to {PLAN[1]} allowed")
 
 

@@ -10,7 +10,9 @@ Gradients of micro-batches are added up in float32, and the module keeps none of
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,12 +31,15 @@ class Masters:
     def __init__(self, module: Any, *, offload: bool = False) -> None:
         self._module = module
         self._masters: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
+        # Python's collector does not see through a tensor's hooks: a strong one would keep all of
+        # this, module and copies, for as long as the process runs.
+        own = weakref.ref(self)
         for parameter in module.parameters():
             if parameter.requires_grad and (offload or parameter.dtype != torch.float32):
                 device = torch.device("cpu") if offload else parameter.device
                 copy = parameter.detach().to(device, torch.float32, copy=True)
                 self._masters[parameter] = torch.nn.Parameter(copy)
-                parameter.register_post_accumulate_grad_hook(self._collect)
+                parameter.register_post_accumulate_grad_hook(partial(_collect, own))
 
     def of(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
         """Return what the optimizer steps for a parameter: its copy, or itself."""
@@ -59,7 +64,7 @@ class Masters:
         for master in self._masters.values():
             master.grad = None
 
-    def _collect(self, parameter: torch.Tensor) -> None:
+    def collect(self, parameter: torch.Tensor) -> None:
         """Add a micro-batch's gradient to the master's, in float32."""
         assert isinstance(parameter, torch.nn.Parameter)
         master, grad = self._masters[parameter], parameter.grad
@@ -71,3 +76,8 @@ class Masters:
             master.grad = grad.to(master.dtype)
         else:
             master.grad.add_(grad)
+
+
+def _collect(masters: weakref.ref[Masters], parameter: torch.Tensor) -> None:
+    if (alive := masters()) is not None:
+        alive.collect(parameter)

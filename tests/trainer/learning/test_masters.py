@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,16 @@ def test_the_module_holds_the_masters_rounded(use_lora: bool) -> None:
         assert torch.equal(held[name], master.bfloat16())
     moments = made.optimizer.state[made.weights.trained[0]]
     assert {moments["exp_avg"].dtype, moments["exp_avg_sq"].dtype} == {torch.float32}
+
+
+@pytest.mark.parametrize("use_lora", [True, False])
+def test_what_nobody_needs_any_more_is_freed(use_lora: bool) -> None:
+    made = policy(use_lora=use_lora)
+    made.update(samples())
+    held = [weakref.ref(each) for each in (*made.model.parameters(), *made.weights.trained)]
+    del made
+    gc.collect()
+    assert [each() for each in held if each() is not None] == []
 
 
 def test_steps_below_the_rounding_of_a_weight_add_up() -> None:
