@@ -8,9 +8,10 @@ import sys
 import pytest
 
 SCRIPT = """
-import os, threading, time
+import os, tempfile, threading
+from pathlib import Path
 import torch
-from vf.inference.embedded import embedded_engine, scheduler
+from vf.inference.embedded import embedded_engine, pools, scheduler
 from vf.inference.model import Sampling
 from tests.inference.tiny_serving import generate_all, load_model
 
@@ -23,6 +24,8 @@ def compute():
 def others():
     return len(os.listdir("/proc/self/task")) - threading.active_count()
 
+load = pools.LOAD = Path(tempfile.mkdtemp()) / "loadavg"
+load.write_text("0.20 1.00 3.00 1/455 12345")
 idle = others()
 compute()
 assert others() == idle + 2
@@ -35,6 +38,11 @@ with engine.paused():
     compute()
     assert others() == idle + 2
 assert others() == idle
+for busy in ("99.00 1.00 1.00 1/455 12345", "0.20 1.00 1.00 4/455 12345"):
+    load.write_text(busy)  # other programs want the cores: since a minute, and from now on
+    with engine.paused():
+        compute()
+    assert others() == idle + 2
 engine.stop()
 """
 
