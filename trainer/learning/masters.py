@@ -10,7 +10,6 @@ Gradients of micro-batches are added up in float32, and the module keeps none of
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -31,15 +30,14 @@ class Masters:
     def __init__(self, module: Any, *, offload: bool = False) -> None:
         self._module = module
         self._masters: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
-        # Python's collector does not see through a tensor's hooks: a strong one would keep all of
-        # this, module and copies, for as long as the process runs.
-        own = weakref.ref(self)
         for parameter in module.parameters():
             if parameter.requires_grad and (offload or parameter.dtype != torch.float32):
                 device = torch.device("cpu") if offload else parameter.device
                 copy = parameter.detach().to(device, torch.float32, copy=True)
-                self._masters[parameter] = torch.nn.Parameter(copy)
-                parameter.register_post_accumulate_grad_hook(partial(_collect, own))
+                master = self._masters[parameter] = torch.nn.Parameter(copy)
+                # The hook knows no more than it needs: Python's collector does not see through it,
+                # so what led back to the module would keep that for as long as the process runs.
+                parameter.register_post_accumulate_grad_hook(partial(_collect, master))
 
     def of(self, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
         """Return what the optimizer steps for a parameter: its copy, or itself."""
@@ -64,20 +62,14 @@ class Masters:
         for master in self._masters.values():
             master.grad = None
 
-    def collect(self, parameter: torch.Tensor) -> None:
-        """Add a micro-batch's gradient to the master's, in float32."""
-        assert isinstance(parameter, torch.nn.Parameter)
-        master, grad = self._masters[parameter], parameter.grad
-        parameter.grad = None
-        if grad is None:
-            return
-        grad = grad.to(master.device)
-        if master.grad is None:
-            master.grad = grad.to(master.dtype)
-        else:
-            master.grad.add_(grad)
 
-
-def _collect(masters: weakref.ref[Masters], parameter: torch.Tensor) -> None:
-    if (alive := masters()) is not None:
-        alive.collect(parameter)
+def _collect(master: torch.nn.Parameter, parameter: torch.Tensor) -> None:
+    """Add a micro-batch's gradient to the master's, in float32."""
+    grad, parameter.grad = parameter.grad, None
+    if grad is None:
+        return
+    grad = grad.to(master.device)
+    if master.grad is None:
+        master.grad = grad.to(master.dtype)
+    else:
+        master.grad.add_(grad)
