@@ -91,12 +91,14 @@ class Tab:
     async def until(self, script: str, seconds: float = 30.0) -> None:
         """Wait until an expression is true."""
         ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
+        while True:
+            late = time.monotonic() > ends  # read first: the last check is made after the deadline
             with suppress(Navigated):  # the next page has to say
                 if await self.evaluate(f"Boolean({script})"):
                     return
+            if late:
+                raise TimeoutError(f"never true: {script}; errors: {self.errors}")
             await asyncio.sleep(0.02)
-        raise TimeoutError(f"never true: {script}; errors: {self.errors}")
 
     async def open(self, url: str) -> None:
         """Go to an address; does not wait for it to load."""
