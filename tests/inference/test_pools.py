@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 SCRIPT = """
-import os, tempfile, threading
+import os, sys, threading
 from pathlib import Path
 import torch
 from vf.inference.embedded import embedded_engine, pools, scheduler
@@ -24,7 +25,7 @@ def compute():
 def others():
     return len(os.listdir("/proc/self/task")) - threading.active_count()
 
-load = pools.LOAD = Path(tempfile.mkdtemp()) / "loadavg"
+load = pools.LOAD = Path(sys.argv[1])
 load.write_text("0.20 1.00 3.00 1/455 12345")
 idle = others()
 compute()
@@ -48,6 +49,7 @@ engine.stop()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP, and /proc")
-def test_who_is_done_lets_the_pool_of_threads_go() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+def test_who_is_done_lets_the_pool_of_threads_go(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "loadavg")]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -190,7 +190,7 @@ def test_a_cancel_that_comes_while_a_file_is_opened_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def open_and_hear(*args: Any) -> NoReturn:
-        opened(*args)
+        os.close(opened(*args))
         raise ValueError("the call was cancelled")  # as its signal's handler does
 
     opened = os.open
