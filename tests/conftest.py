@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from chromium import find_chromium
 
-from vf.sandbox.container.docker_engine import Engine, EngineProblem, ImageMissing
-from vf.sandbox.container.doctor import check_engine
-from vf.sandbox.container.profile import Profile
+from tests.parts import PARTS, REQUIRE_ALL, VLLM_PYTHON, require
+from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.contract import OpenSandbox, Sandbox
 from vf.sandbox.local import UnsafeLocalSandbox
 
@@ -32,12 +30,7 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             _number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL
         )
 
-NO_CONTAINERS = "no containers here: "
-BUILD = "make sandbox-image (which runs `vf-rl sandbox build`)"
-START = "bash scripts/start_docker.sh"
-
-NO_BROWSER = "there is no Chromium here: apt-get install chromium"
-REQUIRE_ALL = bool(os.environ.get("VF_REQUIRE_ALL"))  # no test may be skipped for lack of a part
+# Fixtures that need a part: who uses one is marked with the part.
 MARKED_BY_FIXTURE = {"containers": "docker", "vllm_python": "vllm"}
 OUR_MODULES = {"vf", "vf_rl", "tests", "benchmarks", "docs", "scripts"}
 
@@ -56,14 +49,15 @@ def logs_propagate() -> None:
 
 @pytest.fixture(scope="session")
 def containers() -> None:
-    """Skips the test where no container can be made from the default image."""
-    try:
-        check_engine(Profile())
-    except EngineProblem as problem:
-        if REQUIRE_ALL:
-            raise
-        enable = BUILD if isinstance(problem, ImageMissing) else f"{START} && {BUILD}"
-        pytest.skip(f"{NO_CONTAINERS}{problem}. To enable them: {enable}")
+    """Containers can be made from the default image; the test is marked, and skipped without."""
+    require("docker")
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> str:
+    """The interpreter that has vLLM; the test is marked, and skipped without."""
+    require("vllm")
+    return str(VLLM_PYTHON)
 
 
 @pytest.fixture
@@ -112,11 +106,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -slow[item.path])
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests of pages where no browser is installed."""
-    if item.get_closest_marker("browser") and find_chromium() is None:
-        assert not REQUIRE_ALL, NO_BROWSER
-        pytest.skip(NO_BROWSER)
+    """Skip a test that is marked with a part which is missing here, before any fixture is made."""
+    for part in PARTS:
+        if item.get_closest_marker(part):
+            require(part)
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -134,14 +129,11 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly, in one line, how much of the sandbox was not tested."""
-    reports = terminalreporter.stats.get("skipped", [])
-    reasons = [report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple)]
-    skipped = [reason for reason in reasons if NO_CONTAINERS in reason]
-    if skipped:
-        why = skipped[0].partition(NO_CONTAINERS)[2]
-        terminalreporter.write_line(
-            f"SANDBOX NOT TESTED: {len(skipped)} tests with real containers were skipped: {why}",
-            red=True,
-            bold=True,
-        )
+    """Say in a line for each part how many tests were skipped, and what would enable them."""
+    skipped = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple)
+    )
+    for reason, tests in sorted(skipped.items(), key=lambda item: -item[1]):
+        terminalreporter.write_line(f"skipped {tests}: {reason}", yellow=True)

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
-from tests.conftest import REQUIRE_ALL
+from tests.parts import REQUIRE_ALL
 from vf.cluster import ray_jobs
 from vf.cluster.ray_jobs import submit_job
 from vf.runtime.errors import InfrastructureError

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REQUIRE_ALL
+from tests.parts import REQUIRE_ALL, require
 from tests.waiting import wait_until
 from vf.sandbox.container.address import Address
 from vf.sandbox.container.docker_engine import Engine, EngineProblem
 from vf.sandbox.container.profile import DEFAULT_IMAGE
 
-NO_SSHD = "needs root and Debian's openssh-server"
 # A listening socket of this network namespace's, as systemd would give it to a service.
 WITH_SOCKET = 'export LISTEN_PID=$$ LISTEN_FDS=1; exec 3<&"$0"; exec "$@"'
 
@@ -152,12 +151,6 @@ class SecondEngine:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def require_second() -> None:
-    """Skip the test where no second engine can be started."""
-    if os.getuid() != 0 or not shutil.which("dockerd"):
-        pytest.skip("a second engine needs root and dockerd")
-
-
 def make_certificates(folder: Path) -> None:
     """Make an authority, and certificates for an engine on 127.0.0.1 and for its client."""
 
@@ -187,10 +180,8 @@ def ssh_server(folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     Yields:
         The port, and the server. ``folder / "bin"`` has the client, for PATH.
     """
-    sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
-    if sshd is None or os.getuid() != 0:
-        assert not REQUIRE_ALL, NO_SSHD
-        pytest.skip(NO_SSHD)
+    require("sshd")
+    sshd = str(shutil.which("sshd"))
     for name in ("host", "user"):
         subprocess.run(
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True

@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import io
 import os
-import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.parts import require
 from vf.runtime.errors import ConfigError
 from vf.sandbox.container.docker_engine import Engine, ImageMissing, ImageUnfit
 from vf.sandbox.container.docker_sandbox import DockerSandbox
@@ -163,8 +163,7 @@ def test_debootstrap_says_what_it_needs(
         patch.setenv("PATH", str(tmp_path))
         with pytest.raises(ConfigError, match="apt-get install debootstrap"):
             debootstrap(engine, TAG)
-    if shutil.which("debootstrap") is None:
-        pytest.skip("no debootstrap here")
+    require("debootstrap")
     with monkeypatch.context() as patch:
         patch.setattr("os.geteuid", lambda: 1000)
         with pytest.raises(ConfigError, match="sudo vf-rl sandbox build"):

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.parts import require
 from tests.sandbox.second_engine import (
     SecondEngine,
     make_certificates,
-    require_second,
     ssh_server,
 )
 from tests.waiting import wait_until
@@ -44,7 +44,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def second(containers: None, certificates: Path) -> Iterator[SecondEngine]:
     """An engine that speaks TLS, too."""
-    require_second()
+    require("dockerd")
     found = SecondEngine(certs=certificates)
     try:
         found.load()

@@ -8,14 +8,11 @@ import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
 
-import pytest
-
-from tests.conftest import REQUIRE_ALL
+from tests.parts import require
 from vf.sandbox.container.docker_engine import Engine
 
 USERS = "root:x:0:0::/root:/bin/sh\napp:x:1234:1234::/home/app:/bin/sh\n"
 GROUPS = "root:x:0:\napp:x:1234:\ntools:x:77:app,other\nothers:x:78:other\n"
-NO_BUSYBOX = "there is no busybox here: apt-get install busybox-static"
 
 
 def make_image(
@@ -50,10 +47,8 @@ def busybox() -> tuple[dict[str, str | bytes], dict[str, str]]:
 
     The test is skipped where there is no static busybox.
     """
-    program = shutil.which("busybox")
-    if program is None:
-        assert not REQUIRE_ALL, NO_BUSYBOX
-        pytest.skip(NO_BUSYBOX)
+    require("busybox")
+    program = str(shutil.which("busybox"))
     listed = subprocess.run([program, "--list"], capture_output=True, text=True, check=True)
     with open(program, "rb") as file:
         files: dict[str, str | bytes] = {"bin/busybox": file.read()}

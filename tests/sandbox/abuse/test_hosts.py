@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sandbox.second_engine import SecondEngine, require_second
+from tests.parts import require
+from tests.sandbox.second_engine import SecondEngine
 from tests.waiting import until, wait_until
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
@@ -80,7 +81,7 @@ def test_a_container_ends_with_its_client_though_a_child_of_that_lives(engine: E
 @pytest.fixture(scope="module")
 def second(containers: None) -> Iterator[SecondEngine]:
     """An engine of our own with the same image."""
-    require_second()
+    require("dockerd")
     found = SecondEngine()
     try:
         found.load()

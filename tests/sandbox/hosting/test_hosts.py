@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 import vf
-from tests.sandbox.second_engine import SecondEngine, require_second
+from tests.parts import require
+from tests.sandbox.second_engine import SecondEngine
 from tests.waiting import until
 from vf.runtime.errors import ConfigError, HostLost
 from vf.sandbox.container.address import Address
@@ -36,7 +37,7 @@ NOWHERE = "unix:///nowhere/docker.sock"
 @pytest.fixture(scope="module")
 def second(containers: None) -> Iterator[SecondEngine]:
     """An engine without any image."""
-    require_second()
+    require("dockerd")
     found = SecondEngine()
     yield found
     found.close()

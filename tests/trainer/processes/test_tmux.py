@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,10 +17,6 @@ from vf.trainer.run.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
-needs_tmux = pytest.mark.skipif(
-    shutil.which("tmux") is None,
-    reason="TMUX IS NOT INSTALLED, so `vf-rl --tmux` is not tested here: apt install tmux",
-)
 TOML = """
 model = "tiny"
 [env]
@@ -81,7 +76,7 @@ def wait(condition: Callable[[], bool], seconds: float = 120) -> bool:
     return condition()
 
 
-@needs_tmux
+@pytest.mark.tmux
 def test_a_run_has_panes_for_trainer_and_logs_and_its_session_stays(
     config: Path, server: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,7 +99,7 @@ def test_a_run_has_panes_for_trainer_and_logs_and_its_session_stays(
     assert not any(shows(found[name])("tail:") for name in ("inference", "environment"))
 
 
-@needs_tmux
+@pytest.mark.tmux
 def test_killing_the_trainers_pane_ends_the_run(config: Path, server: None) -> None:
     assert main([str(config), "--tmux", "--set", "max_steps=100000"]) == 0
     pane = panes("my-run-1")["trainer"]
@@ -117,7 +112,7 @@ def test_killing_the_trainers_pane_ends_the_run(config: Path, server: None) -> N
     assert sorted(panes("my-run-1")) == ["environment", "inference"]
 
 
-@needs_tmux
+@pytest.mark.tmux
 def test_a_wrong_config_opens_nothing(
     config: Path, server: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,7 +122,7 @@ def test_a_wrong_config_opens_nothing(
         ask("list-sessions")
 
 
-@needs_tmux
+@pytest.mark.tmux
 def test_a_session_that_is_there_is_left_alone(
     tmp_path: Path, server: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
