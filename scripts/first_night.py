@@ -1,19 +1,21 @@
 """Play a newcomer's first night: `python scripts/first_night.py`.
 
 In a fresh clone, with what `make quickstart` installs and nothing else, it types the commands of
-the README and of the first guides, edits an environment between two evaluations, and makes the
-mistakes that people make.
-The night fails at a traceback, at ten seconds of silence, at an exit code or an answer that is not
-the expected one, and at a wrong number.
+the README and of the first guides, edits an environment between two evaluations, kills runs and
+resumes them, and makes the mistakes that people make.
+The night fails at a traceback, at a long silence, at an exit code or an answer that is not the
+expected one, and at a wrong number.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,10 +24,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from common_mistakes import MISTAKEN_FILES, MISTAKES
 from newcomer import Newcomer, Stopped
 
 ROOT = Path(__file__).parents[1]
-PORT = 8000  # that the README's example of a server has
+README_PORT = "8000"
 # The beginnings of the tutorial's blocks after the first.
 TUTORIAL = (
     "vf-rl eval --validate sums",
@@ -47,6 +50,30 @@ def blocks(page: str, kind: str) -> list[str]:
     """Return the fenced blocks of a page, of a language ("" for commands)."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [code for language, code in BLOCK.findall(text) if language == kind]
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's metrics; none where the run has not begun to write them."""
+    path = run / "metrics.jsonl"
+    return lines(path) if path.exists() else []
+
+
+def kill_at(user: Newcomer, command: str, run: str, step: int) -> None:
+    """Start a run, and send it SIGKILL when its metrics have reached a step."""
+    with user.running(command) as process:
+        for _ in user.listen(process, command):
+            if (rows := metrics(user.folder / run)) and rows[-1]["step"] >= step:
+                os.killpg(process.pid, signal.SIGKILL)
+                break
+        process.wait()
+    print(f"$ {command}  # killed at step {metrics(user.folder / run)[-1]['step']}", flush=True)
+
+
+def check_steps(run: Path, last: int) -> None:
+    """Every step is in the metrics once."""
+    steps = [row["step"] for row in metrics(run)]
+    if steps != list(range(last + 1)):
+        raise Stopped(f"{run}/metrics.jsonl has the steps {steps}, expected 0 to {last}")
 
 
 def commands(page: str, beginning: str) -> list[str]:
@@ -148,18 +175,74 @@ def train(user: Newcomer) -> None:
     (user.folder / "run.toml").write_text(toml)
     for command in commands("README.md", "vf-rl run.toml"):
         if command.startswith("vf-rl serve"):
-            with user.running(command) as server:
+            with user.running(f"{command} --port {(port := free_port())}") as server:
                 user.wait_for(server, "/v1")
+                address = f"http://127.0.0.1:{port}/v1"
+                model = user.type(f"curl -sf {address}/models")
+                model = json.loads(model)["data"][0]["id"]
+                user.type(f"vf-rl eval calculator -m {model} -b {address} -n 5 -o evals/served")
+                check_results(user.folder / "evals" / "served")
         else:
             user.type(command)
+
+
+def kill_and_resume(user: Newcomer) -> None:
+    """SIGKILL in the README's run, and in the continuation that it suggests, loses nothing."""
+    run = "runs/killed"
+    begin = "vf-rl run.toml --set max_steps=20 --set output_dir=runs --set run_name=killed"
+    kill_at(user, begin, run, 12)
+    said = user.type(f"vf-rl --resume {run}", never="from the beginning")
+    check_steps(user.folder / run, 20)
+    suggested = re.search(rf"vf-rl --resume {run} --set max_steps=\d+", said)
+    if suggested is None:
+        raise Stopped(f"{said}\n=> suggests no way to continue")
+    kill_at(user, suggested[0], run, 27)
+    user.type(f"vf-rl --resume {run}")
+    check_steps(user.folder / run, 40)
+    user.type(f"vf-rl --resume {run}", "already finished")
+
+
+def evaluate_twice(user: Newcomer) -> None:
+    """Another number of tasks is another evaluation, with a folder of its own."""
+    before = set((user.folder / "evals").glob("calculator-tiny*"))
+    user.type("vf-rl eval calculator -n 10 -r 2")
+    user.type("vf-rl eval calculator -n 4")
+    new = set((user.folder / "evals").glob("calculator-tiny*")) - before
+    if len(new) != 2:
+        raise Stopped(f"two evaluations made {sorted(path.name for path in new)}")
+    for folder in new:
+        check_results(folder)
+
+
+def search_notes(user: Newcomer) -> None:
+    """An index of a folder of Markdown, with the extra that the answer names."""
+    notes = user.folder / "notes"
+    notes.mkdir()
+    for number in range(30):
+        text = f"# Note {number}\n\nThe code of locker {number} is {number**3 + 7}.\n"
+        (notes / f"note-{number}.md").write_text(text)
+    said = user.type("vf-rl search build notes/ -o indexes/notes", "vf-rl[search]", code=2)
+    install = re.search(r"pip install '?vf-rl\[search\]'?", " ".join(said.split()))
+    if install is None:
+        raise Stopped(f"{said}\n=> names no command that installs the extra")
+    user.type(install[0].replace("vf-rl[search]", ".[search]").replace("install", "install -qe"))
+    user.type("vf-rl search build notes/ -o indexes/notes", "30")
+    user.type("vf-rl search query indexes/notes 'code of locker 12'", "1735")
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def measure(user: Newcomer) -> None:
     """The README's evaluations; `vf-rl serve` is the server that they expect."""
     results = user.folder / "evals"
-    with user.running(f"vf-rl serve tiny --port {PORT} --name qwen3-8b") as server:
-        user.wait_for(server, f"127.0.0.1:{PORT}")
-        user.type(f"curl -sf http://127.0.0.1:{PORT}/v1/models", "qwen3-8b")
+    port = free_port()
+    with user.running(f"vf-rl serve tiny --port {port} --name qwen3-8b") as server:
+        user.wait_for(server, f"127.0.0.1:{port}")
+        user.type(f"curl -sf http://127.0.0.1:{port}/v1/models", "qwen3-8b")
         (user.folder / "evals.toml").write_text(EVALS)
         (user.folder / "my_env.py").write_text(blocks("README.md", "python")[0])
         user.type("vf-rl eval evals.toml")
@@ -167,12 +250,12 @@ def measure(user: Newcomer) -> None:
             if "--compare" in command:
                 user.type("vf-rl eval calculator -n 20 -r 2 -o evals/a")
                 user.type("vf-rl eval calculator -n 20 -r 2 --temperature 0.5 -o evals/b")
-            if "qwen3-8b" in command:  # the tiny model's context is short
-                command += " --max-tokens 64"
+            if "qwen3-8b" in command:  # the tiny model would fill its context in every answer
+                command = f"{command.replace(README_PORT, str(port))} --max-tokens 64"
             user.type(command)
-        user.type(f"vf-rl serve tiny --port {PORT}", f"port {PORT}", "--port", code=2)
-        dry = f"vf-rl run.toml --dry-run --set inference.port={PORT}"
-        user.type(dry, f"port {PORT}", "inference.port", code=2)
+        user.type(f"vf-rl serve tiny --port {port}", f"port {port}", "--port", code=2)
+        dry = f"vf-rl run.toml --dry-run --set inference.port={port}"
+        user.type(dry, f"port {port}", "inference.port", code=2)
     for name in ("calculator-tiny", "guess-number-qwen3-8b", "a", "b"):
         check_results(results / name)
 
@@ -202,79 +285,6 @@ def make_mistakes(user: Newcomer) -> None:
     user.type(f"{both} wait -n && wait -n", "runs/run-2", "runs/run-3")
 
 
-TOOL = (
-    """import vf
-
-class Shop(vf.Environment):
-    rubric = {rubric}
-
-    def tasks(self, split):
-        return [vf.Task(f"{{split}}-{{n}}", "How many?", answer=n) for n in range(4)]
-
-    def reset(self, task):
-        {reset}
-
-    @vf.tool
-    def count(self) -> {returns}:
-        """
-    + '"""Count them."""'
-    + """
-        return {count}
-"""
-)
-RESET = "return self.first_messages(task)"
-
-
-def shop(
-    rubric: str = "vf.Rubric(outcome=vf.outcomes.numeric())",
-    reset: str = RESET,
-    returns: str = "int",
-    count: str = "3",
-) -> str:
-    return TOOL.format(rubric=rubric, reset=reset, returns=returns, count=count)
-
-
-MISTAKEN_FILES = {
-    "wrong_table.toml": 'model = "tiny"\nenv.id = "calculator"\n[trainer]\nmax_steps = 2\n',
-    "for_vllm.toml": 'model = "tiny"\nenv.id = "calculator"\n'
-    '[inference]\nengine = "vllm"\nsleep = false\n'
-    "[trainer.args]\nmax_steps = 1\nmax_prompt_len = 256\nmax_seq_len = 512\n",
-    "torn.toml": "model = \n",
-    "list_rubric.py": shop(rubric="[vf.outcomes.numeric()]"),
-    "no_return.py": "def right(trace):\n    trace.reply == trace.task.answer\n\n"
-    + shop(rubric="vf.Rubric(outcome=right)"),
-    "image.py": shop(reset='return [vf.Message("user", [{"type": "image_url"}])]'),
-    "torn.py": "class Shop(\n",
-    "chat.jsonl": '{"messages": [{"role": "user", "content": "Hi."}]}\n',
-}
-# Each with its exit code and what the answer must say.
-MISTAKES: list[tuple[Any, ...]] = [
-    ("vf-rl run.toml --set max_step=3", 2, "max_steps"),
-    ("vf-rl run.toml --set lerning_rate=1e-3", 2, "learning_rate"),
-    ("vf-rl wrong_table.toml", 2, "max_steps", "[trainer.args]"),
-    ("vf-rl torn.toml", 2, "torn.toml", "line 1"),
-    ("vf-rl no-such.toml", 2, "no-such.toml"),
-    ("vf-rl evaluate", 2, "eval"),
-    ("vf-rl run.toml --dry-run --set loss_fn=grpo", 2, "loss_fn", "advantage"),
-    ("vf-rl run.toml --dry-run --set trainer.gpus=[1]", 2, "trainer.gpus"),
-    ("vf-rl for_vllm.toml --dry-run --set inference.gpus=[1]", 2, "inference.gpus"),
-    ("vf-rl for_vllm.toml --dry-run --set inference.engine=embedded", 0, "inference.sleep"),
-    ("vf-rl run.toml --dry-run --set model=./no-such-folder", 2, "no-such-folder"),
-    ("vf-rl run.toml --dry-run --set model=Qwen/Qwen3-0.6B", 2, "Qwen/Qwen3-0.6B"),
-    ("vf-rl run.toml --dry-run --set env.id=calculater", 2, "calculator"),
-    ("vf-rl run.toml --dry-run --set env.args.most=3", 2, "max_operand"),
-    ("vf-rl --resume runs/no-such-run", 2, "no-such-run"),
-    ("vf-rl eval calculater", 2, "calculator"),
-    ("vf-rl eval ./no_such.py", 2, "no_such.py"),
-    ("vf-rl eval ./torn.py", 2, "torn.py", "line 1"),
-    ("vf-rl eval calculator --rollouts 3", 2, "--rollouts-per-example"),
-    ("vf-rl eval calculator -m x -b http://127.0.0.1:9/v1", 2, "http://127.0.0.1:9/v1"),
-    ("vf-rl eval ./list_rubric.py -n 1", 2, "vf.WeightedSum"),
-    ("vf-rl eval ./no_return.py -n 1 --max-tokens 8", 1, "None"),
-    ("vf-rl eval ./image.py -n 1 --max-tokens 8", 2, "images"),
-    ("vf-rl eval --rescore chat.jsonl --rubric calculator", 2, "chat.jsonl"),
-]
-
 ACTS: list[Callable[[Newcomer], None]] = [
     install_and_train,
     write_environments,
@@ -282,8 +292,11 @@ ACTS: list[Callable[[Newcomer], None]] = [
     make_a_package,
     follow_the_tutorial,
     train,
+    kill_and_resume,
     measure,
+    evaluate_twice,
     make_mistakes,
+    search_notes,
 ]
 
 
@@ -291,6 +304,9 @@ def main() -> int:
     """Play the night, act by act: one that fails does not keep the next from being played."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--folder", type=Path, help="of a clone that is there, to play on in it")
+    parser.add_argument(
+        "--silence", type=float, default=120.0, help="seconds that a command may say nothing"
+    )
     parser.add_argument("--acts", nargs="+", choices=[act.__name__ for act in ACTS])
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no server is left behind
@@ -301,7 +317,7 @@ def main() -> int:
         if folder is None:
             folder = Path(new) / "vf-rl"
             subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
-        user, stopped = Newcomer(folder.resolve()), []
+        user, stopped = Newcomer(folder.resolve(), args.silence), []
         for act in ACTS:
             if args.acts and act.__name__ not in args.acts:
                 continue

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SILENCE = 10.0  # seconds without a word from a command that runs
+ENDING = 60.0  # seconds that Ctrl-C may take
 DEADLINE = 600.0  # seconds for one command
 TRACEBACK = "Traceback (most recent call last)"
 # What the caller's own environment would add to a newcomer's.
@@ -28,10 +28,12 @@ class Newcomer:
 
     Args:
         folder: The clone.
+        silence: Seconds that a command may run without a word.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, silence: float) -> None:
         self.folder = folder
+        self._silence = silence
         kept = {name: value for name, value in os.environ.items() if not LEFT_OUT.match(name)}
         path = f"{folder / '.venv' / 'bin'}{os.pathsep}{kept['PATH']}"
         self._environ = kept | {"PATH": path, "COLUMNS": "100", "PYTHONUNBUFFERED": "1"}
@@ -53,7 +55,7 @@ class Newcomer:
         """
         started = time.monotonic()
         with self.running(command) as process:
-            printed = "".join(_listen(process, command))
+            printed = "".join(self.listen(process, command))
         print(f"$ {command}  # {time.monotonic() - started:.1f} s", flush=True)
         words = " ".join(printed.split())
         wrong = [f"does not say {part!r}" for part in says if part not in words]
@@ -88,7 +90,7 @@ class Newcomer:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGINT)
                 try:
-                    process.wait(SILENCE)
+                    process.wait(ENDING)
                 except subprocess.TimeoutExpired:
                     os.killpg(process.pid, signal.SIGKILL)
                     raise Stopped(f"$ {command}\n=> Ctrl-C did not end it") from None
@@ -100,28 +102,31 @@ class Newcomer:
             Stopped: It ended first, or was silent for too long.
         """
         heard = ""
-        for chunk in _listen(process, "a server"):
+        for chunk in self.listen(process, "a server"):
             heard += chunk
             if words in heard:
                 return
         raise Stopped(f"{heard}\n=> ended without saying {words!r}")
 
+    def listen(self, process: subprocess.Popen[bytes], command: str) -> Iterator[str]:
+        """Yield what a command prints until it ends.
 
-def _listen(process: subprocess.Popen[bytes], command: str) -> Iterator[str]:
-    """Yield what a command prints until it ends."""
-    assert process.stdout is not None
-    deadline = time.monotonic() + DEADLINE
-    heard = ""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while True:
-            if not selector.select(SILENCE):
-                raise Stopped(f"$ {command}\n{heard}\n=> silent for {SILENCE:.0f} s")
-            if time.monotonic() > deadline:
-                raise Stopped(f"$ {command}\n{heard}\n=> not done after {DEADLINE:.0f} s")
-            chunk = os.read(process.stdout.fileno(), 65536).decode(errors="replace")
-            if not chunk:
-                break
-            heard += chunk
-            yield chunk
-    process.wait(SILENCE)
+        Raises:
+            Stopped: It was silent for too long, or did not end.
+        """
+        assert process.stdout is not None
+        deadline = time.monotonic() + DEADLINE
+        heard = ""
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while True:
+                if not selector.select(self._silence):
+                    raise Stopped(f"$ {command}\n{heard}\n=> silent for {self._silence:.0f} s")
+                if time.monotonic() > deadline:
+                    raise Stopped(f"$ {command}\n{heard}\n=> not done after {DEADLINE:.0f} s")
+                chunk = os.read(process.stdout.fileno(), 65536).decode(errors="replace")
+                if not chunk:
+                    break
+                heard += chunk
+                yield chunk
+        process.wait(ENDING)

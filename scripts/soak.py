@@ -62,8 +62,12 @@ PARTS = {
         f"python {SLOW} tests --ignore=tests/trainer --ignore=tests/sandbox "
         "--ignore=tests/bridges --ignore=tests/tools",
     ),
-    "installs": Part("every extra resolves, alone and together", "python scripts/check_installs.py"),
-    "extras": Part("every extra alone does what it is for", "python scripts/bare_user.py --extras all"),
+    "installs": Part(
+        "every extra resolves, alone and together", "python scripts/check_installs.py"
+    ),
+    "extras": Part(
+        "every extra alone does what it is for", "python scripts/bare_user.py --extras all"
+    ),
     "vllm-calls": Part("the calls of each vLLM version", "python scripts/check_vllm_calls.py"),
     "verifiers": Part("verifiers 0.4 and mcp 2", "bash scripts/check_verifiers_04.sh"),
     "lowest": Part("the lowest transformers", "bash scripts/check_lowest.sh"),
@@ -87,7 +91,9 @@ PARTS = {
         "agents from PyPI and npm, token by token", "python scripts/check_agents.py", by_turns=False
     ),
     "task-folders": Part(
-        "reference solutions of task folders", "python scripts/check_task_folders.py", by_turns=False
+        "reference solutions of task folders",
+        "python scripts/check_task_folders.py",
+        by_turns=False,
     ),
 }
 
