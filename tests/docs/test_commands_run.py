@@ -39,7 +39,7 @@ HERE = {
 # Run by another test, or by CI.
 ELSEWHERE = {
     r"make (quickstart)$": "scripts/first_night.py",
-    r"make (test|test-all|check|vllm-cpu|gpu-check)$": ".ci/run",
+    r"make (test|test-parts|test-all|check|parts|gpu-check)$": ".ci/run",
     r"bash scripts/start_docker\.sh": ".ci/run",
     r"pip install ": "scripts/check_installs.py",
     r"pip install -e '[\w-]+\[test\]'|vf-rl eval (heavy-coin|sums)": "scripts/first_night.py",

@@ -61,6 +61,7 @@ def ours(engine: Engine) -> set[str]:
     return {item.name for item in asyncio.run(find(engine)) if item.mine}
 
 
+@pytest.mark.gate
 def test_a_step_of_training_in_containers(engine: Engine, make_trainer: TrainerFactory) -> None:
     trainer = make_trainer(env="test-counted", batch_size=8, rollouts_per_example=4)
     metrics = trainer.step()

@@ -180,6 +180,7 @@ def straddles(trace: vf.Trace) -> bool:
     return any(len(set(answer)) > 1 for answer in answers([trace]))
 
 
+@pytest.mark.gate
 def test_lora_is_learned_through_vllm_and_a_killed_server_comes_back(
     make_trainer: Callable[..., RLTrainer], vllm_python: str
 ) -> None:
@@ -222,6 +223,7 @@ def test_lora_is_learned_through_vllm_and_a_killed_server_comes_back(
     assert not alive
 
 
+@pytest.mark.gate
 def test_all_weights_are_learned_through_vllm_and_published_in_flight(
     make_trainer: Callable[..., RLTrainer], vllm_python: str
 ) -> None:

@@ -35,6 +35,7 @@ def ledger(folder: RunFolder) -> dict[int, list[tuple[Any, ...]]]:
     }
 
 
+@pytest.mark.gate
 def test_on_policy_the_ledger_and_the_metrics_are_those_of_an_unbroken_run(
     server: Any, tmp_path: Path
 ) -> None:
