@@ -17,7 +17,7 @@ from vf.rubrics.group import AnyRubric, check_rubric
 from vf.rubrics.rubric import Rubric, episode_return
 from vf.runtime.calling import call, instant
 from vf.runtime.errors import ConfigError
-from vf.sandbox.hosting.source import SandboxSource
+from vf.sandbox.source import SandboxSource
 from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Closing, Held, ListedLater, Service, ToolSet
 from vf.tools.episode_sandbox import EpisodeSandbox

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from vf.environments.environment import Environment
 from vf.runtime.errors import ConfigError, VfError, author_lines
-from vf.sandbox.hosting.source import DockerSource, SandboxSource
-from vf.sandbox.images.builds import ImageStats
+from vf.sandbox.source import BoundedSource, SandboxSource
 from vf.sandbox.spec import SandboxSpec
 from vf.traces.task import Task
+
+if TYPE_CHECKING:
+    from vf.sandbox.stats import ImageStats
 
 
 def spec_of(environment: Environment, task: Task) -> SandboxSpec | None:
@@ -61,8 +64,8 @@ def most_containers(environment: Environment) -> int | None:
 
     They are divided between worker processes, each of which needs one.
     """
-    docker = [each for each in sources(environment) if isinstance(each, DockerSource)]
-    bounds = [each.settings.bounds.max_containers for each in docker]
+    bounded = [each for each in sources(environment) if isinstance(each, BoundedSource)]
+    bounds = [each.max_containers for each in bounded]
     return min((most for most in bounds if most is not None), default=None)
 
 

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, Protocol, Self, TypeVar
 
 from vf.runtime.errors import InfrastructureError, SandboxError
-from vf.sandbox.pool_stats import PoolStats
+from vf.sandbox.stats import PoolStats
 
 log = logging.getLogger("vf.sandbox")
 

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 from vf.runtime.errors import ConfigError, SandboxError, ToolError
 from vf.runtime.own_deadline import own_deadline
 from vf.sandbox.contract import ExecResult, Sandbox
-from vf.sandbox.hosting.source import SandboxSource
+from vf.sandbox.source import SandboxSource
 from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Episode
 from vf.tools.tool_box import off_the_clock

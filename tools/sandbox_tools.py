@@ -19,7 +19,7 @@ from typing import Any
 
 from vf.runtime.errors import ConfigError, ToolError
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
-from vf.sandbox.hosting.source import SandboxSource, given_source
+from vf.sandbox.source import SandboxSource, given_source
 from vf.tools.episode import Episode, Service
 from vf.tools.episode_sandbox import EpisodeSandbox, Run
 

@@ -19,7 +19,7 @@ from vf.inference.endpoint.address import Endpoint
 from vf.runtime.errors import ConfigError
 from vf.runtime.own_deadline import own_deadline
 from vf.runtime.workers import in_thread
-from vf.sandbox.hosting.source import SandboxSource
+from vf.sandbox.source import SandboxSource
 from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.traces.messages import writable

@@ -15,7 +15,7 @@ from vf.environments.agents.places import SandboxPlace
 from vf.inference.endpoint.address import Endpoint
 from vf.runtime.errors import ConfigError
 from vf.runtime.own_deadline import own_deadline
-from vf.sandbox.hosting.source import SandboxSource
+from vf.sandbox.source import SandboxSource
 from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Service
 from vf.traces.task import Task

@@ -17,7 +17,8 @@ from vf.environments.agents.places import LocalPlace, Place, SandboxPlace
 from vf.inference.endpoint.address import Endpoint
 from vf.runtime.errors import ConfigError
 from vf.sandbox.contract import LEFT_OUT
-from vf.sandbox.hosting.source import Sandboxes, SandboxSource, sandbox_source
+from vf.sandbox.hosting.source import Sandboxes, sandbox_source
+from vf.sandbox.source import SandboxSource
 from vf.sandbox.spec import SandboxSpec
 from vf.tools.episode import Service
 from vf.traces.task import Task

@@ -23,7 +23,7 @@ from vf.runtime.errors import ConfigError, EnvironmentFailure
 from vf.runtime.own_deadline import own_deadline
 from vf.runtime.workers import in_thread
 from vf.sandbox.contract import LEFT_OUT, ExecResult, Sandbox
-from vf.sandbox.hosting.source import SandboxSource
+from vf.sandbox.source import SandboxSource
 from vf.sandbox.spec import SandboxSpec
 from vf.traces.messages import writable
 

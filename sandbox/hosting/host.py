@@ -21,10 +21,10 @@ from vf.sandbox.container.snapshot import EndedSandbox, SnapshotDamaged
 from vf.sandbox.contract import Sandbox
 from vf.sandbox.hosting.opened import Opened, open_one
 from vf.sandbox.hosting.wanted import images_of, whole
-from vf.sandbox.images.builds import DISK, ImageFailed, Images, ImageStats, Pull
+from vf.sandbox.images.builds import DISK, ImageFailed, Images, Pull
 from vf.sandbox.pool import Progress, SandboxPool
-from vf.sandbox.pool_stats import PoolStats
 from vf.sandbox.spec import SandboxSpec
+from vf.sandbox.stats import HostStats, PoolStats
 
 RECENT = 4  # times the containers kept ready: so many requests say which specs come often
 PATIENCE = 300.0  # seconds for which an episode waits while none is handed out
@@ -77,21 +77,6 @@ class Bounds:
             max_containers=files if most is None else min(share.of(most), files),
             build_concurrency=max(1, share.of(self.build_concurrency)),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class HostStats:
-    """What a host is doing.
-
-    Attributes:
-        containers: All of its pools together.
-        specs: Those of the pools that hold or make containers now.
-        images: What has happened to the images that specs name.
-    """
-
-    containers: PoolStats
-    specs: dict[SandboxSpec, PoolStats]
-    images: ImageStats
 
 
 class Host:

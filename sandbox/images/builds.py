@@ -21,6 +21,7 @@ from vf.sandbox.images.context import Context, read_context, write_context
 from vf.sandbox.images.ledger import Ledger, ledger_of
 from vf.sandbox.images.long_call import Line, Refused, long_call
 from vf.sandbox.spec import Build
+from vf.sandbox.stats import ImageStats
 
 log = logging.getLogger("vf.sandbox")
 
@@ -31,7 +32,6 @@ FOLDER = Path("~/.cache/vf-rl/images")
 REPOSITORY = "vf-build"
 PULL_TIMEOUT = 1800.0  # seconds
 RETRY_AFTER = 300.0  # seconds until what failed is tried again
-NAMED = 3  # images, in a line of progress
 LAST_LINES = 15  # of a log, in an error
 SPOOL = 2**24  # bytes of a context that are kept in memory
 DISK = 50 * 2**30  # bytes
@@ -50,37 +50,6 @@ class ImageFailed(SandboxError):
 
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # the engine writes what a step says on stderr in red
-
-
-@dataclass(frozen=True, slots=True)
-class ImageStats:
-    """What has happened to the images that were asked for.
-
-    Attributes:
-        wanted: How many were.
-        ready: How many are there.
-        failed: How many could not be built or pulled.
-        busy: What is being built or pulled now: a folder's name, or an image's.
-        built: How many were built here; the others were there, or pulled.
-        pulled: How many were pulled.
-        seconds: That builds and pulls have taken, all together.
-    """
-
-    wanted: int = 0
-    ready: int = 0
-    failed: int = 0
-    busy: tuple[str, ...] = ()
-    built: int = 0
-    pulled: int = 0
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        """Return it in one line, for who waits."""
-        failed = f", {self.failed} failed" if self.failed else ""
-        busy = ", ".join(self.busy[:NAMED])
-        more = f" and {len(self.busy) - NAMED} more" if len(self.busy) > NAMED else ""
-        now = f"; making {busy}{more}" if busy else ""
-        return f"images: {self.ready} of {self.wanted} ready{failed}{now}"
 
 
 @dataclass(slots=True)

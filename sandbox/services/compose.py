@@ -20,7 +20,6 @@ from vf.sandbox.services.schema import (
 from vf.sandbox.services.service_spec import Health, ServiceSpec
 from vf.sandbox.services.units import parse_size
 from vf.sandbox.services.variables import interpolate, read_variables
-from vf.sandbox.services.yaml_file import read_yaml
 from vf.sandbox.spec import Build, Pairs, pairs
 
 # As the source of a mount: a folder of the container's own. Task folders name the host's folders
@@ -104,6 +103,8 @@ def read_compose(
     beside = path.parent / ".env"
     if beside.is_file():
         known = {**read_variables(beside, known), **known}
+    from vf.sandbox.services.yaml_file import read_yaml  # needs the extra
+
     raw = read_yaml(path)
     if not isinstance(raw, dict) or not isinstance(raw.get("services"), dict):
         raise ConfigError(f"{path} has no services")

@@ -7,9 +7,10 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vf.runtime.errors import ConfigError
+from vf.runtime.extras import load
+
+yaml: Any = load("yaml", "sandbox")
 
 LARGEST = 2**20  # bytes
 
@@ -17,7 +18,7 @@ LARGEST = 2**20  # bytes
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # no types
     """Makes plain values only."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         """Refuse a key that is there twice: the last one would win silently."""
         seen = set[str]()
         for key, _ in node.value:

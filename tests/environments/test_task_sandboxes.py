@@ -16,8 +16,8 @@ from vf.environments.environment import Split
 from vf.environments.sandboxes import image_stats
 from vf.runtime.errors import SandboxError
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.hosting.host import HostStats
 from vf.sandbox.images import builds
+from vf.sandbox.stats import HostStats
 
 CALL = {"bash": {"command": "cat /name"}}
 

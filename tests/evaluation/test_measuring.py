@@ -19,7 +19,7 @@ from tests.evaluation.commands import START, call, environ, results, traces
 from tests.evaluation.stand_in import MODEL, standing
 from vf.evaluation.progress import Progress
 from vf.evaluation.tally import Tally
-from vf.sandbox.images.builds import ImageStats
+from vf.sandbox.stats import ImageStats
 from vf.traces.trace import Score
 
 Capsys = pytest.CaptureFixture[str]

@@ -7,7 +7,8 @@ import tomllib
 from pathlib import Path
 
 from vf.sandbox.container.docker_engine import Engine
-from vf.sandbox.hosting.source import DockerSource, sandbox_source
+from vf.sandbox.hosting.docker_source import DockerSource
+from vf.sandbox.hosting.source import sandbox_source
 
 TEXT = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text()
 

@@ -13,10 +13,12 @@ from vf.environments.bundled.code_contest import CodeContest, problems
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.container.reaper import find
 from vf.sandbox.contract import ExecResult
-from vf.sandbox.hosting.host import HostStats
-from vf.sandbox.hosting.source import DockerSource, SandboxSource, sandbox_source
+from vf.sandbox.hosting.docker_source import DockerSource
+from vf.sandbox.hosting.source import sandbox_source
 from vf.sandbox.local import UnsafeLocalSandbox
 from vf.sandbox.scripted_sandbox import ScriptedSandbox
+from vf.sandbox.source import SandboxSource
+from vf.sandbox.stats import HostStats
 
 SMALL = {"backend": "docker", "pool": 2, "concurrency": 2, "lifetime": 300}
 LOCAL = {"backend": "local", "unsafe_local": True}

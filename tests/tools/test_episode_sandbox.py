@@ -14,8 +14,8 @@ from tests.waiting import until
 from vf.rubrics.penalties import code_timeouts
 from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
-from vf.sandbox.hosting.source import given_source
 from vf.sandbox.scripted_sandbox import ScriptedSandbox
+from vf.sandbox.source import given_source
 from vf.tools import episode_sandbox
 from vf.tools.episode_sandbox import EpisodeSandbox
 from vf.tools.tool_box import off_the_clock

@@ -27,7 +27,8 @@ from vf.sandbox.container.docker_sandbox import DockerSandbox
 from vf.sandbox.container.ending import ended_from_outside
 from vf.sandbox.container.image import inspected
 from vf.sandbox.container.reaper import find
-from vf.sandbox.hosting.source import DockerSource, sandbox_source
+from vf.sandbox.hosting.docker_source import DockerSource
+from vf.sandbox.hosting.source import sandbox_source
 from vf.sandbox.spec import SandboxSpec
 
 SMALL = {"memory": 192 * 2**20, "workspace": 32 * 2**20, "tmp": 16 * 2**20, "lifetime": 300}

@@ -13,7 +13,7 @@ from tests.trainer.run_environments import in_a_run, in_process
 from tests.waiting import until
 from vf.environments.environment import Split
 from vf.inference.serving import Serving
-from vf.sandbox.hosting.host import HostStats
+from vf.sandbox.stats import HostStats
 from vf.trainer.collecting.orchestrator import Orchestrator
 from vf.trainer.settings.config import TrainerArgs
 

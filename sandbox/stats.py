@@ -1,9 +1,13 @@
-"""What pools of sandboxes are doing."""
+"""What sources of sandboxes are doing: their pools, images and hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+
+from vf.sandbox.spec import SandboxSpec
+
+NAMED = 3  # images, in a line of progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +53,49 @@ class PoolStats:
         sums = {name: sum(getattr(each, name) for each in every) for name in names}
         longest = max((each.longest_wait for each in every), default=0.0)
         return cls(**sums | {"longest_wait": longest})
+
+
+@dataclass(frozen=True, slots=True)
+class ImageStats:
+    """What has happened to the images that were asked for.
+
+    Attributes:
+        wanted: How many were.
+        ready: How many are there.
+        failed: How many could not be built or pulled.
+        busy: What is being built or pulled now: a folder's name, or an image's.
+        built: How many were built here; the others were there, or pulled.
+        pulled: How many were pulled.
+        seconds: That builds and pulls have taken, all together.
+    """
+
+    wanted: int = 0
+    ready: int = 0
+    failed: int = 0
+    busy: tuple[str, ...] = ()
+    built: int = 0
+    pulled: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        """Return it in one line, for who waits."""
+        failed = f", {self.failed} failed" if self.failed else ""
+        busy = ", ".join(self.busy[:NAMED])
+        more = f" and {len(self.busy) - NAMED} more" if len(self.busy) > NAMED else ""
+        now = f"; making {busy}{more}" if busy else ""
+        return f"images: {self.ready} of {self.wanted} ready{failed}{now}"
+
+
+@dataclass(frozen=True, slots=True)
+class HostStats:
+    """What a host is doing.
+
+    Attributes:
+        containers: All of its pools together.
+        specs: Those of the pools that hold or make containers now.
+        images: What has happened to the images that specs name.
+    """
+
+    containers: PoolStats
+    specs: dict[SandboxSpec, PoolStats]
+    images: ImageStats

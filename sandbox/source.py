@@ -1,0 +1,142 @@
+"""Where sandboxes come from, as environments and tools see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from vf.runtime.errors import ConfigError
+from vf.sandbox.contract import OpenSandbox, Sandbox
+from vf.sandbox.spec import SandboxSpec
+
+if TYPE_CHECKING:
+    from vf.sandbox.stats import HostStats
+
+
+@runtime_checkable
+class SandboxSource(Protocol):
+    """Creates sandboxes, one per episode."""
+
+    def __hash__(self) -> int: ...
+
+    def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
+        """Return a context that opens a new sandbox and destroys it at the end.
+
+        Args:
+            spec: What it is made from; None for the source's own settings.
+
+        Raises:
+            ConfigError: The source cannot make such a sandbox; see :meth:`check_spec`.
+            SandboxError: None can be created (raised on entering).
+        """
+        ...
+
+    def check_spec(self, spec: SandboxSpec | None) -> None:
+        """Check that the source can make sandboxes from a spec.
+
+        Raises:
+            ConfigError: It cannot; names the field.
+        """
+        ...
+
+    async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
+        """Build or pull the images of specs, and return when all are there or have failed.
+
+        What fails here fails again when a sandbox is opened, and is reported there.
+
+        Args:
+            specs: In the order in which sandboxes will be opened. Equal ones may repeat: what
+                comes often is kept ready.
+
+        Raises:
+            ConfigError: The source cannot make such a sandbox; see :meth:`check_spec`.
+        """
+        ...
+
+    async def check(self) -> None:
+        """Check that sandboxes can be created.
+
+        Raises:
+            ConfigError: They cannot; says how to fix it.
+        """
+        ...
+
+    async def start(self) -> None:
+        """Start to prepare sandboxes in this event loop, without waiting for them."""
+        ...
+
+    def stats(self) -> Sequence[HostStats]:
+        """Return what is being made, by engine, where that is known. For any thread."""
+        ...
+
+
+@runtime_checkable
+class BoundedSource(Protocol):
+    """A :class:`SandboxSource` with a bound on its containers."""
+
+    @property
+    def max_containers(self) -> int | None:
+        """Containers that it may have at once on one engine; None for no bound."""
+        ...
+
+
+def given_source(sandbox: SandboxSource | OpenSandbox) -> SandboxSource:
+    """Return a source, or make one from a function; the same function gives equal sources.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if isinstance(sandbox, SandboxSource):
+        return sandbox
+    if not callable(sandbox):
+        raise TypeError(f"{sandbox!r} opens no sandboxes")
+    return _Given(sandbox)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Sandboxes from the caller's own function."""
+
+    function: OpenSandbox
+
+    def open(self, spec: SandboxSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
+        """Call it."""
+        self.check_spec(spec)
+        return self.function()
+
+    def check_spec(self, spec: SandboxSpec | None) -> None:
+        """Take none: a function opens the sandboxes that it opens."""
+        refuse_spec(spec, "a function that opens sandboxes takes no spec")
+
+    async def prefetch(self, specs: Iterable[SandboxSpec | None]) -> None:
+        """Check them: there is nothing to fetch."""
+        for spec in specs:
+            self.check_spec(spec)
+
+    async def check(self) -> None:
+        """Nothing to check: the function belongs to the caller."""
+
+    async def start(self) -> None:
+        """Nothing to prepare."""
+
+    def stats(self) -> Sequence[HostStats]:
+        """Nothing is known."""
+        return ()
+
+
+def refuse_spec(spec: SandboxSpec | None, why: str) -> None:
+    """Refuse any spec that asks for something.
+
+    Raises:
+        ConfigError: It does; names the first field that is set.
+    """
+    nothing = SandboxSpec()
+    for field in fields(SandboxSpec):
+        value = getattr(spec or nothing, field.name)
+        if value != getattr(nothing, field.name):
+            raise ConfigError(
+                f"the task's sandbox_spec has {field.name} = {value!r}, but {why}; "
+                'write sandbox = "docker"'
+            )
