@@ -66,9 +66,16 @@ def test_ready_made_rewards_and_search_come_with_vf() -> None:
     assert loaded_after(code) == ""
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="'vf' has no attribute 'Traces'"):
+def test_an_unknown_name_is_an_error_with_the_nearest_names() -> None:
+    with pytest.raises(AttributeError, match=r"'vf' has no attribute 'Traces'\. .*'Trace'"):
         vf.Traces  # noqa: B018
+    with pytest.raises(ImportError, match=r"name 'Enviroment' from 'vf'\. .*'Environment'"):
+        exec("from vf import Enviroment")
+    assert not hasattr(vf, "__wrapped__")
+
+
+def test_a_module_is_imported_by_its_name_from_vf() -> None:
+    assert fresh("from vf import runtime; print(runtime.__name__)") == "vf.runtime"
 
 
 def test_importing_vf_loads_nothing_heavy() -> None:
@@ -101,7 +108,7 @@ def test_everything_but_the_trainer_works_without_torch() -> None:
         "try:\n    vf.train('configs/quickstart.toml')\n"
         "except vf.ConfigError as error:\n    print(error)"
     )
-    assert fresh(code) == "training needs the package 'torch': pip install 'vf-rl[train]'"
+    assert fresh(code) == "this needs the package 'torch': pip install 'vf-rl[train]'"
 
 
 def test_the_package_is_typed() -> None:

@@ -7,6 +7,7 @@ loaded on first use, so ``import vf`` loads neither torch nor any network client
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers; a test compares this list with _HOME
@@ -124,11 +125,25 @@ __all__ = sorted(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'vf' has no attribute {name!r}")
+        raise _unknown(name, sys._getframe(1).f_code.co_name)
     module = importlib.import_module(_HOME[name])
     value = getattr(module, name, module)
     globals()[name] = value
     return value
+
+
+def _unknown(name: str, caller: str) -> Exception:
+    """Return the error of a name that is not here."""
+    from importlib.util import find_spec
+
+    from vf.runtime.errors import did_you_mean
+
+    hint = "" if name.startswith("_") else did_you_mean(name, __all__)
+    if caller == "_handle_fromlist" and find_spec(f"vf.{name}") is None:
+        # `from vf import NAME`, which would replace an AttributeError by an error without the hint.
+        return ImportError(f"cannot import name {name!r} from 'vf'.{hint}", name="vf")
+    # Without `obj`, Python adds a hint of its own in some places, after ours.
+    return AttributeError(f"module 'vf' has no attribute {name!r}.{hint}", name=name, obj=None)
 
 
 def __dir__() -> list[str]:
