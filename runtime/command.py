@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vf.runtime.errors import ConfigError, PeerLost, VfError
+from vf.runtime.extras import missing_package
 from vf.runtime.terminal import make_console
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
@@ -91,16 +92,15 @@ def add_subcommand(commands: Any, name: str, what: str, *examples: str) -> argpa
     return parser
 
 
-def run_command(
-    name: str, body: Callable[[], int], *, kept: str = "", extra: str | None = None
-) -> int:
+def run_command(name: str, body: Callable[[], int], *, kept: str = "", extra: str = "") -> int:
     """Run a command's body; an error becomes a line on standard error and an exit code.
 
     Args:
         name: The command as it is typed.
         body: Does the work and returns the exit code.
         kept: What a signal leaves of the work, for the message.
-        extra: The extra of vf-rl that installs the packages the command needs.
+        extra: The extra of vf-rl that installs the packages the command needs; several with commas
+            between them.
 
     Returns:
         The body's exit code; 2 for a :class:`ConfigError` or a missing package; 1 for any other
@@ -119,10 +119,9 @@ def run_command(
             log.exception("the command failed")
         return complain(name, str(error), PEER_LOST if isinstance(error, PeerLost) else FAILED)
     except ModuleNotFoundError as error:
-        if extra is None or error.name is None or error.name.partition(".")[0] == "vf":
-            raise
-        missing = f"this needs the package {error.name!r}: pip install 'vf-rl[{extra}]'"
-        return complain(name, missing, BAD_USAGE)
+        if text := missing_package(error, extra):
+            return complain(name, text, BAD_USAGE)
+        raise
     except KeyboardInterrupt as error:
         number = getattr(error, "number", signal.SIGINT)
         said = "interrupted" if number == signal.SIGINT else f"stopped by {error}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, requires
 from typing import Any, Literal
@@ -162,20 +161,3 @@ def _listed(python: str) -> Any:
         [python, "-c", LIST], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     return json.loads(done.stdout)
-
-
-@contextmanager
-def training_packages() -> Iterator[None]:
-    """Say how to get a package that an import in the block does not find.
-
-    Raises:
-        ConfigError: One is missing.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "vf").partition(".")[0] == "vf":
-            raise
-        raise ConfigError(
-            f"training needs the package {error.name!r}: pip install 'vf-rl[train]'"
-        ) from error

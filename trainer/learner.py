@@ -16,11 +16,11 @@ from vf.inference.model_files import find_model
 from vf.inference.models.token_model import TokenModel
 from vf.inference.settings import EmbeddedSettings
 from vf.runtime.errors import ConfigError
+from vf.runtime.extras import optional_packages
 from vf.runtime.open_files import raise_limit
 from vf.traces.messages import as_messages
 from vf.trainer.closing import Closing
 from vf.trainer.collecting.background import BackgroundLoop, BackgroundSampler
-from vf.trainer.installed import training_packages
 from vf.trainer.learning.custom_loss import check_loss
 from vf.trainer.processes.launch import leave_world, world
 from vf.trainer.run.setup import Setup
@@ -82,7 +82,7 @@ class Learner:
         config = learner_config(model, inference, settings)
         raise_limit()
         find_model(config.model)  # before the seconds that importing torch takes
-        with training_packages():
+        with optional_packages("train"):
             from accelerate.utils import set_seed
 
             from vf.trainer.follower import follow

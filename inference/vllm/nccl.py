@@ -16,9 +16,6 @@ from vf.inference.vllm.admin import Admin
 from vf.inference.vllm.publishers import swapped
 from vf.runtime.errors import EngineError, VfError
 
-# What the server must be started with.
-SERVER_ARGS = {"weight_transfer_config": {"backend": "nccl"}}
-
 JOIN_SECONDS = 360.0  # a worker waits 300 s for the trainer
 BUFFER_BYTES = 2**30  # tensors are sent in buffers that are flushed beyond this size
 BUFFERS = 2  # one is filled while the other is sent

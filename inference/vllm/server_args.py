@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from vf.inference.settings import VllmSettings
-from vf.inference.vllm import nccl
 from vf.runtime.errors import ConfigError
 
 SHARED_GPU_SHARE = 0.45  # of the memory, where the trainer is on the same GPU
@@ -86,7 +85,7 @@ def server_args(
             "max_cpu_loras": adapters.versions + 1,  # with the one that is being loaded
         }
     if rung == "nccl":
-        args |= nccl.SERVER_ARGS
+        args["weight_transfer_config"] = {"backend": "nccl"}
     if swaps_in_place(rung, settings):
         args["enable_scale_out"] = True  # for its tokens-in, tokens-out API
     if settings.sleep:

@@ -39,6 +39,7 @@ def test_the_exit_code_is_the_commands_own(capfd: pytest.CaptureFixture[str]) ->
         (EngineError("it is down"), 1, "it is down"),
         (FileNotFoundError(2, "No such file or directory", "a.txt"), 1, "'a.txt'"),
         (ModuleNotFoundError("No module", name="torch"), 2, "'torch': pip install 'vf-rl[train]'"),
+        (ModuleNotFoundError("No module", name="yaml"), 2, "'yaml': pip install 'vf-rl[sandbox]'"),
         (KeyboardInterrupt(), 130, "interrupted; half is kept"),
     ],
 )
@@ -59,7 +60,7 @@ def test_our_own_mistakes_keep_their_traceback() -> None:
     with pytest.raises(ModuleNotFoundError):
         raising(ModuleNotFoundError("No module", name="vf.no_such_room"))
     with pytest.raises(ModuleNotFoundError):
-        run_command("vf-any", lambda: _raise(ModuleNotFoundError("No module", name="torch")))
+        raising(ModuleNotFoundError("No module", name="of_no_extra"))
 
 
 def test_a_signal_is_named_and_its_number_is_in_the_code() -> None:

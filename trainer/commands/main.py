@@ -17,6 +17,7 @@ from vf.runtime.command import (
     add_run_options,
     check_run_options,
     complain,
+    run_command,
 )
 from vf.runtime.errors import did_you_mean
 
@@ -55,13 +56,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     first = words[0] if words else "-"
     if first in COMMANDS:
-        command = importlib.import_module(f"vf.trainer.commands.{first.replace('-', '_')}")
-        return int(command.main(words[1:]))
+        return run_command(f"vf-rl {first}", lambda: _command(first, words[1:]))
     if not first.startswith("-") and not Path(first).suffix and not Path(first).exists():
         known = f" Commands: {', '.join(COMMANDS)}; to train, name a TOML"
         hint = did_you_mean(first, COMMANDS) or known
         return complain("vf-rl", f"there is no command {first!r}.{hint}", BAD_USAGE)
     args = _parse(words)
+    return run_command("vf-rl", lambda: _train(args, words))
+
+
+def _command(name: str, words: list[str]) -> int:
+    command = importlib.import_module(f"vf.trainer.commands.{name.replace('-', '_')}")
+    return int(command.main(words))
+
+
+def _train(args: argparse.Namespace, words: list[str]) -> int:
     from vf.trainer.commands.train import train
 
     return train(args, words)

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with orderly_end(launched=False):
             return _run(args)
 
-    return run_command("vf-rl sft", run, kept="finished checkpoints are kept")
+    return run_command("vf-rl sft", run, kept="finished checkpoints are kept", extra="train,trl")
 
 
 def _run(args: argparse.Namespace) -> int:

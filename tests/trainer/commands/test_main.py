@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bare import run_bare
 from vf.trainer.commands.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[3]
@@ -104,22 +104,12 @@ def test_a_typing_error_is_bad_usage_and_gets_a_suggestion(
     assert words in err
 
 
-def test_nothing_but_training_and_export_needs_torch(tmp_path: Path) -> None:
-    """As without the extra `train`: an import of torch fails."""
-    code = (
-        "import sys; sys.modules.update(dict.fromkeys(['torch', 'transformers']))\n"
-        "from vf.trainer.commands.main import main; sys.exit(main(sys.argv[1:]))"
-    )
+def test_nothing_but_training_and_export_needs_an_extra(tmp_path: Path) -> None:
+    code = "from vf.trainer.commands.main import main; sys.exit(main(sys.argv[1:]))"
 
     def run(*argv: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-c", code, *argv],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-            capture_output=True,
-            text=True,
-        )
-        return done.returncode, done.stdout + done.stderr
+        done = run_bare(code, *argv, cwd=tmp_path)
+        return done.returncode, done.stdout
 
     assert run("eval", "--validate", "calculator", "-n", "4")[0] == 0
     assert run("init", "word-count")[0] == 0
