@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+from extra_acts import ACTS, ASK_FIRST, UNTRIED, WANTS
 
 from tests.bare import PROJECT, ROOT, closure, modules_of, own_modules, run_bare
 from vf.runtime.extras import BRINGS, extra_of, missing_package
@@ -24,6 +25,7 @@ FILES = [
     for path in sorted((ROOT / room.name).rglob("*.py"))
     if TASKS not in path.parents
 ]
+API = "http://127.0.0.1:1/v1"  # nobody answers there
 IN_SANDBOXES = {"pytest"}  # imported by what runs in a task's sandbox
 
 ROLLOUT = """
@@ -148,30 +150,6 @@ def test_who_loads_an_optional_package_names_an_extra_that_brings_it() -> None:
         assert extra_of(module, extra) == extra, f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
-# What to type, by the extra that its answer names.
-WANTS = {
-    "train": [
-        "run.toml",
-        "serve tiny",
-        "export run",
-        "mismatch run.toml",
-        "cluster slurm run.toml",
-        "check-template tiny",
-        "doctor run.toml --gpu-memory 24",
-        "eval calculator -m tiny",
-    ],
-    "train,trl": ["sft sft.toml"],
-    "sandbox": ["sandbox ps", "sandbox doctor", "sandbox self-check", "eval math-python -m oracle"],
-    "search": ["search build texts.jsonl -o index", "eval geo-qa -m oracle"],
-    "gym": ["eval gym:FrozenLake-v1 -m oracle"],
-    "openenv": ["eval openenv:http://127.0.0.1:1 -m oracle"],
-    "pettingzoo": ["eval pettingzoo:classic/tictactoe_v3 -m oracle"],
-    "reasoning-gym": ["eval reasoning-gym:gcd -m oracle"],
-    "textarena": ["eval textarena:TicTacToe-v0 -m oracle"],
-    "verifiers": ["eval verifiers:theirs -m oracle"],
-}
-
-
 def test_what_needs_an_extra_says_so_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('model = "tiny"\n[env]\nid = "calculator"\n')
     (tmp_path / "sft.toml").write_text('model = "tiny"\n[data]\ntraces = ["texts.jsonl"]\n')
@@ -181,7 +159,8 @@ def test_what_needs_an_extra_says_so_in_one_line(tmp_path: Path) -> None:
         "for line in sys.argv[1:]:\n    print(f'exit {main(line.split())}', flush=True)"
     )
     lines = [(line, extra) for extra, lines in WANTS.items() for line in lines]
-    done = run_bare(code, *(line for line, _ in lines), cwd=tmp_path)
+    words = [line.removeprefix("vf-rl ").format(api=API) for line, _ in lines]
+    done = run_bare(code, *words, cwd=tmp_path)
     answers = re.split(r"^exit 2\n", done.stdout, flags=re.MULTILINE)
     assert len(answers) == len(lines) + 1, done.stdout
     for (line, extra), answer in zip(lines, answers, strict=False):
@@ -193,3 +172,10 @@ def test_a_module_that_an_installed_package_lacks_is_no_missing_package() -> Non
     absent = ModuleNotFoundError("No module named 'mcp.new'", name="mcp.new")
     assert missing_package(absent) is None
     assert missing_package(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
+
+
+def test_every_extra_is_tried_alone() -> None:
+    """By `scripts/bare_user.py`, or it is said there why not."""
+    assert {*ACTS, *UNTRIED} == set(EXTRAS)
+    assert not {*ACTS} & {*UNTRIED}
+    assert set(PROJECT["entry-points"]["vf.environments"]) >= ASK_FIRST

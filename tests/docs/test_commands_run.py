@@ -41,7 +41,7 @@ ELSEWHERE = {
     r"make (quickstart)$": "scripts/first_night.py",
     r"make (test|test-parts|test-all|check|parts|gpu-check)$": ".ci/run",
     r"bash scripts/start_docker\.sh": ".ci/run",
-    r"pip install ": "scripts/check_installs.py",
+    r"pip install ": "scripts/bare_user.py",
     r"pip install -e '[\w-]+\[test\]'|vf-rl eval (heavy-coin|sums)": "scripts/first_night.py",
     r"\.venv/bin/python -m pytest tests/trainer$": ".ci/run",
     r"python -m pytest (heavy-coin|sums)": "scripts/first_night.py",
