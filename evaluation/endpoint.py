@@ -7,7 +7,7 @@ from typing import Any
 
 from vf.evaluation.eval_config import EvalConfig, ModelConfig
 from vf.evaluation.models import api_key
-from vf.inference.model import Conversation
+from vf.inference.model import ContextFull, Conversation
 from vf.inference.models.chat_model import ChatModel
 from vf.runtime.errors import ConfigError, ModelError, did_you_mean
 from vf.traces.messages import Message
@@ -52,13 +52,31 @@ async def try_endpoint(
         await model.respond(asked, sampling)
     except ModelError as error:
         known = await _models(config, key)
-        raise ConfigError(_meaning(config, error, where, known, key)) from None
+        raise ConfigError(
+            _meaning(config, error, where, None if known is None else list(known), key)
+        ) from None
+    except ContextFull:
+        size = (await _models(config, key) or {}).get(config.model)
+        raise ConfigError(
+            f"{where}: the context of {config.model!r}{_tokens(size)} has no room for the "
+            "environment's tools and an answer. Serve it with a longer context"
+        ) from None
     finally:
         await model.close()
     known = await _models(config, key)
     if known and config.model not in known:
-        return f"{where} answers as {config.model!r}, though it lists only {_listed(known)}"
+        return f"{where} answers as {config.model!r}, though it lists only {_listed(list(known))}"
+    size = (known or {}).get(config.model)
+    if size is not None and evaluation.max_tokens >= size:
+        return (
+            f"{config.model!r} has a context of {size:,} tokens: an answer ends where it is full, "
+            f"before max_tokens = {evaluation.max_tokens:,}"
+        )
     return None
+
+
+def _tokens(size: int | None) -> str:
+    return "" if size is None else f", {size:,} tokens,"
 
 
 def _meaning(
@@ -91,8 +109,12 @@ def _meaning(
     return f"{where} rejected a test request: {error}"
 
 
-async def _models(config: ModelConfig, key: str | None) -> list[str] | None:
-    """Return the models that the server lists, or None if it lists none."""
+async def _models(config: ModelConfig, key: str | None) -> dict[str, int | None] | None:
+    """Return the models that the server lists, with the size of their context if it tells.
+
+    Returns:
+        None if it lists no models.
+    """
     import openai
 
     client = openai.AsyncOpenAI(
@@ -101,7 +123,8 @@ async def _models(config: ModelConfig, key: str | None) -> list[str] | None:
     try:
         async with client:
             page = await client.models.list()
-            return [str(entry.id) for entry in page.data]
+            sizes = {str(entry.id): getattr(entry, "max_model_len", None) for entry in page.data}
+            return {id: size if isinstance(size, int) else None for id, size in sizes.items()}
     except (openai.OpenAIError, ValueError, AttributeError, TypeError):
         return None
 

@@ -108,7 +108,7 @@ class _Server:
         prompt_ids = (
             list(self.renderer.tokenizer.encode(prompt)) if isinstance(prompt, str) else prompt
         )
-        job = self._job(body, prompt_ids, body.max_tokens)
+        job = self._job(body, prompt_ids, body.max_tokens, body.max_tokens)
         head = self._head("cmpl", "text_completion")
         if body.stream:
             return _stream(completion_chunks(job, body, head))
@@ -126,7 +126,7 @@ class _Server:
             prompt_ids = self.renderer.prompt(messages, tools)
         except (ConfigError, AttributeError, KeyError, TypeError) as error:
             raise Refused(f"messages: {error}") from error
-        job = self._job(body, prompt_ids, body.max_completion_tokens or body.max_tokens)
+        job = self._job(body, prompt_ids, 1, body.max_completion_tokens or body.max_tokens)
         if body.stream:
             head = self._head("chatcmpl", "chat.completion.chunk")
             return _stream(chat_chunks(job, body, head))
@@ -151,21 +151,31 @@ class _Server:
             raise Refused(f"model {body.model!r} is not served here; this is {self.model!r}", 404)
         return body
 
-    def _job(self, body: SamplingFields, prompt_ids: list[int], wanted: int | None) -> Job:
-        """Check the prompt against the vocabulary and the context, and fill in the defaults."""
+    def _job(
+        self, body: SamplingFields, prompt_ids: list[int], least: int, most: int | None
+    ) -> Job:
+        """Check the prompt against the vocabulary and the context, and fill in the defaults.
+
+        Args:
+            body: The request.
+            prompt_ids: Its prompt.
+            least: Tokens that the context must have room for after the prompt. A client that sends
+                a chat does not know how many tokens its prompt has, so its ``max_tokens`` is cut.
+            most: Tokens to sample at most; None for all that there is room for.
+        """
         vocabulary = self.engine.model.config.get_text_config().vocab_size
         if not prompt_ids:
             raise Refused("prompt: it is empty")
         if not all(0 <= token < vocabulary for token in prompt_ids):
             raise Refused(f"prompt: token ids must be in [0, {vocabulary})")
         room = self.engine.max_seq_len - len(prompt_ids)
-        if room < (wanted or 1):
+        if room < least:
             raise Refused(
-                f"the prompt has {len(prompt_ids)} tokens and max_tokens is {wanted or 1}, but "
-                f"the context holds {self.engine.max_seq_len}"
+                f"the prompt has {len(prompt_ids)} tokens and the answer may have {least}, but "
+                f"this model's maximum context length is {self.engine.max_seq_len} tokens"
             )
         stops = body.stop_token_ids or self.renderer.stop_token_ids
-        return Job(self.engine, self.renderer, body, prompt_ids, wanted or room, stops)
+        return Job(self.engine, self.renderer, body, prompt_ids, min(most or room, room), stops)
 
     def _head(self, prefix: str, kind: str) -> dict[str, Any]:
         return {

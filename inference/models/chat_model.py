@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vf.inference.completions import sampling_fields
-from vf.inference.model import Conversation, Reply, Sampling, ToolStyle
+from vf.inference.model import ContextFull, Conversation, Reply, Sampling, ToolStyle
 from vf.inference.parsing import TEXT_CALLS
 from vf.inference.patience import AWAY_SECONDS, Patience
 from vf.inference.rendering.text_tools import in_text
@@ -20,10 +21,24 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 CLIENT_CONNECTIONS = 1000  # that the openai client holds at most
+# How vLLM, SGLang, TGI, llama.cpp and the large providers say that a prompt, or a prompt and
+# max_tokens, are more than the context holds. They do not agree on a status or a code.
+TOO_LONG_STATUSES = (400, 413, 422)
+TOO_LONG = re.compile(
+    r"context[ _-](length|size|window)|maximum model length|`inputs` tokens|"
+    r"prompt is too long|input token count",
+    re.IGNORECASE,
+)
+
+
+class _TooLong(ModelError):
+    """What was asked for is more than the context holds."""
 
 
 class ChatModel:
     """Answers conversations through ``/v1/chat/completions``.
+
+    ``max_tokens`` is a maximum: where the context holds less, an answer may fill the context.
 
     For measuring models anywhere; training needs token ids, so it uses
     :class:`~vf.inference.models.token_model.TokenModel`.
@@ -94,13 +109,26 @@ class ChatModel:
 
         Raises:
             ModelError: The API refused, did not answer, or not with text and function calls.
+            ContextFull: The API refused the conversation because it is too long.
         """
         from openai.types.chat import ChatCompletion
 
         client, patience = self._connections.get()
-        answer = await patience.ask(
-            lambda: self._attempt(client, conversation, sampling), sampling.max_tokens
-        )
+
+        async def ask(max_tokens: int | None) -> Any:
+            return await patience.ask(
+                lambda: self._attempt(client, conversation, sampling, max_tokens),
+                sampling.max_tokens,
+            )
+
+        try:
+            answer = await ask(sampling.max_tokens)
+        except _TooLong:
+            # Less room is left than max_tokens; without it, servers sample until there is none.
+            try:
+                answer = await ask(None)
+            except _TooLong as error:
+                raise ContextFull() from error
         if not isinstance(answer, ChatCompletion):  # what the client makes of a page of HTML
             raise ModelError(f"{self.model}: the server did not answer with a chat completion")
         if not answer.choices:
@@ -121,7 +149,11 @@ class ChatModel:
         )
 
     async def _attempt(
-        self, client: AsyncOpenAI, conversation: Conversation, sampling: Sampling
+        self,
+        client: AsyncOpenAI,
+        conversation: Conversation,
+        sampling: Sampling,
+        max_tokens: int | None,
     ) -> Any:
         """Ask once.
 
@@ -142,7 +174,7 @@ class ChatModel:
                 model=self.model,
                 messages=[message.to_openai() for message in messages],  # type: ignore[misc]
                 tools=tools or openai.omit,  # type: ignore[arg-type]
-                max_tokens=sampling.max_tokens,
+                max_tokens=openai.omit if max_tokens is None else max_tokens,
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
                 seed=openai.omit if sampling.seed is None else sampling.seed,
@@ -167,6 +199,8 @@ def _failure(model: str, error: Exception) -> ModelError:
     if isinstance(error, openai.APIStatusError):
         if error.code == "insufficient_quota":  # a 429 that does not pass
             return ModelError(problem)
+        if error.status_code in TOO_LONG_STATUSES and TOO_LONG.search(problem):
+            return _TooLong(problem)
         after = retry_after(error.response.headers.get("Retry-After"))
         return refusal(problem, error.status_code, after)
     if isinstance(error, openai.APIConnectionError):

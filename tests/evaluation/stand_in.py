@@ -38,7 +38,9 @@ class StandIn:
         how: ``delay``: seconds to an answer; ``key``: the one it wants; ``models``: those that it
             knows (it refuses others); ``lists``: those that it lists, if not these; ``fails``:
             words in a prompt that it answers with an error, as long as the file ``fixed`` does not
-            exist; ``calls``: answers with a call of ``calculate``, without end.
+            exist; ``calls``: answers with a call of ``calculate``, without end; ``context``: how
+            many tokens prompt and answer may have, refused as vLLM does, and ``lists_context``:
+            whether it lists them.
     """
 
     def __init__(self, how: dict[str, Any]) -> None:
@@ -59,8 +61,11 @@ class StandIn:
         if self.unauthorized(request):
             return self.problem(401, "no such key")
         names = self.how.get("lists", self.models)
+        card: dict[str, Any] = {"object": "model"}
+        if self.how.get("lists_context"):
+            card["max_model_len"] = self.how["context"]
         return web.json_response(
-            {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
+            {"object": "list", "data": [card | {"id": name} for name in names]}
         )
 
     async def chat(self, request: web.Request) -> web.Response:
@@ -71,6 +76,14 @@ class StandIn:
         print(json.dumps([body.get("seed"), body["messages"][-1]["content"]]), flush=True)
         if self.unauthorized(request):
             return self.problem(401, "no such key")
+        context, most = self.how.get("context"), body.get("max_tokens", 1)
+        if context is not None and (room := context - USAGE["prompt_tokens"]) < most:
+            return self.problem(
+                400,
+                f"'max_tokens' or 'max_completion_tokens' is too large: {most}. This model's "
+                f"maximum context length is {context} tokens and your request has "
+                f"{USAGE['prompt_tokens']} input tokens ({most} > {room}).",
+            )
         if body["model"] not in self.models:
             return self.problem(404, f"the model {body['model']!r} does not exist")
         await asyncio.sleep(self.how.get("delay", 0.0))

@@ -85,6 +85,23 @@ def test_a_server_that_answers_as_a_model_that_it_does_not_list_is_used_with_a_n
     assert f"note: {url} answers as 'stand-in', though it lists only other" in err
 
 
+@pytest.mark.parametrize("lists", [True, False])
+def test_a_context_smaller_than_max_tokens_ends_answers(capsys: Capsys, lists: bool) -> None:
+    with standing(context=60, lists_context=lists) as (url, _):
+        code, out, err = call(
+            capsys, "reverse-text", "-m", MODEL, "-b", url, "-n", "3", "--max-tokens", "60"
+        )
+    assert code == 0, out
+    note = "note: 'stand-in' has a context of 60 tokens: an answer ends where it is full"
+    assert (note in err) == lists
+
+
+def test_a_context_with_no_room_for_the_environment_is_said(capsys: Capsys) -> None:
+    with standing(context=20, lists_context=True) as (url, _):
+        said = refused(capsys, "calculator", "-m", MODEL, "-b", url)
+    assert "the context of 'stand-in', 20 tokens, has no room for the environment's tools" in said
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

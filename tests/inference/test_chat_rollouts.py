@@ -136,6 +136,57 @@ def test_only_parameters_that_were_set_are_sent() -> None:
     assert full["chat_template_kwargs"] == {"enable_thinking": False}
 
 
+# What servers say of a context of 100 tokens, where a prompt has 60, or all of them.
+ROOM = [
+    "'max_tokens' or 'max_completion_tokens' is too large: 512. This model's maximum context "
+    "length is 100 tokens and your request has 60 input tokens (512 > 100 - 60).",
+    "This model's maximum context length is 100 tokens. However, you requested 572 tokens (60 in "
+    "the messages, 512 in the completion). Please reduce the length of the messages or completion.",
+    "Requested token count exceeds the model's maximum context length of 100 tokens.",
+    "`inputs` tokens + `max_new_tokens` must be <= 100. Given: 60 `inputs` tokens and 512",
+]
+FULL = [
+    "This model's maximum context length is 100 tokens. However, your request has 100 input ones.",
+    "The decoder prompt (length 100) is longer than the maximum model length of 100.",
+    "the request exceeds the available context size, try increasing it",
+    "prompt is too long: 100 tokens > 100 maximum",
+]
+
+
+@pytest.mark.parametrize("refusal", ROOM)
+def test_max_tokens_beyond_the_context_are_cut_to_it(refusal: str) -> None:
+    answers = [error_answer(400, refusal), json_answer(ANSWER)]
+    reply, (first, second) = respond(in_turn(answers), Sampling(512, seed=7))
+    assert reply.completion_tokens == 7
+    assert first.pop("max_tokens") == 512
+    assert second == first  # a server's default is all that its context leaves
+
+
+@pytest.mark.parametrize("refusal", FULL)
+def test_a_conversation_longer_than_the_context_ends_truncated_and_scored(refusal: str) -> None:
+    call = ANSWER["choices"][0]["message"]["tool_calls"][0]
+    function = {"name": "calculate", "arguments": '{"op": "+", "a": 1, "b": 2}'}
+    message = {"role": "assistant", "content": None, "tool_calls": [call | {"function": function}]}
+    choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
+    refusals = [error_answer(400, refusal) for _ in range(2)]
+    script = [json_answer(ANSWER | {"choices": [choice]}), *refusals]
+
+    async def main() -> Trace:
+        async with serve(in_turn(script)) as server:
+            model = vf.ChatModel("m", base_url=server.base_url, max_retries=0)
+            environment = vf.make("calculator")
+            try:
+                return await vf.rollout(environment, next(iter(environment.tasks("eval"))), model)
+            finally:
+                await model.close()
+
+    trace = asyncio.run(main())
+    assert trace.error is None
+    assert trace.stop_reason is StopReason.MAX_SEQ_LEN
+    assert trace.truncated
+    assert trace.reward is not None
+
+
 def test_tools_in_text_reach_a_server_that_takes_none() -> None:
     """The system prompt lists them, and the call in the answer's text is run."""
 

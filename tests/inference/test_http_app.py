@@ -244,8 +244,8 @@ def test_a_chat_answer_may_use_all_the_room(url: str, engine: EmbeddedEngine) ->
         ({"prompt": [-1]}, 400, "token ids must be in"),
         ({"prompt": []}, 400, "empty"),
         ({"prompt": ""}, 400, "empty"),
-        ({"prompt": [5] * 600}, 400, "the prompt has 600 tokens and max_tokens is 8, but the con"),
-        ({"prompt": [5] * 505}, 400, "the context holds 512"),
+        ({"prompt": [5] * 600}, 400, "the prompt has 600 tokens and the answer may have 8, but"),
+        ({"prompt": [5] * 505}, 400, "maximum context length is 512"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(
@@ -257,6 +257,13 @@ def test_what_cannot_be_done_is_refused_by_name(
     assert caught.value.type == "invalid_request_error"
 
 
+def test_a_chat_that_asks_for_more_than_the_context_gets_what_it_leaves(url: str) -> None:
+    asked = {"max_tokens": 10**6, "seed": 1, "temperature": 1.0}
+    cut = chat(url, extra_body=asked | {"stop_token_ids": [-1], "return_token_ids": True})
+    assert cut.usage.total_tokens == 512
+    assert cut.choices[0].finish_reason == "length"
+
+
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
@@ -265,7 +272,7 @@ def test_what_cannot_be_done_is_refused_by_name(
         ([{"role": "user", "content": [{"type": "image_url"}]}], "content must be text"),
         ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "function"),
         ([{"role": "assistant", "tool_calls": [5]}], "messages"),
-        ([{"role": "user", "content": "x" * 3000}], "the context holds 512"),
+        ([{"role": "user", "content": "x" * 3000}], "maximum context length is 512"),
     ],
 )
 def test_bad_messages_are_refused(url: str, messages: list[Any], reason: str) -> None:

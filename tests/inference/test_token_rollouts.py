@@ -179,7 +179,7 @@ def test_a_refusing_server_is_a_failure_and_never_a_reward(url: str) -> None:
     )
     assert trace.error is not None
     assert trace.error.boundary == "model"
-    assert "the context holds 640" in trace.error.message
+    assert "maximum context length is 640" in trace.error.message
     assert trace.reward is None
     assert trace.branches == []
 
