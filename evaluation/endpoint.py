@@ -15,12 +15,13 @@ from vf.traces.messages import Message
 TRY_TOKENS = 16  # enough for a server with a least number, and cheap
 TRY_SECONDS = 60.0
 SHOWN_MODELS = 30
+LISTINGS = 3  # repeated requests for the list of models, after a 429, say
 
 
 async def try_endpoint(
     config: ModelConfig, evaluation: EvalConfig, tools: Sequence[dict[str, Any]]
 ) -> str | None:
-    """Ask an API one short question, as the rollouts will ask theirs.
+    """Ask an API one short question, as patiently as the rollouts will ask theirs.
 
     Args:
         config: The model at the API.
@@ -34,14 +35,14 @@ async def try_endpoint(
         ConfigError: It is unreachable, is no such API, does not know the model (those that it
             knows are listed), or wants another key.
     """
+    import openai
+
     key = api_key(config)
     model = ChatModel(
         config.model,
         base_url=config.base_url,
         api_key=key,
         timeout=TRY_SECONDS,
-        max_retries=1,
-        away=0.0,
         extra_body=config.extra_body,
         tool_style=config.tool_style or "template",
     )
@@ -51,7 +52,8 @@ async def try_endpoint(
         asked = Conversation([Message("user", "Say hello.")], list(tools))
         await model.respond(asked, sampling)
     except ModelError as error:
-        known = await _models(config, key)
+        unreachable = isinstance(error.__cause__, openai.APIConnectionError)
+        known = None if unreachable else await _models(config, key)
         raise ConfigError(
             _meaning(config, error, where, None if known is None else list(known), key)
         ) from None
@@ -118,7 +120,7 @@ async def _models(config: ModelConfig, key: str | None) -> dict[str, int | None]
     import openai
 
     client = openai.AsyncOpenAI(
-        base_url=config.base_url, api_key=key or "none", timeout=TRY_SECONDS, max_retries=0
+        base_url=config.base_url, api_key=key or "none", timeout=TRY_SECONDS, max_retries=LISTINGS
     )
     try:
         async with client:

@@ -40,7 +40,7 @@ class StandIn:
             words in a prompt that it answers with an error, as long as the file ``fixed`` does not
             exist; ``calls``: answers with a call of ``calculate``, without end; ``context``: how
             many tokens prompt and answer may have, refused as vLLM does, and ``lists_context``:
-            whether it lists them.
+            whether it lists them; ``busy``: the statuses of its first answers, whatever is asked.
     """
 
     def __init__(self, how: dict[str, Any]) -> None:
@@ -53,11 +53,20 @@ class StandIn:
     def fixed(self) -> bool:
         return Path(self.how["fixed"]).exists()
 
+    def busy(self) -> web.Response | None:
+        if not self.how.get("busy"):
+            return None
+        refusal = self.problem(self.how["busy"].pop(0), "come back later")
+        refusal.headers["Retry-After"] = "0.01"
+        return refusal
+
     def unauthorized(self, request: web.Request) -> bool:
         key = self.how.get("key")
         return key is not None and request.headers.get("Authorization") != f"Bearer {key}"
 
     async def list_models(self, request: web.Request) -> web.Response:
+        if busy := self.busy():
+            return busy
         if self.unauthorized(request):
             return self.problem(401, "no such key")
         names = self.how.get("lists", self.models)
@@ -74,6 +83,8 @@ class StandIn:
         except ConnectionResetError:  # its sender was killed meanwhile
             return self.problem(400, "gone")
         print(json.dumps([body.get("seed"), body["messages"][-1]["content"]]), flush=True)
+        if busy := self.busy():
+            return busy
         if self.unauthorized(request):
             return self.problem(401, "no such key")
         context, most = self.how.get("context"), body.get("max_tokens", 1)

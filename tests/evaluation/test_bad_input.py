@@ -85,6 +85,19 @@ def test_a_server_that_answers_as_a_model_that_it_does_not_list_is_used_with_a_n
     assert f"note: {url} answers as 'stand-in', though it lists only other" in err
 
 
+@pytest.mark.parametrize("status", [429, 503, 500])
+def test_a_server_that_is_busy_or_loading_is_asked_again(capsys: Capsys, status: int) -> None:
+    with standing(busy=[status] * 3) as (url, _):
+        code, _, err = call(capsys, "reverse-text", "-m", MODEL, "-b", url, "-n", "1")
+    assert code == 0, err
+
+
+def test_a_busy_server_lists_its_models_all_the_same(capsys: Capsys) -> None:
+    with standing(busy=[404, 429]) as (url, _):
+        said = refused(capsys, "reverse-text", "-m", "standin", "-b", url)
+    assert "does not know the model 'standin'. Did you mean 'stand-in'" in said
+
+
 @pytest.mark.parametrize("lists", [True, False])
 def test_a_context_smaller_than_max_tokens_ends_answers(capsys: Capsys, lists: bool) -> None:
     with standing(context=60, lists_context=lists) as (url, _):
