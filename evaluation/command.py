@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from vf.runtime.terminal import make_console
 from vf.runtime.toml import read_toml
 
 DONE, FAILED = 0, 1
+SHOWN = 3  # differences to an evaluation that is there already
 SETTINGS = (
     *("tasks", "rollouts_per_example", "max_concurrent", "max_tokens", "temperature", "seed"),
     "retry_errors",
@@ -82,25 +82,55 @@ def evaluate_command(args: argparse.Namespace) -> int:
 def _folder(
     base: Path, args: argparse.Namespace, now: Callable[[Mapping[str, Any]], Mapping[str, Any]]
 ) -> Path:
-    """Return where the results go: of those that there are, the newest that differs least."""
+    """Return where the results go.
+
+    Of those that there are: what can be resumed, with as many rollouts as possible. Otherwise that
+    of the same settings which differs least, because its environment, tasks or model have changed
+    since; it is refused. Other settings are another evaluation, which gets a folder of its own.
+    """
+    from vf.evaluation.fingerprint import FORMAT
     from vf.evaluation.refusal import told_differences
-    from vf.evaluation.results import next_of, read_config, series
+    from vf.evaluation.results import ResultsFolder, next_of, read_config, series
 
     there = series(base)
     if args.output is not None or not there:
         return base
+    path = next_of(base)
     if args.fresh:
-        path = next_of(base)
         print(f"vf-rl eval: a new result, beside {there[-1]}: {path}", file=sys.stderr)
         return path
-
-    def apart(folder: Path) -> float:
+    found: dict[Path, Mapping[str, Any]] = {}
+    for folder in reversed(there):
         with suppress(ConfigError):
-            before = read_config(folder)
-            return 0 if before == now(before) else 1 + len(told_differences(before, now(before)))
-        return math.inf
+            found[folder] = read_config(folder)
+    same = [folder for folder, before in found.items() if before == now(before)]
+    if same:
+        return max(same, key=lambda folder: _rollouts(found[folder]))
+    told = {folder: told_differences(before, now(before)) for folder, before in found.items()}
 
-    return min(reversed(there), key=apart)
+    def held(folder: Path) -> bool:
+        before = found[folder]
+        known = before.get("format") == FORMAT  # of another version, it is not known what differs
+        return not known or all(before[key] == now(before)[key] for key in ("settings", "size"))
+
+    if refused := [folder for folder in found if held(folder)]:
+        return min(refused, key=lambda folder: len(told[folder]))
+    if not found or not ResultsFolder(there[-1]).holds_results():
+        return there[-1]
+    nearest = min(told, key=lambda folder: len(told[folder]))
+    lines = [line.strip() for line in told[nearest]]
+    differs = "; ".join(lines[:SHOWN]) + (f"; {len(lines) - SHOWN} more" if lines[SHOWN:] else "")
+    print(
+        f"vf-rl eval: {nearest} holds another evaluation (there → now: {differs}). The results of "
+        f"this one are in {path}",
+        file=sys.stderr,
+    )
+    return path
+
+
+def _rollouts(measured: Mapping[str, Any]) -> int:
+    size = measured["size"]
+    return int(size["rollouts_per_example"] * sum(size["tasks"].values()))
 
 
 def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:

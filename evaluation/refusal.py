@@ -19,13 +19,31 @@ MOST = 12  # lines about what differs
 
 
 def told_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a line for each difference that a person wants to know of, code last.
+    """Return a line for each difference that a person wants to know of: settings first, code last.
 
     The code of what only one of the two uses is left out: it follows from what uses it.
     """
     found = list(differences(_known_to(now, before), _known_to(before, now)))
     found = found or list(differences(before, now))
-    return sorted(found, key=lambda line: ".source." in line)
+    if before.get("size") != now.get("size"):  # the digests are of different tasks
+        found = [line for line in found if not line.startswith("  tasks.")]
+    return sorted(
+        map(_in_words, found), key=lambda line: (".source." in line, "environments." in line)
+    )
+
+
+def _in_words(line: str) -> str:
+    """Return a line about a difference with the name that a user knows, and without digests."""
+    where, _, values = line.strip().partition(": ")
+    room, _, name = where.partition(".")
+    if room == "settings":
+        where = name
+    elif room == "size":
+        _, _, environment = name.partition("tasks.")
+        where = f"-n (tasks of {environment})" if environment else f"-r ({name})"
+    elif room in ("tasks", "model_files"):
+        values = "changed"
+    return f"  {where}: {values}"
 
 
 def _known_to(other: Any, one: Any) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluation.commands import call
+from tests.evaluation.commands import call, results
 from tests.evaluation.stand_in import MODEL, standing
 
 Capsys = pytest.CaptureFixture[str]
@@ -213,13 +213,40 @@ def test_a_folder_of_another_evaluation_is_refused_with_the_differences(
     assert code == 2
     assert "out holds another evaluation. What differs (there → now):" in err
     assert "name a new folder with --output" in err
-    assert "size.tasks.reverse-text: 2 → 1" in err
-    assert "settings.temperature: 1.0 → 0.5" in err
-    assert "settings.environments[0].args.max_letters: (none) → 5" in err
-    assert "tasks.reverse-text:" in err
+    assert "  -n (tasks of reverse-text): 2 → 1" in err
+    assert "  temperature: 1.0 → 0.5" in err
+    assert "  environments[0].args.max_letters: (none) → 5" in err
+    assert "  tasks.reverse-text" not in err  # a digest says nothing, and follows from -n
     assert "max_concurrent" not in err
     assert {path: path.read_bytes() for path in before} == before
     assert call(capsys, *argv, "-n", "2", "-c", "2", "--retry-errors", "3")[0] == 0
+
+
+def test_another_evaluation_has_a_folder_of_its_own(capsys: Capsys, url: str) -> None:
+    def evaluate(*more: str) -> str:
+        code, _, err = call(capsys, "reverse-text", "-m", MODEL, "-b", url, *more)
+        assert code == 0, err
+        return err
+
+    base = Path("evals/reverse-text-stand-in")
+    evaluate("-n", "5", "-r", "2")
+    first = results(base)
+    said = evaluate("-n", "2")
+    assert f"{base} holds another evaluation (there → now: " in said
+    assert "-n (tasks of reverse-text): 5 → 2" in said
+    assert f"The results of this one are in {base}@2" in said
+    assert "temperature: 1.0 → 0.5" in evaluate("-n", "2", "--temperature", "0.5")
+    assert results(base) == first
+    # Each command finds its own again, also one whose beginning another holds.
+    assert "resuming: 10 of 10" in evaluate("-n", "5", "-r", "2")
+    assert "resuming: 2 of 2" in evaluate("-n", "2")
+    assert "resuming: 2 of 2" in evaluate("-n", "2", "--temperature", "0.5")
+    assert "resuming: 10 of 12" in evaluate("-n", "6", "-r", "2")
+    assert {path.name for path in Path("evals").iterdir()} == {
+        base.name,
+        f"{base.name}@2",
+        f"{base.name}@3",
+    }
 
 
 def test_a_checkpoint_that_was_replaced_is_another_model(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_difference_in_how_the_two_were_measured_is_reported(tmp_path: Path) -
         (tmp_path / name / "config.json").write_text(json.dumps(config))
     (found,) = compare(sides[0], sides[1] / "e" / "m")
     assert found.notes == [
-        "measured differently (A → B): settings.temperature: 1.0 → 0.5",
+        "measured differently (A → B): temperature: 1.0 → 0.5",
         'measured differently (A → B): system_prompt: "Be brief." → "Be quick."',
     ]
     (same,) = compare(sides[0], sides[0])

@@ -152,7 +152,7 @@ def test_a_larger_evaluation_adds_to_a_smaller_one(
     totals, expected = ({name: each[name] for name in TOTALS} for each in (mine, other))
     assert flat(totals) == pytest.approx(flat(expected))
     assert code == 2  # what is there holds more than was asked for
-    assert "size.rollouts_per_example: 3 → 2" in err
+    assert "-r (rollouts_per_example): 3 → 2" in err
 
 
 def test_other_tasks_in_front_are_another_evaluation(

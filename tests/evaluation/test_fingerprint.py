@@ -147,6 +147,11 @@ def test_a_fresh_result_is_beside_the_old_one_and_is_then_resumed(
     assert results(newer)["rollouts"] == 3
     edit("return 1.0", "return float(trace.reply == trace.task.answer)")
     assert "resuming: 2 of 2" in evaluate(capsys, url, "-n", "2")[2]  # the first, as before
+    edit("Be brief.", "Be quick.")  # which is nearer to the first
+    code, _, err = evaluate(capsys, url, "-n", "2")
+    assert code == 2
+    assert f"{FOLDER} holds another evaluation" in err
+    assert "rubric" not in err
     assert "leave it out to name one" in evaluate(capsys, url, "--fresh", "-o", "x")[2]
 
 
