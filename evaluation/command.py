@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from vf.environments.registry import label
-from vf.evaluation.eval_config import EvalConfig, parse_config, slug
+from vf.evaluation.eval_config import EvalConfig, Prices, parse_config, slug
 from vf.evaluation.tally import Summary
 from vf.inference.model_files import TINY
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.terminal import make_console
-from vf.runtime.toml import read_toml
+from vf.runtime.toml import checked, read_toml
 
 DONE, FAILED = 0, 1
 SHOWN = 3  # differences to an evaluation that is there already
@@ -48,13 +48,13 @@ def evaluate_command(args: argparse.Namespace) -> int:
     """
     from vf.evaluation.refusal import refusal
     from vf.evaluation.results import ResultsFolder
-    from vf.evaluation.run import extent, measured, prepare, shortages
+    from vf.evaluation.run import extent, measured, prepare, shortages, unpriced
 
     config, base = config_of(args)
     with working(make_console(stderr=True), f"preparing {args.what} ..."):
         places = prepare(config)
         what = measured(config, places)
-    for said in shortages(config, places):
+    for said in [*shortages(config, places), *unpriced(config)]:
         print(f"vf-rl eval: {said}", file=sys.stderr)
 
     def now(before: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +150,10 @@ def config_of(args: argparse.Namespace) -> tuple[EvalConfig, Path]:
     if limits:
         overrides["limits"] = limits
     if args.prices is not None:
-        overrides["prices"] = read_toml(args.prices).get("prices", {})
+        try:
+            overrides["prices"] = checked(Prices, read_toml(args.prices)).model_dump()["prices"]
+        except ConfigError as error:
+            raise ConfigError(f"--prices {args.prices}: {error}") from None
     if args.what.endswith(".toml"):
         for name in (*ONE_MODEL, "vllm_python", "args", "agent"):
             if getattr(args, name) is not None:

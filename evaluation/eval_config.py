@@ -68,6 +68,13 @@ class Price(Strict):
         return (self.input * prompt_tokens + self.output * completion_tokens) / 1e6
 
 
+class Prices(Strict):
+    """The file of ``--prices``."""
+
+    prices: dict[str, Price] = Field(min_length=1)
+    """Tables `[prices."MODEL"]` with `input` and `output`, per million tokens."""
+
+
 class ModelConfig(Strict):
     """``[[models]]``: the models to measure."""
 

@@ -26,18 +26,9 @@ TRACES = "traces.jsonl"
 Key = tuple[str, int]  # a task's id, and the number of the rollout among those of the task
 
 
-def mark(
-    trace: Trace,
-    environment: str,
-    model: str,
-    index: int,
-    cost: float | None,
-    user_cost: float | None = None,
-) -> None:
-    """Write into a trace what it is a rollout of, and what the policy and its user cost."""
+def mark(trace: Trace, environment: str, model: str, index: int) -> None:
+    """Write into a trace what it is a rollout of."""
     trace.info["eval"] = {"environment": environment, "model": model, "rollout": index}
-    costs = {"cost": cost, "user_cost": user_cost}
-    trace.info["eval"] |= {name: value for name, value in costs.items() if value is not None}
 
 
 def key_of(trace: Trace) -> Key:

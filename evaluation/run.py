@@ -18,7 +18,7 @@ from vf.environments.offered import offered_tools
 from vf.environments.registry import make
 from vf.environments.runner import repeat_lost, rollout
 from vf.environments.sandboxes import check_sandboxes, image_stats
-from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig, Price
+from vf.evaluation.eval_config import EnvironmentConfig, EvalConfig, Limits, ModelConfig
 from vf.evaluation.evaluate import Job, in_batches, run_jobs, take_tasks
 from vf.evaluation.fingerprint import FORMAT, describe_environment
 from vf.evaluation.limits import Limited
@@ -34,7 +34,7 @@ from vf.evaluation.progress import Progress
 from vf.evaluation.results import Cell, ResultsFolder, mark
 from vf.evaluation.tally import Summary, Tally
 from vf.runtime.calling import call
-from vf.runtime.errors import VfError
+from vf.runtime.errors import VfError, did_you_mean
 from vf.runtime.seeding import derive_seed
 from vf.traces.simulated_users import user_of
 from vf.traces.task import Task
@@ -105,6 +105,25 @@ def shortages(config: EvalConfig, places: Sequence[Place]) -> list[str]:
         "asked for"
         for place, count in wanted
         if count is not None and len(place.tasks) < count
+    ]
+
+
+def unpriced(config: EvalConfig) -> list[str]:
+    """Return a sentence for each model whose price is not among those that there are.
+
+    A model that runs here needs none where another one has a price.
+    """
+    if not config.prices:
+        return []
+    names = [model.model for model in config.models if model.model not in config.prices]
+    some = len(names) < len(config.models)
+    free = {model.model for model in config.models if model.engine != "api"} if some else ()
+    return [
+        f"the prices have none for {name!r}, so its cost is not counted."
+        f"{did_you_mean(name, config.prices)} They are for: {', '.join(config.prices)}. Correct "
+        "them and run this again to count it"
+        for name in names
+        if name not in free
     ]
 
 
@@ -202,6 +221,7 @@ async def run_evaluation(
         for part in parts:
             part.cell.keep(part.done)
             for trace in part.cell.traces():
+                _write_costs(config, part.model, trace)  # prices may have been added since
                 part.tally.add(trace)
         progress.start([part.tally for part in parts])
         for model in config.models:
@@ -297,9 +317,8 @@ async def _run_part(
 
     def on_trace(job: Job, trace: Trace) -> None:
         nonlocal in_a_row
-        cost = None if price is None else _cost(trace, price.of)
-        name, model = part.place.config.name, part.model.name
-        mark(trace, name, model, job.index, cost, _user_cost(trace, config.prices))
+        mark(trace, part.place.config.name, part.model.name, job.index)
+        _write_costs(config, part.model, trace)
         writer.check()
         writer.append(part.cell.store, trace)
         part.tally.add(trace)
@@ -334,17 +353,13 @@ def _jobs(part: _Part) -> Iterator[list[Job]]:
             yield jobs
 
 
-def _cost(trace: Trace, of: Callable[[int, int], float]) -> float:
-    return sum(of(turn.prompt_tokens, turn.completion_tokens) for turn in trace.turns)
-
-
-def _user_cost(trace: Trace, prices: Mapping[str, Price]) -> float | None:
-    """Return what the simulated user of a rollout cost; None without one, or without its price."""
-    user = user_of(trace)
-    price = None if user is None else prices.get(user.played_by)
-    if user is None or price is None:
-        return None
-    return price.of(user.prompt_tokens, user.completion_tokens)
+def _write_costs(config: EvalConfig, model: ModelConfig, trace: Trace) -> None:
+    """Write into a marked trace what the policy and a simulated user cost, as far as known."""
+    price, user, costs = config.prices.get(model.model), user_of(trace), trace.info["eval"]
+    if price is not None:
+        costs["cost"] = sum(price.of(t.prompt_tokens, t.completion_tokens) for t in trace.turns)
+    if user is not None and (price := config.prices.get(user.played_by)) is not None:
+        costs["user_cost"] = price.of(user.prompt_tokens, user.completion_tokens)
 
 
 async def _unless(failure: asyncio.Task[None] | None, work: Awaitable[None]) -> None:

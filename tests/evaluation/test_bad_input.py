@@ -92,7 +92,7 @@ def test_a_server_that_is_busy_or_loading_is_asked_again(capsys: Capsys, status:
     assert code == 0, err
 
 
-def test_a_busy_server_lists_its_models_all_the_same(capsys: Capsys) -> None:
+def test_a_busy_server_is_asked_again_for_its_models(capsys: Capsys) -> None:
     with standing(busy=[404, 429]) as (url, _):
         said = refused(capsys, "reverse-text", "-m", "standin", "-b", url)
     assert "does not know the model 'standin'. Did you mean 'stand-in'" in said
@@ -194,6 +194,30 @@ base_url = "http://127.0.0.1:9/v1"
 def test_a_toml_that_cannot_be(capsys: Capsys, text: str, said: str) -> None:
     Path("bad.toml").write_text(text)
     assert said in refused(capsys, "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "--prices my.toml: prices: missing. Tables `[prices."),
+        (f'[price."{MODEL}"]\ninput = 1\noutput = 1', "unknown key. Did you mean 'prices'"),
+        (f"[{MODEL}]\ninput = 1\noutput = 1", f"{MODEL}: unknown key. Known here: prices"),
+        (f"[prices.{MODEL}]\ninput = 1\nouput = 1", "ouput: unknown key. Did you mean 'output'"),
+    ],
+)
+def test_a_table_of_prices_that_cannot_be(capsys: Capsys, url: str, text: str, said: str) -> None:
+    Path("my.toml").write_text(text)
+    argv = ["reverse-text", "-m", MODEL, "-b", url, "--prices", "my.toml"]
+    assert said in refused(capsys, *argv)
+
+
+def test_prices_without_the_model_are_said(capsys: Capsys, url: str) -> None:
+    Path("my.toml").write_text("[prices.stand-inn]\ninput = 1\noutput = 1")
+    argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "1", "--prices", "my.toml"]
+    code, _, err = call(capsys, *argv)
+    assert code == 0
+    assert "the prices have none for 'stand-in', so its cost is not counted" in err
+    assert "Did you mean 'stand-inn'? They are for: stand-inn" in err
 
 
 def test_a_toml_takes_no_single_model(capsys: Capsys) -> None:

@@ -65,6 +65,20 @@ def test_the_results_are_those_of_the_traces(url: str, tmp_path: Path, capsys: C
     assert "cost 0.0021" in err
 
 
+def test_prices_added_to_a_finished_evaluation_give_its_cost(
+    url: str, tmp_path: Path, capsys: Capsys
+) -> None:
+    argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "3", "-o", str(tmp_path / "out")]
+    assert call(capsys, *argv)[0] == 0
+    assert results(tmp_path / "out")["cost"] is None
+    prices = tmp_path / "prices.toml"
+    for input in (1.0, 2.0):  # and prices that have changed replace the others
+        prices.write_text(f'[prices."{MODEL}"]\ninput = {input}\noutput = 10.0\n')
+        assert call(capsys, *argv, "--prices", str(prices))[0] == 0
+        expected = (3 * 20 * input + 3 * 5 * 10.0) / 1e6
+        assert results(tmp_path / "out")["cost"] == pytest.approx(expected)
+
+
 def test_traces_are_written_beside_the_event_loop(
     url: str, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
