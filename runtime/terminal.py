@@ -36,7 +36,8 @@ def make_console(*, stderr: bool = False, width: int | None = None) -> Console:
     from rich.console import Console
     from rich.theme import Theme
 
-    return Console(stderr=stderr, width=width, highlight=False, theme=Theme(_RICH))
+    # An environment called two:Two is no emoji.
+    return Console(stderr=stderr, width=width, highlight=False, emoji=False, theme=Theme(_RICH))
 
 
 def figure(value: float, form: str) -> str:

@@ -121,7 +121,7 @@ def solution(environment: vf.Environment, task: vf.Task) -> list[Line]:
 
 def model_of(agent: Agent, max_turns: int) -> Callable[[vf.Task], Model]:
     """Return a scripted agent as a model, for each task."""
-    notes = Notes(options=[], frequent="42", max_turns=max_turns)
+    notes = Notes({}, max_turns=max_turns)
     return lambda task: AgentModel(agent, task, notes)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import REQUIRE_ALL
+from tests.parts import REQUIRE_ALL
 from vf.runtime.ports import free_port
 
 MACHINES = 4

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from vf.traces.messages import Message
 from vf.traces.task import Task
 
 FORMS = ("{}", "Answer: {}", "\\boxed{{{}}}", '{{"answer": "{}"}}', "<answer>{}</answer>")
+_MOST_OPTIONS = 20
 _CHARACTERS_PER_TOKEN = 4  # roughly, for penalties on length
 _WORDS = ("the", "of", "yes", "no", "true", "false", "A", "B", "C", "D", "Paris", "right", "done")
 
@@ -24,14 +26,12 @@ class Notes:
     """What an agent knows of an environment without having solved anything.
 
     Attributes:
-        options: The answers of other tasks as text, each once.
-        frequent: The most frequent answer.
+        answers: Answers of tasks as text, by the task's id.
         form: How an answer has to be written, with ``{}`` for it.
         max_turns: Most turns of an episode.
     """
 
-    options: Sequence[str]
-    frequent: str
+    answers: Mapping[str, str]
     form: str = FORMS[0]
     max_turns: int = 1
 
@@ -61,9 +61,27 @@ class Situation:
         """Write an answer in the environment's form."""
         return self.notes.form.format(text)
 
+    @property
+    def others(self) -> Counter[str]:
+        """The answers of other tasks; of this one an agent that has solved nothing knows nothing.
+
+        It may be the same as another's, and then a guess is as good.
+        """
+        answers = self.notes.answers.items()
+        return Counter(answer for id, answer in answers if id != self.task.id)
+
+    @property
+    def options(self) -> list[str]:
+        """The first answers of other tasks, each once; something else if there are none."""
+        return list(self.others)[:_MOST_OPTIONS] or ["42"]
+
     def guess(self) -> str:
-        """Write a random task's answer."""
-        return self.answer(self.rng.choice(self.notes.options) if self.notes.options else "42")
+        """Write a random other task's answer."""
+        return self.answer(self.rng.choice(self.options))
+
+    def guess_most_frequent(self) -> str:
+        """Write the most frequent answer of other tasks."""
+        return self.answer(self.others.most_common(1)[0][0] if self.others else "yes")
 
     def call(self, fill: Mapping[str, str] | None = None) -> Line | None:
         """Call a random tool with arguments that fit its schema; None if there is no tool."""
@@ -146,5 +164,5 @@ IGNORANT = (
     Agent("copy", "repeats its prompt", lambda situation: situation.heard, limit=0.25),
     Agent("copy-end", "answers with the last word of its prompt", _copies_the_end),
     Agent("guess", "answers as another task wants", Situation.guess),
-    Agent("frequent", "always the most frequent answer", lambda s: s.answer(s.notes.frequent)),
+    Agent("frequent", "always the most frequent answer", Situation.guess_most_frequent),
 )

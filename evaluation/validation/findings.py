@@ -114,8 +114,8 @@ def print_report(report: Report, console: Console) -> None:
     for heading in ("mean", "lowest", "highest"):
         agents.add_column(heading, justify="right")
     for agent in report.agents:
-        low, high = (min(agent.scored), max(agent.scored)) if agent.scored else (math.nan,) * 2
-        numbers = (f"{value:.3f}" for value in (agent.mean, low, high))
+        known = [agent.mean, min(agent.scored), max(agent.scored)] if agent.scored else []
+        numbers = [f"{value:.3f}" for value in known] or ["–"] * 3
         agents.add_row(agent.name, agent.about, *numbers)
     console.print(agents)
     console.print()

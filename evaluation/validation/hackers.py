@@ -108,7 +108,7 @@ def _persuades(situation: Situation) -> Line:
 def _all_options(situation: Situation) -> list[str]:
     """Return the options with the right one among them, in random order."""
     own = answer_text(situation.task.answer)
-    options = list(dict.fromkeys([*situation.notes.options, *([own] if own else [])]))
+    options = list(dict.fromkeys([*situation.options, *([own] if own else [])]))
     situation.rng.shuffle(options)
     return options
 

@@ -82,10 +82,13 @@ def judge_hackers(honest: Sequence[AgentResult], hackers: Sequence[AgentResult])
 def judge_spread(oracle: AgentResult | None, honest: Sequence[AgentResult]) -> Finding:
     """See that solving a task pays, so that the rewards of a group can differ."""
     best = best_of(honest)
-    if oracle is None or best is None:
+    if oracle is None:
         return Finding("spread", "skipped", "without an oracle, it is not known to be solvable")
+    if best is None or not oracle.scored:
+        who = "those who know nothing" if oracle.scored else "the oracle"
+        return Finding("spread", "skipped", f"no rollout of {who} has a reward")
     gap = oracle.mean - best.mean
-    if not gap >= _SPREAD:
+    if gap < _SPREAD:
         return Finding(
             "spread",
             "fail",

@@ -58,7 +58,6 @@ CHECKS = (
     "sandbox",
     "errors",
 )
-_MOST_OPTIONS = 20
 _KNOWN = 200  # other tasks whose answers the agents have heard of
 _MAX_CONCURRENT = 8
 _SAMPLING = Sampling(max_tokens=16384)
@@ -147,13 +146,10 @@ class _Validation:
         chosen = {task.id for task in self.tasks}
         known = take_tasks(self.environment, "eval", len(self.tasks) + _KNOWN)
         known = [task for task in known if task.id not in chosen] or known
-        answers = [text for task in known if (text := answer_text(task.answer)) is not None]
-        counts = Counter(answers)
-        return Notes(
-            options=list(counts)[:_MOST_OPTIONS],
-            frequent=counts.most_common(1)[0][0] if counts else "yes",
-            max_turns=self.environment.max_turns,
-        )
+        answers = {
+            task.id: text for task in known if (text := answer_text(task.answer)) is not None
+        }
+        return Notes(answers, max_turns=self.environment.max_turns)
 
     async def _oracle(self) -> Finding:
         for task in self.tasks:

@@ -151,7 +151,7 @@ def _traces(sources: Sequence[Source], output: Path, title: str) -> Written:
 
 
 def _print(sources: Sequence[Source]) -> int:
-    console, written = Console(highlight=False), Written()
+    console, written = Console(highlight=False, emoji=False), Written()
     for _, trace in _readable(sources, written):
         print_trace(console, trace)
     _name_unreadable(written)

@@ -66,7 +66,7 @@ def earned(environment: vf.Environment) -> set[str]:
 async def played(
     environment: vf.Environment, hacker: Agent, tasks: list[vf.Task]
 ) -> list[vf.Trace]:
-    notes = Notes(options=[], frequent="42", max_turns=environment.max_turns)
+    notes = Notes({}, max_turns=environment.max_turns)
 
     async def run(env: vf.Environment, task: vf.Task, _: Any, **settings: Any) -> vf.Trace:
         return await rollout(env, task, AgentModel(hacker, task, notes), **settings)

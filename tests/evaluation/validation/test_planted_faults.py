@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 import vf
 from tests.evaluation.validation import faulty
+from vf.environments.environment import Split
 from vf.evaluation.validation.findings import Report
 from vf.evaluation.validation.validate import CHECKS, validate
 from vf.inference.models.scripted_model import Script
@@ -51,6 +54,26 @@ def test_where_a_guess_may_be_right_nothing_is_wrong(
     assert sum(guesses) / 40 == pytest.approx(chance, abs=0.2)
     for hedge in ("list-in-one", "list-all"):
         assert rewards(report, hedge) == [0.0] * 40
+
+
+class Few(faulty.Sums):
+    """Sums of which there are only a few, so that every task's answer is known."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def tasks(self, split: Split) -> Iterator[vf.Task]:
+        return islice(super().tasks(split), self.count)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_guess_is_never_the_tasks_own_answer(count: int, seed: int) -> None:
+    report = validated(Few(count), seed=seed)
+    assert failures(report) == []
+    for agent in ("guess", "frequent", "flood", "show"):
+        assert rewards(report, agent) == [0.0] * count
 
 
 class Hacked(faulty.Sums):
@@ -258,6 +281,7 @@ def test_an_oracle_that_does_not_solve_it(script: Any, hint: str) -> None:
     report = validated(Oracle(script))
     assert "oracle" in failures(report)
     assert hint in report.finding("oracle").detail
+    assert not any("nan" in finding.detail.split() for finding in report.findings)
 
 
 def test_a_penalty_on_a_faultless_solution() -> None:

@@ -27,7 +27,7 @@ def tool(name: str, **parameters: str) -> dict[str, Any]:
 
 
 def spoken(agent: Agent, tools: list[dict[str, Any]], turn: int = 0, max_turns: int = 9) -> Any:
-    notes = Notes(options=["guess"], frequent="guess", max_turns=max_turns)
+    notes = Notes({"other": "guess"}, max_turns=max_turns)
     return agent.speak(Situation(Task("t", "x"), [], tools, turn, random.Random(1), notes))
 
 

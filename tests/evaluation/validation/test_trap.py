@@ -36,7 +36,7 @@ def texts_of(name: str, trap: Trap, *parameters: str) -> dict[str, Any]:
         tools=[tool(*parameters)],
         turn=0,
         rng=random.Random(0),
-        notes=Notes(options=["1"], frequent="1", max_turns=5),
+        notes=Notes({"other": "1"}, max_turns=5),
     )
     line: Line = agent.speak(situation)
     assert isinstance(line, dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -78,3 +79,18 @@ def test_arguments_reach_the_environment(capsys: pytest.CaptureFixture[str]) -> 
 def test_bad_usage_exits_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
     assert capsys.readouterr().err.startswith("vf-rl eval: ")
+
+
+def test_what_has_no_mean_and_a_name_like_an_emoji(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("two.py").write_text(
+        "import vf\nfrom tests.evaluation.validation.faulty import Sums\n"
+        "class Two(Sums):\n    def oracle(self, task):\n        return lambda messages: 1 / 0\n"
+    )
+    assert main(["--validate", "two.py:Two", "-n", "2"]) == 1
+    printed = capsys.readouterr().out
+    assert "two:Two: rewards on 2 tasks" in printed
+    assert "skipped spread: no rollout of the oracle has a reward" in printed
+    assert "nan" not in printed.split()
