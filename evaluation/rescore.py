@@ -7,14 +7,16 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from types import ModuleType
 from typing import Any
 
 from vf.environments.locate import is_environment, load, place_of
-from vf.environments.registry import is_registered, make
+from vf.environments.registry import is_registered, make, registered, registrar
 from vf.rubrics.group import AnyRubric, score_group
-from vf.runtime.errors import ConfigError, InfrastructureError, RubricError
+from vf.runtime.errors import ConfigError, InfrastructureError, RubricError, did_you_mean
 from vf.runtime.garbage import fewer_collections
 from vf.traces.store import TraceStore
 from vf.traces.trace import Failure, Trace
@@ -133,7 +135,8 @@ def load_rubric(name: str, args: dict[str, Any] | None = None) -> AnyRubric:
 
     Args:
         name: ``module:name`` or ``file.py:name`` of a rubric, or of a function or class that
-            returns one; or any environment's id, for the rubric of that.
+            returns one; ``file.py`` of the only rubric in it; or any environment's id, for the
+            rubric of that.
         args: Arguments of the function, class or environment.
 
     Raises:
@@ -143,12 +146,19 @@ def load_rubric(name: str, args: dict[str, Any] | None = None) -> AnyRubric:
     where, colon, _ = name.partition(":")
     if place is None and colon and not is_registered(where):
         raise ConfigError(f"--rubric: cannot load {name!r}: there is no module {where!r}")
-    if place is None or not place.name:
+    if place is None:
         return make(name, **(args or {})).rubric
     try:
-        found = getattr(load(place), place.name, None)
+        module = load(replace(place, what="rubric"))
     except ConfigError as error:
         raise ConfigError(f"--rubric: cannot load {name!r}: {error}") from error
+    if not place.name:
+        found = _only_rubric(module, where)
+    elif hasattr(module, place.name) or place.name in _environments(module):
+        found = getattr(module, place.name, None)
+    else:
+        near = did_you_mean(place.name, [*_environments(module), *vars(module)])
+        raise ConfigError(f"--rubric: there is no {place.name!r} in {where}.{near}")
     if found is None or is_environment(found):
         return make(name, **(args or {})).rubric
     if isinstance(found, type) or not hasattr(found, "score"):
@@ -160,9 +170,47 @@ def load_rubric(name: str, args: dict[str, Any] | None = None) -> AnyRubric:
             raise ConfigError(f"--rubric: {name!r} cannot be called: {error}") from error
     elif args:
         raise ConfigError(f"--rubric: {name!r} is already a rubric and takes no --args")
-    if not all(hasattr(found, each) for each in ("score", "score_group", "group_rewards")):
+    if not _is_rubric(found):
         raise ConfigError(f"--rubric: {name!r} gave a {type(found).__name__}, not a rubric")
-    return found  # type: ignore[no-any-return]
+    return found
+
+
+def _only_rubric(module: ModuleType, where: str) -> AnyRubric | None:
+    """Return the rubric in a module; None if it has an environment, which has one.
+
+    Raises:
+        ConfigError: There is neither, or there are several rubrics.
+    """
+    if _environments(module):
+        return None
+    found = {name: value for name, value in vars(module).items() if _is_rubric(value)}
+    if len({id(value) for value in found.values()}) == 1:
+        return next(iter(found.values()))  # type: ignore[no-any-return]
+    if found:
+        listed = ", ".join(f"{where}:{name}" for name in found)
+        raise ConfigError(
+            f"--rubric: there are {len(found)} rubrics in {where}; name one: {listed}"
+        )
+    functions = [
+        f"{where}:{name}"
+        for name, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", None) == module.__name__
+    ]
+    raise ConfigError(
+        f"--rubric: there is no rubric in {where}. Write `rubric = vf.Rubric(...)` in it, or name "
+        f"a function that returns one: {', '.join(functions) or f'{where}:FUNCTION'}"
+    )
+
+
+def _environments(module: ModuleType) -> list[str]:
+    """Return the names of the environments that a module holds or registers."""
+    held = [name for name, value in vars(module).items() if is_environment(value)]
+    return held + [id for id in registered() if registrar(id) == module.__name__]
+
+
+def _is_rubric(value: object) -> bool:
+    needed = ("score", "score_group", "group_rewards")
+    return not isinstance(value, type) and all(hasattr(value, name) for name in needed)
 
 
 def rescore_files(traces: Path, rubric: AnyRubric, output: Path | None = None) -> Tally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,59 @@ def test_what_holds_no_traces_is_reported(
     assert words in err
     code, out, _ = call(capsys, "--rescore", str(tmp_path), *rubric)  # as a run's folder
     assert (code, out.splitlines()[0]) == (0, "1 traces; failed rollouts left unchanged: 0")
+
+
+RUBRIC = "rubric = vf.Rubric(lambda trace: 0.25)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        (RUBRIC, "my_rubric.py", None),
+        (RUBRIC, "./my_rubric.py:rubric", None),
+        (RUBRIC + "same = rubric\n", "my_rubric.py", None),
+        (f"def strict():\n    {RUBRIC}    return rubric\n", "my_rubric.py:strict", None),
+        (
+            f"def strict():\n    {RUBRIC}    return rubric\n",
+            "my_rubric.py",
+            "there is no rubric in my_rubric.py. Write `rubric = vf.Rubric(...)` in it, or name a "
+            "function that returns one: my_rubric.py:strict",
+        ),
+        (
+            RUBRIC + "strict = vf.Rubric(lambda trace: 0.0)\n",
+            "my_rubric.py",
+            "there are 2 rubrics in my_rubric.py; name one: my_rubric.py:rubric, "
+            "my_rubric.py:strict",
+        ),
+        (RUBRIC, "my_rubric.py:rubrik", "no 'rubrik' in my_rubric.py. Did you mean 'rubric'?"),
+        (
+            f"{RUBRIC}class Mine(vf.Environment):\n    rubric = rubric\n"
+            "    def tasks(self, split):\n        yield vf.Task('1', '')\n",
+            "my_rubric.py",
+            None,
+        ),
+    ],
+)
+def test_a_file_that_holds_a_rubric(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    name: str,
+    said: str | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delitem(sys.modules, "my_rubric", raising=False)
+    Path("my_rubric.py").write_text(f"import vf\n{text}")
+    with vf.TraceStore(Path("traces.jsonl")) as store:
+        store.append(make_trace("abc", outcome=1.0))
+    code, out, err = call(capsys, "--rescore", "traces.jsonl", "--rubric", name)
+    sys.modules.pop("my_rubric", None)
+    if said is None:
+        assert code == 0, err
+        assert "→ 0.2500" in out
+    else:
+        assert (code, out) == (2, "")
+        assert said in err

@@ -68,7 +68,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--compare", nargs=2, help="compare two results folders, paired by task", **paths)
     add("--validate", metavar="ENV", help="check that an environment can be solved but not gamed")
     add("--rescore", type=Path, metavar="TRACES", help="score a traces file or folder again")
-    add("--rubric", metavar="RUBRIC", help="of --rescore: 'module:name', or an environment's id")
+    add(
+        "--rubric",
+        metavar="RUBRIC",
+        help="of --rescore: my_rubric.py, 'module:name' or an environment",
+    )
     add(
         "--allow",
         action="append",
