@@ -25,7 +25,7 @@ from vf.tools.tool_box import ToolBox
 from vf.traces.messages import Message, as_messages
 from vf.traces.task import Split as Split
 from vf.traces.task import Task
-from vf.traces.tools import Tool, is_tool
+from vf.traces.tools import Tool, tool_methods
 from vf.traces.trace import ToolEvent
 
 Observation: TypeAlias = str | list[Message] | list[dict[str, Any]]
@@ -118,8 +118,7 @@ class Environment:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        members = inspect.getmembers_static(cls)
-        cls._tool_methods = tuple(name for name, value in members if is_tool(value))
+        cls._tool_methods = tool_methods(cls)
         if taken := sorted({*cls._tool_methods} & (vars(Environment).keys() | _EPISODES_OWN)):
             raise ConfigError(
                 f"environment {cls.__name__!r}: a tool cannot be called {taken[0]!r}, which every "

@@ -69,6 +69,51 @@ def is_tool(value: object) -> bool:
     return getattr(value, _MARK, False) is True or getattr(inner, _MARK, False) is True
 
 
+def tool_methods(kind: type) -> tuple[str, ...]:
+    """Return the names of a class's methods that were marked with :func:`tool`.
+
+    Raises:
+        ConfigError: One takes no ``self``, so that its first argument would be taken for that.
+    """
+    marked = [(name, value) for name, value in inspect.getmembers_static(kind) if is_tool(value)]
+    for _, value in marked:
+        _check_bound(value)
+    return tuple(name for name, _ in marked)
+
+
+def _check_bound(value: object) -> None:
+    """See that a tool that is written in a class has a parameter for what it is bound to.
+
+    Raises:
+        ConfigError: It has none; says what to write.
+    """
+    own = "cls" if isinstance(value, classmethod) else "self"
+    function = value.__func__ if isinstance(value, classmethod) else value
+    if not inspect.isfunction(function):  # a static method, say
+        return
+    parameters = list(inspect.signature(function).parameters.values())
+    if parameters and (
+        parameters[0].name in ("self", "cls")
+        or parameters[0].kind is inspect.Parameter.VAR_POSITIONAL
+    ):
+        return
+    start = "async def" if inspect.iscoroutinefunction(function) else "def"
+    name = function.__name__
+    written = ", ".join([own, *map(_written, parameters)])
+    raise ConfigError(
+        f"tool {name!r}{_place(function)}: its first parameter must be {own}: "
+        f"`{start} {name}({written})`; or put @staticmethod under @vf.tool, if it needs no {own}"
+    )
+
+
+def _written(parameter: inspect.Parameter) -> str:
+    """Return a parameter as it is written, also where annotations are kept as text."""
+    if not isinstance(parameter.annotation, str):
+        return str(parameter)
+    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+    return f"{parameter.name}: {parameter.annotation}{default}"
+
+
 class ArgumentError(Exception):
     """The model's arguments do not fit the tool's schema; the text is written for the model."""
 
@@ -128,12 +173,16 @@ class Tool:
         """
         if inspect.ismethod(fn):
             # Every episode binds its own methods: what they look like is worked out once.
-            return replace(cls._of_method(fn.__func__), fn=fn)
+            # A function that is bound to something by hand has no self.
+            own = getattr(type(fn.__self__), fn.__name__, None) is fn.__func__
+            return replace(cls._of_method(fn.__func__, own), fn=fn)
         return cls._build(fn)
 
     @classmethod
     @lru_cache(maxsize=1024)
-    def _of_method(cls, function: Callable[..., Any]) -> Tool:
+    def _of_method(cls, function: Callable[..., Any], own: bool) -> Tool:
+        if own:
+            _check_bound(function)
         return cls._build(MethodType(function, object()))  # bound to anything: `self` is not shown
 
     @classmethod
@@ -151,13 +200,17 @@ class Tool:
         fields: dict[str, Any] = {}
         try:
             parameters = inspect.signature(fn).parameters.values()
-        except ValueError as error:  # a method that takes nothing
-            raise ConfigError(f"{said}: its first parameter must be self") from error
+        except ValueError as error:  # bound by hand, though it takes nothing
+            raise ConfigError(f"{said}: {error}") from error
         for index, parameter in enumerate(parameters):
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise ConfigError(f"{said}: *args and **kwargs have no schema")
             if parameter.kind is parameter.POSITIONAL_ONLY:
                 raise ConfigError(f"{said}: {parameter.name!r} must not be positional-only")
+            if parameter.name == "self" and "self" not in hints:
+                raise ConfigError(
+                    f"{said}: nothing is bound to self; leave it out, or give an object's method"
+                )
             if parameter.name not in hints:
                 raise ConfigError(
                     f"{said}: parameter {parameter.name!r} has no type; "

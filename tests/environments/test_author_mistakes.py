@@ -50,18 +50,58 @@ def test_a_tool_cannot_be_called_what_every_environment_has(name: str) -> None:
         made(**{name: vf.tool(method)})
 
 
-def test_a_tool_with_brackets_or_without_self_gets_an_error_that_says_what_to_write() -> None:
+def test_a_tool_with_brackets_gets_an_error_that_says_what_to_write() -> None:
     mark: Any = vf.tool
     with pytest.raises(vf.ConfigError, match="without brackets"):
         mark()
     with pytest.raises(vf.ConfigError, match="not int"):
         mark(3)
 
-    def look() -> str:
+
+def _nothing() -> str:
+    return "x"
+
+
+def _typed(x: int, near: str = "here") -> str:
+    return "x"
+
+
+_as_any: Any = _typed
+
+
+def _untyped(x) -> str:  # type: ignore[no-untyped-def]
+    return "x"
+
+
+async def _waiting(x: int) -> str:
+    return "x"
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (_nothing, "self: `def _nothing(self)`; or put @staticmethod under @vf.tool"),
+        (_typed, "self: `def _typed(self, x: int, near: str = 'here')`"),
+        (_untyped, "self: `def _untyped(self, x)`"),
+        (_waiting, "self: `async def _waiting(self, x: int)`"),
+        (classmethod(_as_any), "cls: `def _typed(cls, x: int, near: str = 'here')`"),
+    ],
+)
+def test_a_method_without_self_is_refused_when_its_class_is_made(function: Any, said: str) -> None:
+    with pytest.raises(vf.ConfigError, match=r"\(.*line \d+\): its first parameter") as caught:
+        made(look=vf.tool(function))
+    assert said in str(caught.value)
+
+
+def test_a_static_method_is_a_tool_without_self() -> None:
+    tool = made(look=vf.tool(staticmethod(_typed))).toolbox.tools["_typed"]
+    assert [*tool.parameters["properties"]] == ["x", "near"]
+
+    def bound(self, x: int) -> str:  # type: ignore[no-untyped-def]
         return "x"
 
-    with pytest.raises(vf.ConfigError, match=r"'look' \(.*line \d+\): its first parameter must be"):
-        play(made(look=vf.tool(look)))
+    with pytest.raises(vf.ConfigError, match="nothing is bound to self; leave it out"):
+        made(look=vf.tool(staticmethod(bound))).episode(0).toolbox.schemas()
 
 
 @pytest.mark.parametrize(

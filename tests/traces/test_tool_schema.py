@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from types import MethodType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pytest
@@ -51,6 +52,16 @@ def search(query: str, limit: int = 10) -> str:
         limit: Most results.
     """
     return query * limit
+
+
+def test_a_function_that_is_bound_by_hand_needs_no_self() -> None:
+    def look(shelf: list[str], place: int) -> str:
+        return shelf[place]
+
+    tool = Tool.from_function(MethodType(look, ["a"]))
+    assert [*tool.parameters["properties"]] == ["place"]
+    with pytest.raises(vf.ConfigError, match=r"tool '<lambda>' .*invalid method signature"):
+        Tool.from_function(MethodType(lambda: "x", ["a"]))
 
 
 def test_an_async_generator_is_no_tool() -> None:
@@ -225,7 +236,7 @@ def unresolved(part: Fraction) -> None: ...
         (opaque, ["opaque", "Opaque"]),
         (callback, ["callback", "JSON schema"]),
         (unresolved, ["unresolved", "Fraction"]),
-        (Shop.price, ["price", "'self'"]),
+        (Shop.price, ["price", "bound to self"]),
         (functools.partial(search, limit=2), ["partial", "annotations"]),
     ],
 )
