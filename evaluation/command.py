@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from vf.evaluation.tally import Summary
 from vf.inference.model_files import TINY
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
+from vf.runtime.json_output import own_stdout, print_json
 from vf.runtime.terminal import make_console
 from vf.runtime.toml import checked, read_toml
 
@@ -46,6 +46,21 @@ def evaluate_command(args: argparse.Namespace) -> int:
         ConfigError: An argument or setting is wrong.
         VfError: The evaluation failed as a whole.
     """
+    with own_stdout(bool(args.json)):
+        summaries, results = _measure(args)
+    if args.json:
+        print_json(results)
+    else:
+        from vf.evaluation.result_table import console, print_results
+
+        print_results(summaries, out := console())
+        folder = results["folder"]
+        out.print(f"\ntraces and results: {folder}", soft_wrap=True, markup=False)
+    return FAILED if any(each.failed or each.missing for each in summaries) else DONE
+
+
+def _measure(args: argparse.Namespace) -> tuple[list[Summary], dict[str, Any]]:
+    """Evaluate, and return the results, also as JSON."""
     from vf.evaluation.refusal import refusal
     from vf.evaluation.results import ResultsFolder
     from vf.evaluation.run import extent, measured, prepare, shortages, unpriced
@@ -75,8 +90,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
             "results": [summary.to_dict() for summary in summaries],
         }
         folder.write_results(results)
-    _print(summaries, results, path, as_json=bool(args.json))
-    return FAILED if any(each.failed or each.missing for each in summaries) else DONE
+    return summaries, results
 
 
 def _folder(
@@ -212,15 +226,3 @@ def _run(
         raise KeyboardInterrupt from None  # SIGTERM: what was open has been closed
     finally:
         progress.stop()
-
-
-def _print(
-    summaries: Sequence[Summary], results: dict[str, Any], path: Path, *, as_json: bool
-) -> None:
-    if as_json:
-        print(json.dumps(results, indent=2, ensure_ascii=False, allow_nan=False))
-        return
-    from vf.evaluation.result_table import console, print_results
-
-    print_results(summaries, out := console())
-    out.print(f"\ntraces and results: {path}", soft_wrap=True, markup=False)

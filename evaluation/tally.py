@@ -17,6 +17,7 @@ from vf.evaluation.estimators import (
     pass_at_k,
     pass_hat_k,
 )
+from vf.runtime.json_output import finite
 from vf.traces.branching import OFTEN, Branching
 from vf.traces.simulated_users import STOPPED, UserRecord, user_of
 from vf.traces.trace import Score, Trace
@@ -165,7 +166,7 @@ class Summary:
     def to_dict(self) -> dict[str, Any]:
         """Return the results as JSON; a mean over nothing is None."""
         found = asdict(self) | {"missing": self.missing}
-        plain: dict[str, Any] = _plain(found)
+        plain: dict[str, Any] = finite(found)
         return plain
 
 
@@ -317,10 +318,3 @@ def _components(score: Score) -> Mapping[str, float | bool | None]:
         **{f"part/{name}": value for name, value in score.parts.items()},
         **{f"metric/{name}": value for name, value in score.metrics.items()},
     }
-
-
-def _plain(value: Any) -> Any:
-    """Return nested values as JSON has them, which knows no NaN."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    return None if isinstance(value, float) and value != value else value

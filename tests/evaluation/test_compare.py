@@ -34,7 +34,7 @@ def write(
         for task_id, values in rewards.items():
             for index, value in enumerate(values):
                 trace = vf.Trace(environment, vf.Task(task_id, prompt), seed=0)
-                mark(trace, environment, model, index, None)
+                mark(trace, environment, model, index)
                 if value is None:
                     trace.error = Failure("model", "ModelError", "gone", "")
                 else:

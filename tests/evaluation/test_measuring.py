@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import vf
-from tests.evaluation.commands import START, call, environ, results, traces
+from tests.evaluation.commands import START, call, environ, results, run, traces
 from tests.evaluation.stand_in import MODEL, standing
 from vf.evaluation.progress import Progress
 from vf.evaluation.tally import Tally
@@ -220,3 +220,27 @@ def test_help_is_there_at_once_and_loads_nothing_heavy() -> None:
         [*START, "--help"], capture_output=True, text=True, timeout=60, env=environ()
     )
     assert help_.returncode == 0
+
+
+NOISY = """
+import ctypes, os, subprocess, vf
+print("imported")
+class Noisy(vf.Environment):
+    rubric = vf.Rubric(lambda trace: print("scored") or 1.0)
+    def tasks(self, split):
+        subprocess.run(["echo", "from a child"])
+        os.write(1, b"a descriptor\\n")
+        ctypes.CDLL(None).puts(b"from C")
+        return [vf.Task(str(number), "x") for number in range(2)]
+    def oracle(self, task):
+        return ["x"]
+"""
+
+
+@pytest.mark.parametrize("command", [["noisy.py", "--agent", "nop"], ["--validate", "noisy.py"]])
+def test_with_json_nothing_else_is_on_standard_output(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    _, out, err = run(*command, "--json", cwd=tmp_path)
+    assert json.loads(out)
+    for said in ("imported", "scored", "from a child", "a descriptor", "from C"):
+        assert said in err

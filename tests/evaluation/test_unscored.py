@@ -74,7 +74,7 @@ def test_a_comparison_shows_both(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for name, policy in (("a", guesses), ("b", voids)):
         with vf.TraceStore(tmp_path / name / "traces.jsonl") as store:
             for number, trace in enumerate(evaluated(policy).traces):
-                mark(trace, "e", "m", number, None)
+                mark(trace, "e", "m", number)
                 store.append(trace)
     (found,) = compare(tmp_path / "a", tmp_path / "b")
     assert found.rows["reward"].mean_b == 1.0

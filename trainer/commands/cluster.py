@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from vf.runtime.command import DONE, CommandParser, add_subcommand, run_command
 from vf.runtime.errors import ConfigError
+from vf.runtime.json_output import own_stdout
 
 if TYPE_CHECKING:
     from vf.cluster.fleet import Resources, Role
@@ -73,17 +74,19 @@ def _print(args: argparse.Namespace) -> int:
     from vf.cluster.launch_files import Pods, kuberay, slurm
     from vf.trainer.settings.load_config import load_config
 
-    config, notes = load_config(args.config, args.set)
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
-    job = _job(args, config)
-    if args.command == "slurm":
-        runs = Path(config.args.output_dir).absolute()
-        programs = Path(sys.executable).parent
-        print(slurm(job, args.config.absolute(), runs, programs, Path.cwd()), end="")
-    else:
-        files, changed = _files(args.config, config)
-        print(kuberay(job, Pods(args.image, _ray_version(), files, changed)), end="")
+    with own_stdout(True):  # an environment may print while it is made
+        config, notes = load_config(args.config, args.set)
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        job = _job(args, config)
+        if args.command == "slurm":
+            runs = Path(config.args.output_dir).absolute()
+            programs = Path(sys.executable).parent
+            text = slurm(job, args.config.absolute(), runs, programs, Path.cwd())
+        else:
+            files, changed = _files(args.config, config)
+            text = kuberay(job, Pods(args.image, _ray_version(), files, changed))
+    print(text, end="")
     return DONE
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vf.runtime.command import DONE, FAILED, CommandParser, run_command
+from vf.runtime.json_output import own_stdout, print_json
 
 USAGE = """vf-rl eval ENV -m MODEL [options]
        vf-rl eval CONFIG.toml [options]
@@ -225,7 +226,7 @@ def _compare(args: argparse.Namespace) -> int:
 
     comparisons = compare(*args.compare)
     if args.json:
-        _print_json([each.to_dict() for each in comparisons])
+        print_json([each.to_dict() for each in comparisons])
     else:
         print_comparison(comparisons, console())
     return DONE
@@ -238,15 +239,16 @@ def _validate(args: argparse.Namespace) -> int:
     from vf.evaluation.validation.findings import print_report
     from vf.evaluation.validation.validate import DEFAULT_TASKS, validate
 
-    environment, again = (make(args.validate, **(args.args or {})) for _ in range(2))
     tasks = DEFAULT_TASKS if args.tasks is None else args.tasks
-    checks = validate(environment, again=again, tasks=tasks, allow=args.allow or ())
-    report = asyncio.run(checks)
+    with own_stdout(bool(args.json)):
+        environment, again = (make(args.validate, **(args.args or {})) for _ in range(2))
+        checks = validate(environment, again=again, tasks=tasks, allow=args.allow or ())
+        report = asyncio.run(checks)
     if args.tasks is not None and report.tasks < args.tasks:
         few = f"{report.environment} has only {report.tasks} tasks in its eval split"
         print(f"vf-rl eval: {few}, of the {args.tasks} asked for", file=sys.stderr)
     if args.json:
-        _print_json(report.to_dict())
+        print_json(report.to_dict())
     else:
         from vf.runtime.terminal import make_console
 
@@ -261,10 +263,6 @@ def _rescore(args: argparse.Namespace) -> int:
     tally = rescore_files(args.rescore, rubric, args.output)
     print("\n".join(tally.lines()))
     return FAILED if tally.errors else DONE
-
-
-def _print_json(found: Any) -> None:
-    print(json.dumps(found, indent=2, ensure_ascii=False))
 
 
 def _json_object(text: str) -> dict[str, Any]:

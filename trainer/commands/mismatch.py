@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from vf.runtime.command import DONE, CommandParser, quiet_transformers, run_command
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
+from vf.runtime.json_output import own_stdout, print_json
 from vf.runtime.open_files import raise_limit
 
 if TYPE_CHECKING:
@@ -50,9 +50,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     def run() -> int:
-        found = _sample(args.run, args.set) if args.run.suffix == ".toml" else _read(args)
+        with own_stdout(args.json):
+            found = _sample(args.run, args.set) if args.run.suffix == ".toml" else _read(args)
         if args.json:
-            print(json.dumps(found.to_dict(), indent=2))
+            print_json(found.to_dict())
         else:
             _print(found)
         return DONE
