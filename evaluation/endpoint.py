@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ async def try_endpoint(
         extra_body=config.extra_body,
         tool_style=config.tool_style or "template",
     )
-    where = config.base_url or "OpenAI's API"
+    where = config.base_url or os.environ.get("OPENAI_BASE_URL") or "OpenAI's API"
     sampling = evaluation.sampling.with_(max_tokens=min(TRY_TOKENS, evaluation.max_tokens), seed=0)
     try:
         asked = Conversation([Message("user", "Say hello.")], list(tools))

@@ -5,6 +5,7 @@ Importing this module loads neither torch nor a network client.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -85,7 +86,7 @@ class ModelConfig(Strict):
     engine: Literal["api", "embedded", "vllm", "script"] | None = None
     """`api`: an OpenAI-compatible chat API; `embedded` and `vllm` are started here; `script`: no
     model, but `oracle`, which solves each task, or `nop`, which does nothing. By default `embedded`
-    for `tiny` and for a folder, and otherwise `api`."""
+    for `tiny`, a folder and, where no API is named, a hub name (OWNER/NAME); otherwise `api`."""
     base_url: str | None = None
     """URL of the API, up to and including /v1; OpenAI's by default."""
     api_key_env: str | None = None
@@ -110,7 +111,8 @@ class ModelConfig(Strict):
     def _consistent(self) -> Self:
         """Refuse settings that the engine would ignore."""
         if self.engine is None:
-            ours = self.base_url is None and looks_local(self.model)
+            hub = "/" in self.model and not self._names_api()
+            ours = self.base_url is None and (looks_local(self.model) or hub)
             self.engine = "embedded" if ours else "api"
         only = {
             "base_url": "api",
@@ -131,6 +133,10 @@ class ModelConfig(Strict):
             raise ValueError(f"{', '.join(sorted(wrong))} has no effect with {where}")
         self.name = self.name or self.model
         return self
+
+    def _names_api(self) -> bool:
+        """Return whether a name with a slash is one at an API: OpenAI's own has none."""
+        return bool(self.api_key_env or self.extra_body or os.environ.get("OPENAI_BASE_URL"))
 
 
 class EnvironmentConfig(Strict):

@@ -139,9 +139,12 @@ def api_key(config: ModelConfig) -> str | None:
     name = config.api_key_env or "OPENAI_API_KEY"
     key = os.environ.get(name)
     if not key and (config.api_key_env or config.base_url is None):
-        hint = "" if config.base_url else ", or name another server with -b"
-        if "/" in config.model and not config.base_url:
-            hint += f". (There is no folder {config.model!r} here either.)"
+        hint = (
+            ""
+            if config.base_url
+            else ", or name another server with -b. For a local model, name a folder, a hub name "
+            "(OWNER/NAME) or tiny"
+        )
         raise ConfigError(f"model {config.name}: no API key: set {name}{hint}")
     return key or None
 
@@ -252,7 +255,12 @@ def check_local(config: ModelConfig) -> None:
         ConfigError: It is not there, the packages to run it are not, or a setting is wrong.
     """
     settings = engine_settings(config)
-    Checkpoint.find(config.model)
+    try:
+        Checkpoint.find(config.model)
+    except ConfigError as error:
+        if looks_local(config.model):
+            raise
+        raise ConfigError(f"{error}. For a model behind an API, name the server with -b") from None
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(

@@ -76,6 +76,32 @@ def test_a_key_that_is_missing_or_wrong(capsys: Capsys, monkeypatch: pytest.Monk
     assert not any("secret" in text for text in written)
 
 
+def test_a_model_that_is_not_there_is_named_with_both_ways(
+    capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    said = refused(capsys, "reverse-text", "-m", "nobody/nothing")
+    assert "the hub's cache" in said
+    assert "For a model behind an API, name the server with -b" in said
+    said = refused(capsys, "reverse-text", "-m", "nothing")
+    assert "no API key: set OPENAI_API_KEY, or name another server with -b" in said
+    assert "For a local model, name a folder, a hub name (OWNER/NAME) or tiny" in said
+
+
+def test_what_a_model_runs_on_follows_from_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vf.evaluation.eval_config import ModelConfig
+
+    def engine(model: str, **how: str) -> str | None:
+        return ModelConfig.model_validate({"model": model, **how}).engine
+
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    assert engine("tiny") == engine("Qwen/Qwen3-0.6B") == "embedded"
+    assert engine("gpt-5-mini") == engine("Qwen/Qwen3-0.6B", base_url="http://x/v1") == "api"
+    assert engine("qwen/qwen3", api_key_env="OPENROUTER_KEY") == "api"
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://x/v1")
+    assert engine("qwen/qwen3-8b") == "api"
+
+
 def test_a_server_that_answers_as_a_model_that_it_does_not_list_is_used_with_a_note(
     capsys: Capsys,
 ) -> None:

@@ -85,7 +85,8 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "-m",
         "--model",
-        help="its name at the API; or, for a local engine, a folder or tiny (default)",
+        help="its name at the API; or, for a local engine, a folder, a hub name (OWNER/NAME) or "
+        "tiny (default)",
     )
     add("--agent", choices=("oracle", "nop"), help="no model: the tasks' own solution, or nothing")
     add(
@@ -102,7 +103,8 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--engine",
         choices=("api", "embedded", "vllm"),
-        help="what runs the model (default: embedded for a folder, api otherwise)",
+        help="what runs the model (default: embedded for a folder or hub name without -b, api "
+        "otherwise)",
     )
     add(
         "--vllm-python",
