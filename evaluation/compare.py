@@ -123,7 +123,10 @@ def _named_apart(found: Comparison, a: Path, b: Path) -> Comparison:
     here = next((n for n, (one, other) in enumerate(zip(*paths, strict=False)) if one != other), 0)
     if found.model_a != found.model_b or not here:
         return found
-    names = [f"{found.model_a} ({parts[here]})" for parts in paths]
+    # A folder that is named by itself repeats the environment and the model.
+    own = f"{slug(found.environment)}-{slug(found.model_a)}"
+    apart = [parts[here].removeprefix(own) for parts in paths]
+    names = [f"{found.model_a} ({part})" if part else found.model_a for part in apart]
     return replace(found, model_a=names[0], model_b=names[1])
 
 

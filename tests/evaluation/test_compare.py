@@ -140,6 +140,16 @@ def test_models_are_paired_by_name_or_where_there_is_one_each(tmp_path: Path) ->
     assert compare(tmp_path / "c", tmp_path / "c")[0].model_a == "m3"
 
 
+def test_a_folder_that_is_named_by_itself_does_not_repeat_its_model(tmp_path: Path) -> None:
+    model = "runs/x/checkpoints/step-30/model"
+    base = tmp_path / "e-runs-x-checkpoints-step-30-model"
+    again = base.with_name(f"{base.name}@2")
+    for folder in (base, again):
+        write(folder, {"1": [1.0]}, model=model)
+    (found,) = compare(base, again)
+    assert (found.model_a, found.model_b) == (model, f"{model} (@2)")
+
+
 def test_no_environment_in_common(tmp_path: Path) -> None:
     a = write(tmp_path / "a", {"1": [1.0]}, environment="e1")
     b = write(tmp_path / "b", {"1": [1.0]}, environment="e2")
