@@ -131,7 +131,7 @@ class Evaluations:
 
     def __init__(self) -> None:
         self._readers: dict[Path, EvaluationReader] = {}
-        self._before: list[Path] = []
+        self._before: list[tuple[Path, str]] = []
 
     def scan(self, runs: Mapping[Path, str], results: Mapping[Path, str]) -> dict[str, Any] | None:
         """Read what is new; returns all evaluations with their differences, or None if nothing is.
@@ -144,15 +144,16 @@ class Evaluations:
         for file, run, name, step in files:
             if file not in self._readers:
                 self._readers[file] = EvaluationReader(file, run, name, step)
-        there = [file for file, *_ in files]
+            self._readers[file].name = name  # it changes when others begin
+        there = [(file, name) for file, _, name, _ in files]
         until = time.monotonic() + SECONDS
-        news = [file for file in there if self._readers[file].refresh(until)]
+        news = [file for file, _ in there if self._readers[file].refresh(until)]
         if not news and there == self._before:
             return None
         self._before = there
         wanted = {folder: _wanted(folder) for folder in results}
         told = []
-        for file in there:
+        for file, _ in there:
             asked = next((wanted[top] for top in wanted if file.is_relative_to(top)), {})
             each = self._readers[file].told(asked.get(file.parent.parent.name))
             told += [each] if each is not None else []
@@ -186,11 +187,20 @@ def _held_out(runs: Mapping[Path, str]) -> list[tuple[Path, Path, str, int | Non
 
 
 def _cells(results: Mapping[Path, str]) -> list[tuple[Path, Path, str, int | None]]:
-    return [
-        (file, file.parent, f"{name}/{file.parent.parent.name}/{file.parent.name}", None)
-        for folder, name in results.items()
-        for file in sorted(folder.glob("*/*/traces.jsonl"))
-    ]
+    """Return the traces of each environment and model, named by what tells them apart.
+
+    What all in a folder have in common is left out where the folder's name says it already.
+    """
+    found: list[tuple[Path, Path, str, int | None]] = []
+    for folder, name in results.items():
+        files = sorted(folder.glob("*/*/traces.jsonl"))
+        parts = [(file.parent.parent.name, file.parent.name) for file in files]
+        columns = list(zip(*parts, strict=True))  # the environments, and the models
+        said = [len(set(each)) == 1 and f"-{each[0]}-" in f"-{folder.name}-" for each in columns]
+        for file, part in zip(files, parts, strict=True):
+            more = [text for text, is_said in zip(part, said, strict=True) if not is_said]
+            found.append((file, file.parent, "/".join([name, *more]), None))
+    return found
 
 
 def _wanted(folder: Path) -> dict[str, dict[str, int]]:

@@ -71,6 +71,22 @@ def test_a_file_that_is_written_again_counts_once(tmp_path: Path) -> None:
     assert (told["scored"], told["reward"]["mean"]) == (1, 1.0)
 
 
+def test_a_name_does_not_repeat_what_the_folder_says(tmp_path: Path) -> None:
+    def names(*folders: Path) -> list[str]:
+        told = dict(Watch(folders).scan())["evaluations"]["evaluations"]
+        return [each["name"] for each in told]
+
+    alone, more = tmp_path / "quiz-model", tmp_path / "more-quiz"
+    results(alone, [scored("a", 1.0)])
+    results(more, [scored("a", 1.0)])
+    assert names(alone, more) == ["quiz-model", "more-quiz/model"]
+    watch = Watch([alone])
+    watch.scan()
+    store(alone / "quiz" / "other" / "traces.jsonl", [scored("a", 1.0)])
+    told = dict(watch.scan())["evaluations"]["evaluations"]
+    assert [each["name"] for each in told] == ["quiz-model/model", "quiz-model/other"]
+
+
 def test_two_are_compared_by_the_tasks_that_both_have(tmp_path: Path) -> None:
     one = results(tmp_path / "one", [scored(name, 0.0) for name in "abc"])
     other = scored("a", 0.5)
