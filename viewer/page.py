@@ -18,7 +18,7 @@ from vf.traces.view.write_page import MARK
 from vf.viewer.watch import Event
 
 ASSETS = Path(__file__).parent / "assets"
-SCRIPTS = ("metrics", "axes", "chart", "overview", "runs", "evaluations", "page")
+SCRIPTS = ("metrics", "axes", "chart", "tables", "overview", "runs", "evaluations", "page")
 
 # Scripts and styles run only if they are ours, by their hash; text can not become markup, for no
 # policy may make TrustedHTML. A live page may ask its own server, an offline one nobody.

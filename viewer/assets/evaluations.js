@@ -51,15 +51,15 @@ function forest(all, chosen) {
   const ends = all.flatMap((each) => (each.reward ? [each.reward.low ?? each.reward.mean, each.reward.high ?? each.reward.mean] : []));
   const low = Math.min(0, ...ends), high = Math.max(1, ...ends);
   const rows = all.map((each) => el("tr", { class: each.id === chosen.id ? "chosen" : "" },
-    el("th", { scope: "row" }, el("a", { href: tracesOf(each), title: "its traces" }, oneLine(each.name))),
-    el("td", {}, whisker(each.reward, low, high)),
+    el("th", { scope: "row" }, el("a", { href: tracesOf(each) }, clip(each.name))),
+    el("td", { class: "bar" }, whisker(each.reward, low, high)),
     el("td", { class: "num" }, el("b", {}, short3(each.reward?.mean)), each.reward ? el("small", {}, interval(each.reward)) : null),
     el("td", { class: "num" }, each.success ? percent(each.success.mean) : "–"),
     el("td", { class: "num" }, number(each.tasks)),
     el("td", { class: "num" }, `${number(each.scored)} / ${number(each.rollouts)}`),
     el("td", { class: "num" }, each.failed + each.unscored ? el("span", { class: "bad-text" }, number(each.failed + each.unscored)) : "0")));
-  const head = ["Evaluation", `Reward, ${short(low)} to ${short(high)}`, "Mean, 95 % interval", "Success", "Tasks", "Scored", "No reward"].map((text, i) => el("th", { scope: "col", class: i > 1 ? "num" : "" }, text));
-  return el("div", { class: "scroll-x", tabindex: "0", role: "region", "aria-label": "Table of evaluations" }, el("table", { class: "runs evaluations" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows)));
+  const head = ["Evaluation", `Reward, ${short(low)} to ${short(high)}`, "Mean, 95 % interval", "Success", "Tasks", "Scored", "No reward"].map((text, i) => columnHead(text, i > 1 ? "num" : ""));
+  return table("Table of evaluations", "evaluations", head, rows);
 }
 
 // Differences to one of them, paired by task: right of zero is better than it.
@@ -72,13 +72,13 @@ function compared(all) {
   const rows = found.map(([each, d]) => {
     const apart = d.low !== null && (d.low > 0 || d.high < 0);
     const sign = (value) => (value > 0 ? "+" : "") + short3(value).replace("-", "−");
-    return el("tr", {}, el("th", { scope: "row" }, oneLine(each.name)), el("td", {}, whisker(d, -reach, reach, apart ? (d.mean > 0 ? "better" : "worse") : "", 0)),
+    return el("tr", {}, el("th", { scope: "row" }, clip(each.name)), el("td", { class: "bar" }, whisker(d, -reach, reach, apart ? (d.mean > 0 ? "better" : "worse") : "", 0)),
       el("td", { class: "num" }, el("b", {}, sign(d.mean)), d.low === null ? null : el("small", {}, ` [${sign(d.low)}, ${sign(d.high)}]`)),
       el("td", {}, apart ? (d.mean > 0 ? "better" : "worse") : el("span", { class: "faint" }, "not told apart")), el("td", { class: "num" }, number(d.tasks)));
   });
-  const head = ["Evaluation", `Worse, −${short(reach)} to ${short(reach)}, better`, "Difference, 95 % interval", "Verdict", "Tasks in both"].map((text, i) => el("th", { scope: "col", class: [2, 4].includes(i) ? "num" : "" }, text));
+  const head = ["Evaluation", `Worse, −${short(reach)} to ${short(reach)}, better`, "Difference, 95 % interval", "Verdict", "Tasks in both"].map((text, i) => columnHead(text, [2, 4].includes(i) ? "num" : ""));
   return [el("section", {}, el("h2", {}, "Compared with ", chooserOf("base", bases, base, (id) => go({ base: id }))),
-    el("div", { class: "scroll-x", tabindex: "0", role: "region", "aria-label": "Differences" }, el("table", { class: "runs evaluations" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows))))];
+    table("Differences", "evaluations", head, rows))];
 }
 
 function detailsOf(each) {
@@ -129,8 +129,8 @@ function failures(each) {
     const bar = el("i", { class: "share" });
     bar.style.width = `${(100 * count) / total}%`;
     return el("tr", {}, el("td", { class: "num" }, el("a", { href: link, title: "traces that stopped so" }, number(count))), el("td", { class: "barcell" }, bar),
-      el("td", {}, badge(stop.replaceAll("_", " ") || "unfinished")), el("td", {}, boundary ? badge(boundary, "bad") : "", " ", error ? oneLine(error) : el("span", { class: "faint" }, "outcome below 1")));
+      el("td", {}, badge(stop.replaceAll("_", " ") || "unfinished")), el("td", {}, boundary ? badge(boundary, "bad") : "", " ", error ? clip(error) : el("span", { class: "faint" }, "outcome below 1")));
   });
-  return [el("h3", {}, "What did not succeed"), el("div", { class: "scroll-x", tabindex: "0", role: "region", "aria-label": "Failures" }, el("table", { class: "runs failures" },
-    el("thead", {}, el("tr", {}, ...["Rollouts", "Share", "Stopped by", "Error"].map((text, i) => el("th", { scope: "col", class: i ? "" : "num" }, text)))), el("tbody", {}, ...rows)))];
+  return [el("h3", {}, "What did not succeed"), table("Failures", "failures",
+    ["Rollouts", "Share", "Stopped by", "Error"].map((text, i) => columnHead(text, i ? "" : "num")), rows)];
 }

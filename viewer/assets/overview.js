@@ -118,7 +118,7 @@ function timeOf(runs) {
       piece.style.width = `${100 * share}%`;
       bar.append(piece);
     }
-    return el("div", { class: "stack-row" }, runs.length > 1 ? el("span", { class: "stack-name" }, oneLine(run.name)) : null, bar);
+    return el("div", { class: "stack-row" }, runs.length > 1 ? el("span", { class: "stack-name", title: run.name }, oneLine(run.name)) : null, bar);
   });
   const keys = used.map((part) => {
     const share = bars.length === 1 ? bars[0][1].find(([name]) => name === part)?.[1] ?? 0 : null;

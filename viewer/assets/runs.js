@@ -24,15 +24,15 @@ function drawRuns(box, runs) {
   if (!runs.length) return box.replaceChildren();
   const focus = document.activeElement?.dataset?.run;
   const differ = differing(runs);
-  const head = ["Run", "Step", "Held out", "Training", "Time", "Sampled"].map((text, i) => el("th", { scope: "col", class: i ? "num" : "" }, text));
-  const heads = [...head, ...differ.map((name) => el("th", { scope: "col", title: name }, shortName(name, differ)))];
-  const rows = runs.map((run) => el("tr", { class: state.hide.includes(run.name) ? "off" : "" }, ...cellsOf(run, runs), ...differ.map((name) => el("td", { class: "setting" }, oneLine(settingText(run.settings?.[name]))))));
+  const head = ["Run", "Step", "Held out", "Training", "Time", "Sampled"].map((text, i) => columnHead(text, i ? "num" : ""));
+  const heads = [...head, ...differ.map((name) => columnHead(shortName(name, differ), "", name))];
+  const rows = runs.map((run) => el("tr", { class: state.hide.includes(run.name) ? "off" : "" }, ...cellsOf(run, runs), ...differ.map((name) => el("td", { class: "setting" }, clip(settingText(run.settings?.[name]))))));
   const notes = runs.filter((run) => run.problem).map((run) => el("p", { class: "faint" }, oneLine(`${run.name}: ${run.problem}`)));
   const told = runs.length > 1 && !differ.length && runs.every((run) => run.settings) ? [el("p", { class: "faint" }, "The runs have the same settings.")] : [];
   const open = box.querySelector("details")?.open ?? false;
   box.replaceChildren(
     el("h2", {}, runs.length > 1 ? `${runs.length} runs` : "Run"),
-    el("div", { class: "scroll-x", tabindex: "0", role: "region", "aria-label": "Table of runs" }, el("table", { class: "runs" }, el("thead", {}, el("tr", {}, ...heads)), el("tbody", {}, ...rows))),
+    table("Table of runs", "runs", heads, rows),
     ...told, ...notes, ...allSettings(runs, open));
   if (focus !== undefined) box.querySelector(`[data-run="${CSS.escape(focus)}"]`)?.focus();
 }
@@ -41,7 +41,7 @@ function cellsOf(run, runs) {
   const swatch = el("i", { class: `swatch c${run.colour}` });
   const toggle = el("input", { type: "checkbox", "data-run": run.name, checked: !state.hide.includes(run.name), onchange: () =>
     go({ hide: state.hide.includes(run.name) ? state.hide.filter((name) => name !== run.name) : [...state.hide, run.name] }) });
-  const name = runs.length > 1 ? el("label", {}, toggle, swatch, oneLine(run.name)) : oneLine(run.name);
+  const name = runs.length > 1 ? el("label", {}, toggle, swatch, clip(run.name)) : clip(run.name);
   const [, held] = pointsOf(run, "eval/reward/mean");
   const [, rewards] = pointsOf(run, "reward/mean");
   const recent = rewards.slice(-10);
@@ -63,9 +63,9 @@ function allSettings(runs, open) {
   if (!known.length) return [];
   const differ = new Set(differing(known));
   const names = [...new Set(known.flatMap((run) => Object.keys(run.settings)))];
-  const head = known.length > 1 ? [el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Setting"), ...known.map((run) => el("th", { scope: "col" }, oneLine(run.name)))))] : [];
-  const rows = names.map((name) => el("tr", { class: differ.has(name) ? "differs" : "" }, el("th", { scope: "row" }, oneLine(name)), ...known.map((run) => el("td", {}, oneLine(settingText(run.settings[name]))))));
-  const plan = known.length === 1 && known[0].plan ? [el("h3", {}, "Plan"), el("table", { class: "settings" }, el("tbody", {}, ...known[0].plan.map(([name, text]) => el("tr", {}, el("th", { scope: "row" }, oneLine(name)), el("td", {}, oneLine(text))))))] : [];
+  const head = known.length > 1 ? ["Setting", ...known.map((run) => run.name)].map((text) => el("th", { scope: "col" }, clip(text))) : [];
+  const rows = names.map((name) => el("tr", { class: differ.has(name) ? "differs" : "" }, el("th", { scope: "row" }, clip(name)), ...known.map((run) => el("td", {}, clip(settingText(run.settings[name]))))));
+  const plan = known.length === 1 && known[0].plan ? [el("h3", {}, "Plan"), table("Plan", "settings", [], known[0].plan.map(([name, text]) => el("tr", {}, el("th", { scope: "row" }, clip(name)), el("td", {}, clip(text)))))] : [];
   return [el("details", { class: "more", open }, el("summary", {}, plan.length ? "Plan and all settings" : "All settings"), ...plan, plan.length ? el("h3", {}, "Settings") : "",
-    el("div", { class: "scroll-x" }, el("table", { class: "settings" }, ...head, el("tbody", {}, ...rows))))];
+    table("Settings", "settings", head, rows))];
 }

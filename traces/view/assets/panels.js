@@ -15,7 +15,7 @@ function showReward(trace) {
     add("metric", score.metrics);
     const [sum, causes] = arithmeticOf(score);
     if (sum) box.append(el("p", { class: "arithmetic" }, fill(el("code"), sum), causes ? el("small", {}, fill(el("span"), causes)) : null));
-    box.append(el("div", { class: "scroll-x" }, el("table", { class: "scores" },
+    box.append(el("div", { class: "scroll-x", tabindex: "0", role: "region", "aria-label": "Components" }, el("table", { class: "scores" },
       el("thead", {}, el("tr", {}, ...["Component", "Kind", "Value", ""].map((name) => el("th", { scope: "col" }, name)))),
       el("tbody", {}, ...rows.map(scoreRow)))));
     box.append(el("p", { class: "faint" }, "Penalties and parts are as measured, before their weight. Metrics are no part of the reward. “n/a” did not apply."));
