@@ -9,6 +9,7 @@ import csv
 import gzip
 import json
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from vf.runtime.errors import ConfigError
+from vf.runtime.errors import ConfigError, did_you_mean
 from vf.runtime.extras import load
 
 Row: TypeAlias = Mapping[str, Any]
@@ -26,9 +27,11 @@ Source: TypeAlias = str | Path | Sequence[str | Path] | Rows | Callable[[], Rows
 Placed: TypeAlias = tuple[str, Row]  # where a row is, and the row
 
 EXTRA = "data"
-_HUB = "hf:"
-_JSON = (".jsonl", ".ndjson")
+HUB = "hf:"
+_JSON = (".jsonl", ".ndjson", ".json")
 _CSV = {".csv": ",", ".tsv": "\t"}
+ENDINGS = (*_JSON, *_CSV, ".parquet")  # all but the last also with .gz
+_NAMED = 6  # files of a folder in an error
 _LONGEST_CELL = 2**27  # characters; csv refuses cells of more than 131,072 by default
 
 
@@ -49,10 +52,11 @@ def read_rows(source: Source, *, streaming: bool = False) -> Iterator[Placed]:
     """Return where each row of a source stands, and the row.
 
     Args:
-        source: A file whose name ends in ``.jsonl``, ``.ndjson``, ``.csv``, ``.tsv`` (each also
-            with ``.gz``) or ``.parquet``; ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME@SPLIT`` for
-            a Hugging Face dataset (the split ``train`` by default); a list of these; an iterable
-            of mappings, such as a loaded dataset or a generator; or a function that returns one.
+        source: A file whose name ends in ``.jsonl``, ``.ndjson``, ``.json`` (a list of objects, or
+            an object a line), ``.csv``, ``.tsv`` (each also with ``.gz``) or ``.parquet``;
+            ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME@SPLIT`` for a Hugging Face dataset (the
+            split ``train`` by default); a list of these; an iterable of mappings, such as a
+            loaded dataset or a generator; or a function that returns one.
         streaming: Whether a Hugging Face dataset is read over the network as it is needed,
             instead of from its cache on this machine. Files are streamed in any case.
 
@@ -96,25 +100,79 @@ def read_files(
 
 
 def _open(name: str, streaming: bool, progress: Progress) -> Iterator[Placed]:
-    if name.startswith(_HUB):
+    if name.startswith(HUB):
         return _hub_rows(name, streaming, progress)
     path = Path(name).expanduser()
-    suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
-    kind = suffixes[-1] if suffixes else ""
-    if kind not in (*_JSON, *_CSV, ".parquet"):
+    kind = kind_of(path)
+    if not path.exists():
+        raise missing_file(path)
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder{_held(path)}; name one of its files, or a list")
+    if kind not in ENDINGS:
         raise ConfigError(
-            f"{name}: of what kind is it? Please name it .jsonl, .csv, .tsv or .parquet, or write "
+            f"{name}: of what kind is it? Please name it {', '.join(ENDINGS)}, or write "
             "hf:NAME for a Hugging Face dataset"
         )
-    if not path.is_file():
-        hint = f", as seen from {Path.cwd()}; for a file beside your code write "
-        hint += f"Path(__file__).with_name({path.name!r})"
-        raise ConfigError(f"there is no file {path}{'' if path.is_absolute() else hint}")
+    if kind == ".json" and _holds_list(path):
+        return _json_list(path, progress)
     if kind in _JSON:
         return json_rows(path, progress)
     if kind == ".parquet":
         return _parquet_rows(path, progress)
     return _csv_rows(path, _CSV[kind], progress)
+
+
+def kind_of(path: Path) -> str:
+    """Return a file's ending in lower case, that of ``.gz`` aside."""
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+    return suffixes[-1] if suffixes else ""
+
+
+def missing_file(path: Path) -> ConfigError:
+    """Return the error of a path at which there is nothing."""
+    near = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    hint = did_you_mean(path.name, near)
+    hint = f".{hint}" if hint else ""
+    if not hint and not path.is_absolute():
+        hint = f", as seen from {Path.cwd()}; for a file beside your code write "
+        hint += f"Path(__file__).with_name({path.name!r})"
+    return ConfigError(f"there is no file {path}{hint}")
+
+
+def _held(folder: Path) -> str:
+    """Return in words which files with rows a folder holds."""
+    names = sorted(path.name for path in folder.iterdir() if kind_of(path) in ENDINGS)
+    if not names:
+        return f" without a file that ends in {', '.join(ENDINGS)}"
+    return f" with {', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''}"
+
+
+def _holds_list(path: Path) -> bool:
+    """Return whether a file of JSON holds one list, and not an object a line.
+
+    Raises:
+        ConfigError: It holds neither.
+    """
+    with _lines(path, Progress()) as lines:
+        first = next((line for line in lines if line.strip()), b"{}").removeprefix(BOM_UTF8)
+    if first.lstrip().startswith(b"["):
+        return True
+    try:
+        json.loads(first)
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path} holds neither a list of objects nor an object a line") from None
+    return False
+
+
+def _json_list(path: Path, progress: Progress) -> Iterator[Placed]:
+    """Yield the objects of a list in JSON, which is held in memory."""
+    with _lines(path, progress) as lines:
+        try:
+            rows = json.loads(b"".join(lines))
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}: not JSON: {error}") from error
+    for number, row in enumerate(rows, 1):
+        yield _placed(f"{path}, row {number}", row)
 
 
 def json_rows(path: Path, progress: Progress | None = None) -> Iterator[Placed]:
@@ -188,7 +246,7 @@ def _parquet_rows(path: Path, progress: Progress) -> Iterator[Placed]:
 
 def _hub_rows(name: str, streaming: bool, progress: Progress) -> Iterator[Placed]:
     datasets = load("datasets", EXTRA)
-    address, _, split = name.removeprefix(_HUB).partition("@")
+    address, _, split = name.removeprefix(HUB).partition("@")
     repository, _, config = address.partition(":")
     try:
         rows = datasets.load_dataset(

@@ -60,9 +60,9 @@ def tasks_from(
             )
 
     Args:
-        source: A file (``.jsonl``, ``.csv``, ``.tsv``, ``.parquet``), ``hf:NAME`` or a list of
-            them; rows, a generator or a Hugging Face dataset; a function that returns rows; or
-            ``{"train": ..., "eval": ...}`` with one of these for each. See
+        source: A file (``.jsonl``, ``.json``, ``.csv``, ``.tsv``, ``.parquet``), ``hf:NAME`` or a
+            list of them; rows, a generator or a Hugging Face dataset; a function that returns
+            rows; or ``{"train": ..., "eval": ...}`` with one of these for each. See
             :func:`~vf.runtime.rows.read_rows`.
         split: Which split.
         prompt: The field with the prompt, text or chat messages; or a function of the row.

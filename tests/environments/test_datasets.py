@@ -45,6 +45,11 @@ def write_jsonl(path: Path, rows: list[Any] = ROWS) -> Path:
     return path
 
 
+def write_json(path: Path) -> Path:
+    path.write_text(json.dumps(ROWS, indent=1), encoding="utf-8-sig")
+    return path
+
+
 def write_jsonl_gz(path: Path) -> Path:
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, ROWS)).encode()))
     return path
@@ -67,7 +72,10 @@ def write_parquet(path: Path) -> Path:
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "rows.jsonl": write_jsonl,
     "rows.ndjson": write_jsonl,
+    "rows.JSONL": write_jsonl,
     "rows.jsonl.gz": write_jsonl_gz,
+    "list.json": write_json,
+    "lines.json": write_jsonl,
     "rows.csv": write_csv,
     "rows.tsv": write_csv,
     "rows.parquet": write_parquet,
@@ -299,7 +307,15 @@ BAD_FILES = [
     ("a.parquet", "no parquet", "a.parquet, after row 0: not Parquet"),
     ("a.jsonl.gz", "no gzip", "cannot read .*a.jsonl.gz"),
     ("a.txt", "x", "of what kind is it"),
-    ("a.json", "[]", "of what kind is it"),
+    ("a.json", "[]", "a.json has no rows"),
+    ("a.json", "", "a.json has no rows"),
+    (
+        "a.json",
+        '[{"prompt": "x", "answer": 1}, 1]',
+        "a.json, row 2: expected an object with fields, got int",
+    ),
+    ("a.json", "[{}", "a.json: not JSON"),
+    ("a.json", '{"train": [\n{"prompt": "x"}]}', "holds neither a list of objects nor an object"),
 ]
 
 
@@ -313,6 +329,18 @@ def test_what_is_wrong_in_a_file_is_reported_with_its_place(
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(vf.ConfigError, match=said):
         [ids(path, split) for split in ("train", "eval")]
+
+
+def test_a_folder_is_reported_with_the_files_that_it_holds(tmp_path: Path) -> None:
+    with pytest.raises(vf.ConfigError, match=r"is a folder without a file that ends in .*\.json"):
+        ids(tmp_path, "train")
+    for name in ("train.jsonl", "test.jsonl", "README.md"):
+        (tmp_path / name).write_text("")
+    said = r"is a folder with test\.jsonl, train\.jsonl; name one of its files, or a list"
+    with pytest.raises(vf.ConfigError, match=said):
+        ids(tmp_path, "train")
+    with pytest.raises(vf.ConfigError, match=r"no file .*/tran.jsonl\. Did you mean 'train.jsonl'"):
+        ids(tmp_path / "tran.jsonl", "train")
 
 
 BAD_CALLS: list[tuple[Any, dict[str, Any], str]] = [
