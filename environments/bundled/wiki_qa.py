@@ -14,10 +14,13 @@ from vf.inference.models.scripted_model import Line, Script
 from vf.rubrics.outcomes.text import normalize_answer
 from vf.rubrics.penalties.search import Outcome, search_rubric
 from vf.runtime.errors import ConfigError
+from vf.runtime.rows import ENDINGS, kind_of
 from vf.tools.search.contract import Index
 from vf.tools.search.markup import result_ids
+from vf.tools.search.meta import Fingerprint
 from vf.tools.search.search_session import LONGEST_QUERY, recorded
 from vf.tools.search.search_tools import SearchTools
+from vf.tools.search.sources import Documents
 from vf.traces.messages import Message
 from vf.traces.task import Task
 
@@ -27,15 +30,16 @@ class WikiQA(Environment):
 
     Question files are JSONL, each line with ``id``, ``question`` and ``golden_answers``. The
     corpus is one of two: ``index``, which ``vf-rl search build`` has made or a retriever serves, or
-    ``corpus``, a file that is indexed once per machine, in the user's cache folder.
+    ``corpus``, which is indexed once per machine, in the user's cache folder.
 
     Args:
         train: File of the training questions; None to evaluate only.
         eval: File of the held-out questions; None to train only. No question may be in both.
         index: Folder of an index, or URL of a retriever that speaks Search-R1's protocol.
-        corpus: A corpus to index: ``.jsonl``, ``.jsonl.gz`` or ``.parquet`` with ``id``, ``title``
-            and ``text``, or ``contents`` as Search-R1's. It is read whole at every start, to see
-            whether it has changed, so build an index of a large one.
+        corpus: A corpus to index: a folder of Markdown, text or HTML files, or ``.jsonl``,
+            ``.jsonl.gz`` or ``.parquet`` with ``id``, ``title`` and ``text``, or ``contents`` as
+            Search-R1's. It is read whole at every start, to see whether it has changed, so build
+            an index of a large one.
         outcome: ``em`` for exact match, ``f1`` for token F1.
         free_calls: Number of tool calls that cost nothing.
         k: Number of results of a search if the model does not set it.
@@ -67,7 +71,9 @@ class WikiQA(Environment):
         if train is None and eval is None:
             raise ConfigError("wiki-qa: give a file of questions: train, eval, or both")
         if (index is None) == (corpus is None):
-            raise ConfigError("wiki-qa: give either index (a folder or URL) or corpus (a file)")
+            raise ConfigError(
+                "wiki-qa: give either index (a folder or URL) or corpus (a file or folder)"
+            )
         if free_calls < 0:
             raise ConfigError(f"wiki-qa: free_calls must be at least 0, got {free_calls}")
         files: dict[Split, str | None] = {"train": train, "eval": eval}
@@ -132,9 +138,15 @@ def _place(index: str) -> str:
 
 
 def _indexed(corpus: Path) -> Index:
-    try:
-        with corpus.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise ConfigError(f"cannot read the corpus {corpus}: {error}") from error
+    if kind_of(corpus) in ENDINGS and not corpus.is_dir():
+        try:
+            with corpus.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ConfigError(f"cannot read the corpus {corpus}: {error}") from error
+    else:  # of a folder, what its documents are called counts as well
+        fingerprint = Fingerprint(None)
+        for _, document in Documents(corpus):
+            fingerprint.add(document)
+        content = fingerprint.hexdigest()
     return cached_index("wiki-qa", content, corpus, progress=sys.stderr.isatty())

@@ -90,6 +90,19 @@ def test_a_changed_corpus_is_indexed_again_and_the_same_one_is_not(
     assert WikiQA(**files).search.index.fingerprint != first
 
 
+def test_the_corpus_may_be_a_folder_of_notes(files: dict[str, Any], tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    for passage in PASSAGES:
+        (notes / f"{passage['id']}.md").write_text(passage["contents"])
+    files["corpus"] = str(notes)
+    first = WikiQA(**files).search.index.fingerprint
+    trace = run(WikiQA(**files), ["Answer: Mesolongi"])
+    assert trace.info["search"]["index"] == first
+    next(notes.iterdir()).rename(notes / "renamed.md")
+    assert WikiQA(**files).search.index.fingerprint != first
+
+
 def test_an_index_that_was_built_before_serves_as_well(
     files: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import secrets
 import shutil
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
     import tantivy
     from rich.progress import Progress
 
+logger = logging.getLogger(__name__)
+
 _OLD = "-old"  # ends the name of an index that is being replaced
 _LEAST_MEMORY = 15  # MiB, tantivy's own
 _CHECKED_AT_ONCE = 4096  # ids
 
 
 def build_index(
-    documents: Source,
+    documents: Source | Documents,
     path: str | Path,
     *,
     overwrite: bool = False,
@@ -48,8 +51,9 @@ def build_index(
     Where a build is killed between the two, the next one puts the old index back first.
 
     Args:
-        documents: A path ending in ``.jsonl``, ``.csv``, ``.parquet``..., ``hf:NAME`` for a
-            Hugging Face dataset, or an iterable of documents or mappings.
+        documents: A folder, a file, ``hf:NAME`` for a Hugging Face dataset, or an iterable of
+            documents or mappings; see :class:`~vf.tools.search.sources.Documents`. Files that
+            hold no document are logged, unless it is a ``Documents``, which knows them itself.
         path: The index's folder.
         overwrite: Replace an index that is there.
         language: Whose endings to cut off the words, such as ``english``; None keeps words whole.
@@ -65,11 +69,16 @@ def build_index(
     if memory_mib < _LEAST_MEMORY:
         raise ConfigError(f"memory_mib must be at least {_LEAST_MEMORY}, got {memory_mib}")
     _check_target(target, overwrite)
-    source = Documents(documents, fields)
+    source = documents if isinstance(documents, Documents) else Documents(documents, fields)
     try:
         with _sibling(target) as folder:
             with _shown(source, target.name, progress) as rows:
                 meta = _write(rows, folder, language, memory_mib << 20)
+            if source.left_out and source is not documents:
+                logger.warning("%s", source.left_out)
+            if not meta.documents:
+                why = f": {source.left_out}" if source.left_out else ""
+                raise ConfigError(f"there are no documents to index{why}")
             meta.write(folder)
             _finish(folder)
             _check_target(target, overwrite)
@@ -95,8 +104,6 @@ def _write(
                 content.add(document)
                 writer.add_document(_entry(tantivy.Document(), document))
                 count += 1
-        if not count:
-            raise ConfigError("there are no documents to index")
         writer.commit()
     except BaseException:
         writer.rollback()

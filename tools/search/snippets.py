@@ -12,7 +12,7 @@ _WORD = re.compile(r"\w+")
 _CHARS_PER_TOKEN = 4  # about; the cut to the budget follows
 _MOST_WORDS = 64
 _ENDING = 3  # letters that another form of a word has beyond the beginning that they share
-_SEARCHED = 200_000  # characters: no other thread runs in the meantime
+SEARCHED = 200_000  # characters: no other thread runs in the meantime
 _LEAD = "… "
 _BREAKS = ("\n\n", "\n", ". ", " ")
 
@@ -51,7 +51,7 @@ def window(text: str, query: str, width: int) -> tuple[int, int]:
     """
     if len(text) <= width:
         return 0, len(text)
-    matches = _matches(text[:_SEARCHED], query)
+    matches = _matches(text[:SEARCHED], query)
     weight, first, best = 0, 0, (0, 0)
     inside: dict[str, int] = {}
     for position, word in matches:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from vf.runtime.errors import ConfigError
 from vf.runtime.rows import Progress, read_files
 from vf.tools.search.contract import Document
+from vf.tools.search.text_files import TextFiles
 
 Source: TypeAlias = str | Path | Sequence[str | Path] | Iterable[Document | Mapping[str, Any]]
 
@@ -44,11 +46,13 @@ class Documents(Progress):
     """The documents of a source, and how far it has been read.
 
     Args:
-        source: A path ending in ``.jsonl``, ``.ndjson``, ``.csv`` or ``.tsv`` (each also with
-            ``.gz``) or ``.parquet``; ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME@SPLIT`` for a
-            Hugging Face dataset, streamed; a list of these; or an iterable of documents or
-            mappings, such as a loaded dataset.
-        fields: Which fields hold what.
+        source: A folder with files of text or rows; a file of text, ending in ``.md``,
+            ``.markdown``, ``.rst``, ``.txt``, ``.html``, ``.htm`` or ``.xhtml``, which is one
+            document; a file of rows, ending in ``.jsonl``, ``.ndjson``, ``.json``, ``.csv`` or
+            ``.tsv`` (each also with ``.gz``) or ``.parquet``; ``hf:NAME``, ``hf:NAME:CONFIG`` or
+            ``hf:NAME@SPLIT`` for a Hugging Face dataset, streamed; a list of these; or an iterable
+            of documents or mappings, such as a loaded dataset.
+        fields: Which fields of a row hold what.
 
     Raises:
         ConfigError: The source cannot be read, or a row (named by its place) is wrong.
@@ -60,8 +64,11 @@ class Documents(Progress):
         if isinstance(source, Path | str):
             source = [source]
         self._rows: Iterator[tuple[str, object]]
+        self._files = TextFiles()
         if isinstance(source, list | tuple) and all(isinstance(it, Path | str) for it in source):
-            self._rows = read_files(map(str, source), streaming=True, progress=self)
+            self._files = TextFiles.among([str(it) for it in source])
+            rows = read_files(self._files.others, streaming=True, progress=self)
+            self._rows = chain(self._files.read(self), rows)
         else:
             self.total = len(source) if isinstance(source, Sized) else None
             self._rows = self._numbered(source)
@@ -69,6 +76,11 @@ class Documents(Progress):
     def __iter__(self) -> Iterator[tuple[str, Document]]:
         """Yield where each document stands, and the document."""
         return ((where, _document(where, row, self.fields)) for where, row in self._rows)
+
+    @property
+    def left_out(self) -> str:
+        """Which files held no document, and why, as far as they have been read; may be empty."""
+        return self._files.summary()
 
     def _numbered(self, rows: Iterable[object]) -> Iterator[tuple[str, object]]:
         for row in rows:

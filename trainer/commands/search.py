@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vf.runtime.command import DONE, CommandParser, add_subcommand, run_command
+from vf.runtime.command import DONE, CommandParser, add_subcommand, complain, run_command
 from vf.runtime.errors import ConfigError, ToolError
 
 EXAMPLES = """\
 examples:
+  vf-rl search build notes/ -o indexes/notes
   vf-rl search build wiki-18.jsonl.gz -o indexes/wiki-18
   vf-rl search build passages.parquet -o indexes/mine --text-field passage
   vf-rl search query indexes/wiki-18 "capital of Burkina Faso" -k 3
@@ -43,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
         commands,
         "build",
         "build an index from documents",
+        "notes/ -o indexes/notes",
         "wiki-18.jsonl.gz -o indexes/wiki-18",
         "hf:org/corpus:config@train -o indexes/theirs --text-field passage",
     )
@@ -50,7 +52,8 @@ def _parser() -> argparse.ArgumentParser:
         "sources",
         nargs="+",
         metavar="SOURCE",
-        help=".jsonl, .jsonl.gz or .parquet files, or hf:NAME[:CONFIG][@SPLIT]",
+        help="folders of documents; .md, .rst, .txt or .html files, one document each; .jsonl, "
+        ".json, .csv, .tsv or .parquet files, one document a row; or hf:NAME[:CONFIG][@SPLIT]",
     )
     build.add_argument(
         "-o", "--output", type=Path, required=True, metavar="INDEX", help="folder of the index"
@@ -103,17 +106,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def _build(args: argparse.Namespace) -> int:
     from vf.tools.search.build import build_index
-    from vf.tools.search.sources import Fields
+    from vf.tools.search.sources import Documents, Fields
 
+    documents = Documents(args.sources, Fields(args.id_field, args.title_field, args.text_field))
     meta = build_index(
-        args.sources,
+        documents,
         args.output,
         overwrite=args.overwrite,
         language=None if args.language == "none" else args.language,
-        fields=Fields(args.id_field, args.title_field, args.text_field),
         memory_mib=args.memory,
         progress=sys.stderr.isatty(),
     )
+    if documents.left_out:
+        complain("vf-rl search", documents.left_out)
     print(f"{args.output}: {meta.documents:,} documents, fingerprint {meta.fingerprint}")
     return DONE
 

@@ -140,7 +140,7 @@ def test_half_a_packed_file_is_an_error_that_says_how_far_it_went(tmp_path: Path
     ("source", "complaint"),
     [
         ("nothing.jsonl", "there is no file"),
-        (__file__, "name it .jsonl"),
+        (__file__, r"test_build.py: documents come from a folder, .*\.md, .*\.jsonl"),
         ([], "there are no documents"),
     ],
 )
