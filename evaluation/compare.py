@@ -20,6 +20,7 @@ from vf.evaluation.results import read_config
 from vf.evaluation.tally import SOLVED
 from vf.runtime.errors import ConfigError
 from vf.traces.store import TraceStore
+from vf.traces.view.sources import NEEDED
 
 MOST_DIFFERENCES = 6  # of how the two were measured, in the notes
 
@@ -229,7 +230,7 @@ def _read(path: Path) -> Side:
     if not files and path.is_dir():
         files = sorted(path.glob("*.jsonl"))
     if not files:
-        raise ConfigError(f"--compare: there are no traces in {path}")
+        raise ConfigError(f"--compare: there are no traces in {path}. {NEEDED}")
     side: Side = {}
     for file in files:
         for trace in TraceStore(file):

@@ -20,13 +20,9 @@ from vf.runtime.errors import ConfigError, InfrastructureError, RubricError, did
 from vf.runtime.garbage import fewer_collections
 from vf.traces.store import TraceStore
 from vf.traces.trace import Failure, Trace
-from vf.traces.view.sources import Source, Unreadable, find_sources, read
+from vf.traces.view.sources import NEEDED, Source, Unreadable, find_sources, read
 from vf.traces.writer import TraceWriter
 
-NEEDED = (
-    "Name a traces file, a run's folder (runs/NAME) or a results folder of vf-rl eval "
-    "(evals/ENV-MODEL)"
-)
 TIMEOUT = 300.0  # seconds, the environments' own default for a rollout
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vf.runtime.errors import ConfigError
-from vf.traces.trace import Trace
+from vf.traces.trace import Trace, first_problem
 
 
 class TraceStore:
@@ -69,7 +69,9 @@ class TraceStore:
                 except ValueError as error:
                     if not line.endswith(b"\n"):
                         return
-                    raise ConfigError(f"{self.path}, line {number}: not a trace: {error}") from None
+                    raise ConfigError(
+                        f"{self.path}, line {number}: not a trace: {first_problem(error)}"
+                    ) from None
                 yield trace
 
     def close(self) -> None:

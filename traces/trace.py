@@ -335,4 +335,10 @@ class Trace:
         return _ADAPTER.validate_json(line)
 
 
+def first_problem(error: ValueError) -> str:
+    """Return what a line lacks to be a trace: the first field that is wrong, and why."""
+    lines = [line.strip() for line in str(error).splitlines() if "https://" not in line]
+    return ": ".join(line.partition(" [type=")[0] for line in lines[1:3])[:200] or lines[0][:200]
+
+
 _ADAPTER: TypeAdapter[Trace] = TypeAdapter(Trace)

@@ -172,7 +172,7 @@ def test_a_context_with_no_room_for_the_environment_is_said(capsys: Capsys) -> N
             "inference.python = 'no/python': there is no such program",
         ),
         (["none.toml"], "there is no file none.toml"),
-        (["--compare", "a", "b"], "there are no traces in a"),
+        (["--compare", "a", "b"], "there are no traces in a. Name a traces file, a run's"),
     ],
 )
 def test_settings_that_cannot_be(capsys: Capsys, argv: list[str], said: str) -> None:

@@ -7,18 +7,24 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from vf.runtime.errors import ConfigError, did_you_mean
 from vf.traces.export.openai_chat import read_chat
 from vf.traces.export.parquet import ENDING, read_parquet
-from vf.traces.trace import Trace
+from vf.traces.trace import Trace, first_problem
 
 MAX_LINE_BYTES = 256 << 20  # a longer line is counted, never held in memory
 
 Split = Literal["train", "eval", ""]
 
+NEEDED = (
+    "Name a traces file, a run's folder (runs/NAME) or a results folder of vf-rl eval "
+    "(evals/ENV-MODEL)"
+)
+_LOOKED_AT = 100  # lines of a file, to see whether it holds any trace
 _NOT_TRACES = {"metrics.jsonl"}
 _EVALUATION = re.compile(r"eval-(\d+)")  # of a training run, by the steps before it
 
@@ -72,10 +78,12 @@ class Unreadable:
     Attributes:
         line: Its number in the file, from 1.
         why: What is wrong with it.
+        torn: Whether it is the beginning of an object at the end of the file.
     """
 
     line: int
     why: str
+    torn: bool = False
 
 
 def find_sources(paths: Sequence[Path]) -> list[Source]:
@@ -136,6 +144,31 @@ def read(
                 advance(size)
 
 
+def refuse_foreign(sources: Sequence[Source]) -> None:
+    """See from their first lines that not all files hold something else than traces.
+
+    An empty file, and one whose only line is being written, may hold traces later.
+
+    Raises:
+        ConfigError: None of them holds a trace; says what the first holds, and what is needed.
+    """
+    complaint = ""
+    for source in sources:
+        found = list(islice(read(source), _LOOKED_AT))
+        first = found[0] if found else None
+        if not isinstance(first, Unreadable) or any(isinstance(it, Trace) for it in found):
+            return
+        if first.torn:
+            return
+        run = source.path.parent
+        inside = f" It belongs to a run: name {run}." if (run / "metrics.jsonl").is_file() else ""
+        complaint = complaint or (
+            f"{source.path} does not hold traces: line {first.line}: {first.why}.{inside}"
+        )
+    if complaint:
+        raise ConfigError(f"{complaint} {NEEDED}")
+
+
 def _parse(line: bytes, number: int) -> Trace | Unreadable:
     try:
         return Trace.from_json(line)
@@ -145,14 +178,8 @@ def _parse(line: bytes, number: int) -> Trace | Unreadable:
         raw = json.loads(line)
     except (ValueError, RecursionError):
         torn = "" if line.endswith(b"\n") else ", and the file ends in the middle of it"
-        return Unreadable(number, f"not JSON{torn}")
-    return read_chat(raw, number) or Unreadable(number, f"not a trace: {_brief(problem)}")
-
-
-def _brief(error: ValueError) -> str:
-    """Return the first line of pydantic's message that names a field, with its reason."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    return ": ".join(line.partition(" [type=")[0] for line in lines[1:3])[:200] or lines[0][:200]
+        return Unreadable(number, f"not JSON{torn}", bool(torn) and line.startswith(b"{"))
+    return read_chat(raw, number) or Unreadable(number, f"not a trace: {first_problem(problem)}")
 
 
 def _files(path: Path) -> list[Path]:
@@ -173,7 +200,7 @@ def _files(path: Path) -> list[Path]:
         }
         if files:
             return sorted(files)
-    raise ConfigError(f"there is no traces file (*.jsonl) in {path}")
+    raise ConfigError(f"there is no traces file (*.jsonl) in {path}. {NEEDED}")
 
 
 def _put_away(folder: str) -> bool:

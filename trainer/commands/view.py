@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vf.runtime.command import DONE, FAILED, CommandParser, complain, reading_bar, run_command
+from vf.runtime.command import DONE, CommandParser, complain, reading_bar, run_command
 from vf.traces.trace import StopReason, Trace
 from vf.traces.view.plain import print_trace
-from vf.traces.view.sources import Source, Unreadable, find_sources, read
+from vf.traces.view.sources import NEEDED, Source, Unreadable, find_sources, read, refuse_foreign
 from vf.traces.view.write_page import Written, check_output, write_page
 from vf.viewer.watch import Watch
 
@@ -109,6 +109,8 @@ def _run(args: argparse.Namespace) -> int:
         return _write(watch, args)
     from vf.viewer.live import serve
 
+    if watch.found.traces and not (watch.found.runs or watch.found.results):
+        refuse_foreign(find_sources(watch.found.traces))
     for text in watch.waits:
         complain("vf-rl view", f"{text} The page waits for it.")
     serve(watch, args.port or 0, opened=args.open)
@@ -126,7 +128,7 @@ def _write(watch: Watch, args: argparse.Namespace) -> int:
         written = _traces(find_sources(args.paths), output, watch.title)
         if not written.traces and not shell:
             output.unlink()
-            return complain("vf-rl view", "there are no traces to show")
+            return complain("vf-rl view", f"there are no traces to show. {NEEDED}")
     else:
         written = Written()
     if shell:
@@ -155,7 +157,7 @@ def _print(sources: Sequence[Source]) -> int:
     for _, trace in _readable(sources, written):
         print_trace(console, trace)
     _name_unreadable(written)
-    return DONE if written.traces else FAILED
+    return DONE if written.traces else complain("vf-rl view", f"there are no traces. {NEEDED}")
 
 
 def _export(sources: Sequence[Source], args: argparse.Namespace) -> int:
@@ -181,7 +183,7 @@ def _export(sources: Sequence[Source], args: argparse.Namespace) -> int:
         complain("vf-rl view", f"skipped {count} traces that {why}")
     if not done.traces:
         args.export.unlink()
-        return complain("vf-rl view", "there are no traces to export")
+        return complain("vf-rl view", f"there are no traces to export. {NEEDED}")
     told = {
         "have several token branches": done.forked,
         "have no tokens": done.without_tokens if args.export.suffix == ".parquet" else 0,

@@ -114,8 +114,8 @@ def test_nothing_but_training_and_export_needs_an_extra(tmp_path: Path) -> None:
     assert run("eval", "--validate", "calculator", "-n", "4")[0] == 0
     assert run("init", "word-count")[0] == 0
     (tmp_path / "traces.jsonl").touch()
-    none = (1, "vf-rl view: there are no traces to show\n")
-    assert run("view", "traces.jsonl", "-o", "page.html") == none
+    ended, text = run("view", "traces.jsonl", "-o", "page.html")
+    assert (ended, text[:40]) == (1, "vf-rl view: there are no traces to show.")
     assert run("sandbox", "self-check", "--list")[0] == 0
     assert "is not an index" in run("search", "info", ".")[1]
     run_toml = tmp_path / "run.toml"

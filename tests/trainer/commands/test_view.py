@@ -13,6 +13,7 @@ import pytest
 import vf
 from vf.inference.rendering.renderer import token_texts
 from vf.traces.view.plain import visible
+from vf.traces.view.sources import find_sources, refuse_foreign
 from vf.trainer.commands.view import main
 
 
@@ -37,6 +38,44 @@ def test_traces_and_runs_become_one_file(run: Path, capsys: pytest.CaptureFixtur
     assert b'id="traces-page"' in page.read_bytes()
     (run / "other.txt").write_text("mine")
     assert main([str(run), "-o", str(run / "other.txt")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("notes.md", "# A heading\n", "notes.md does not hold traces: line 1: not JSON. Name a"),
+        ("tasks.jsonl", '{"prompt": "p"}\n', "line 1: not a trace: environment: Field required"),
+        ("picture.png", "\x89PNG", "picture.png does not hold traces: line 1: not JSON"),
+        ("metrics.jsonl", '{"step": 1}\n', "It belongs to a run: name {folder}. Name a"),
+        (".", "", "tasks.jsonl does not hold traces: line 1: not a trace"),
+    ],
+)
+def test_no_page_is_served_of_files_that_hold_no_traces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: str, said: str
+) -> None:
+    file = tmp_path / name
+    if name == ".":
+        (tmp_path / "tasks.jsonl").write_text('{"prompt": "p"}\n')
+    else:
+        file.write_text(content)
+    assert main([str(file)]) == 2
+    printed = capsys.readouterr()
+    assert said.format(folder=tmp_path) in printed.err
+    assert "a run's folder (runs/NAME) or a results folder of vf-rl eval" in printed.err
+    assert printed.out == ""
+    if name != ".":
+        assert main([str(file), "--plain"]) == 1
+        assert "there are no traces. Name a traces file" in capsys.readouterr().err
+
+
+def test_files_that_may_hold_traces_later_are_waited_for(run: Path, tmp_path: Path) -> None:
+    trace = (run / "traces" / "step-000001.jsonl").read_bytes()
+    contents = {"empty": b"", "torn": trace[:100], "damaged": b"no\n" + trace, "whole": trace}
+    for name, content in contents.items():
+        (tmp_path / f"{name}.jsonl").write_bytes(content)
+        refuse_foreign(find_sources([tmp_path / f"{name}.jsonl"]))
+    (tmp_path / "foreign.jsonl").write_bytes(b"no\n")
+    refuse_foreign(find_sources([tmp_path]))  # one of them is enough
 
 
 def test_parquet_names_the_model_and_not_what_an_evaluation_called_it(run: Path) -> None:
