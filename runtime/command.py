@@ -19,6 +19,8 @@ from vf.runtime.extras import missing_package
 from vf.runtime.terminal import make_console
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
+CONFIG = "config.toml"  # of a run's folder
+_NAMED = 6  # runs in an error
 PEER_LOST = 75  # of one of a trainer's processes, to what started it: trying again may help
 
 
@@ -70,6 +72,35 @@ def check_run_options(parser: argparse.ArgumentParser, args: argparse.Namespace)
         parser.error("name either a config or, with --resume, the folder of a run")
     if args.resume is not None and args.dry_run:
         parser.error("--dry-run starts no run, so it cannot be combined with --resume")
+
+
+def config_file(args: argparse.Namespace) -> Path:
+    """Return the TOML that the options name: the config, or that of the run to resume.
+
+    Raises:
+        ConfigError: The config is a folder, or the folder is not a run's.
+    """
+    config: Path | None = args.config
+    if config is None:
+        run: Path = args.resume
+        if not (run / CONFIG).is_file():
+            raise ConfigError(
+                f"--resume {run}: there is no file {CONFIG} in it, so it is not the folder of a "
+                f"run{runs_in(run)}"
+            )
+        return run / CONFIG
+    if config.is_dir():
+        is_run = (config / CONFIG).is_file()
+        resume = f"; to continue the run in it, write --resume {config}" if is_run else ""
+        raise ConfigError(f"{config} is a folder: name a TOML file{resume}")
+    return config
+
+
+def runs_in(folder: Path) -> str:
+    """Return in words which runs a folder holds, to end an error; empty if there are none."""
+    names = sorted(config.parent.name for config in folder.glob(f"*/{CONFIG}"))
+    more = ", ..." if len(names) > _NAMED else ""
+    return f"; it holds the runs {', '.join(names[:_NAMED])}{more}: name one" if names else ""
 
 
 def add_subcommand(commands: Any, name: str, what: str, *examples: str) -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ from vf.runtime.command import (
     CommandParser,
     add_run_options,
     check_run_options,
+    config_file,
     quiet_transformers,
     reading_bar,
     run_command,
@@ -74,16 +75,23 @@ def _run(args: argparse.Namespace) -> int:
     from vf.trainer.sft.settings import load_sft_config
 
     console = make_console()
+    toml = config_file(args)
     if args.resume is not None:
         folder = RunFolder(args.resume)
-        config = load_sft_config(folder.config, args.set)
-        if config.data != load_sft_config(folder.config).data:
+        config = load_sft_config(toml, args.set)
+        if config.data != load_sft_config(toml).data:
             raise ConfigError(
                 "--resume continues with the traces that the run started with, so [data] "
                 "cannot be changed; start a new run"
             )
     else:
-        config = load_sft_config(args.config, args.set)
+        if toml.is_file() and toml.suffix != ".toml":
+            raise ConfigError(
+                f"{toml} is not a TOML file. vf-rl sft reads one that names traces or "
+                'OpenAI chat lines, such as [data] traces = ["runs/quickstart-1"]; docs/sft.md has '
+                "more"
+            )
+        config = load_sft_config(toml, args.set)
         choose_folder(config, args.config.stem)  # a name that is taken is an error at once
     _check_packages(config)
     _one_device()

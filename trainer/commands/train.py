@@ -15,7 +15,7 @@ from vf.inference.model import filters_used
 from vf.inference.model_files import find_model
 from vf.inference.settings import VllmSettings
 from vf.inference.vllm.launch import installed_apart
-from vf.runtime.command import DONE, complain, quiet_transformers, run_command
+from vf.runtime.command import DONE, complain, config_file, quiet_transformers, run_command
 from vf.runtime.errors import ConfigError
 from vf.runtime.heartbeat import working
 from vf.runtime.open_files import raise_limit
@@ -66,7 +66,7 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     from vf.trainer.settings.load_config import load_config
 
     console = make_console()
-    config, notes = load_config(args.config or RunFolder(args.resume).config, args.set)
+    config, notes = load_config(config_file(args), args.set)
     if args.tmux and world().size > 1:
         raise ConfigError("--tmux starts the launcher itself; leave one of the two out")
     if args.profile and config.args.max_steps < 2:

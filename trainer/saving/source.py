@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vf.inference.model_files import Checkpoint, resolve_model
+from vf.runtime.command import CONFIG, runs_in
 from vf.runtime.errors import ConfigError
 from vf.trainer.saving.checkpoint import is_complete, latest_checkpoint
 from vf.trainer.saving.merging import ADAPTER_CONFIG
@@ -30,15 +31,22 @@ def find_checkpoint(run: Path, which: str | None = None) -> Path:
         ConfigError: There is none.
     """
     if not run.is_dir():
-        raise ConfigError(f"{run}: there is no such folder; name a run's, like runs/quickstart-1")
+        what = "it is a file" if run.is_file() else "there is no such folder"
+        raise ConfigError(f"{run}: {what}; name a run's folder, like runs/quickstart-1")
     if is_complete(run):
         if which is not None:
             raise ConfigError(f"{run} is a checkpoint's folder; leave --checkpoint out")
         return run.resolve()
     folder = run / "checkpoints"
     if not folder.is_dir():
-        raise ConfigError(f"{run} is neither a run's folder nor a whole checkpoint's")
-    last = latest_checkpoint(folder)
+        if any(run.glob("*.safetensors")):
+            raise ConfigError(
+                f"{run} is a model or an adapter already, which transformers, PEFT and vLLM load"
+            )
+        if not (run / CONFIG).is_file():
+            hint = runs_in(run) or "; name one, like runs/quickstart-1"
+            raise ConfigError(f"{run} is neither a run's folder nor a whole checkpoint's{hint}")
+    last = latest_checkpoint(folder) if folder.is_dir() else None
     if last is None:
         raise ConfigError(f"{run} has no checkpoint yet; a run writes one every save_steps")
     if which in (None, "last"):

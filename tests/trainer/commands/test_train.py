@@ -40,6 +40,22 @@ def test_bad_input_exits_with_2_before_anything_is_made(
     assert not (config.parent / "runs").exists()
 
 
+def test_a_folder_in_the_wrong_place_is_named(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "all" / "one"
+    run.mkdir(parents=True)
+    (run / "config.toml").write_bytes(config.read_bytes())
+    for argv, said in (
+        ([run], f"{run} is a folder: name a TOML file; to continue the run in it, write --resume"),
+        ([run.parent], f"{run.parent} is a folder: name a TOML file\n"),
+        (["--resume", run.parent], "not the folder of a run; it holds the runs one: name one"),
+        (["--resume", tmp_path / "no"], "there is no file config.toml in it"),
+    ):
+        assert main([*map(str, argv)]) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_a_model_without_a_chat_template_is_refused(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

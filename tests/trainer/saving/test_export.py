@@ -293,7 +293,7 @@ MODEL = "checkpoints/step-2/model"
         (_write("config.toml", "model = "), [], "cannot read"),
         (_write("config.toml", 'model = "./gone"'), [], "Name it with --base"),
         (_remove("checkpoints/step-2/progress.json"), ["--checkpoint", "step-2"], "are: step-1"),
-        (_remove("checkpoints"), [], "neither a run's folder nor a whole checkpoint's"),
+        (_remove("checkpoints"), [], "has no checkpoint yet"),
         (None, ["--checkpoint", "best"], "has no best checkpoint"),
         (None, ["--checkpoint", "step-7"], "no such checkpoint; there are: step-1, step-2"),
         (None, ["--checkpoint", "../checkpoints/step-1"], "no such checkpoint"),
@@ -321,6 +321,11 @@ def test_runs_that_have_nothing_to_export_are_named(
         return capsys.readouterr().err
 
     assert "there is no such folder" in refused(tmp_path / "nowhere")
+    assert "it is a file; name a run's folder" in refused(copy / "config.toml")
+    assert f"it holds the runs {copy.name}: name one" in refused(copy.parent)
+    assert "is a model or an adapter already" in refused(resolve_model("tiny"))
+    (copy / "other").mkdir()
+    assert "neither a run's folder nor a whole checkpoint's; name" in refused(copy / "other")
     checkpoint = copy / "checkpoints/step-1"
     assert "leave --checkpoint out" in refused(checkpoint, "--checkpoint", "last")
     alone = shutil.copytree(checkpoint, tmp_path / "alone")

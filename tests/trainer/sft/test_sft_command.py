@@ -104,12 +104,15 @@ def test_a_dry_run_writes_nothing(
         (["{toml}", "--set", "max_seq_len=4096"], "more than the model's context of 1024"),
         (["{toml}", "--set", "model=/nowhere"], "there is no such folder"),
         (["{toml}", "--set", "data.traces=['nowhere']"], "there is no nowhere"),
-        (["--resume", "{tmp}"], "there is no file"),
+        (["--resume", "{tmp}"], "there is no file config.toml in it, so it is not the folder of"),
+        (["{tmp}"], "is a folder: name a TOML file"),
+        (["{tmp}/data.jsonl"], "data.jsonl is not a TOML file. vf-rl sft reads one that names"),
     ],
 )
 def test_bad_usage(
     toml: Path, tmp_path: Path, argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "data.jsonl").write_text("{}\n")
     try:
         code = main([each.format(toml=toml, tmp=tmp_path) for each in argv])
     except SystemExit as error:
