@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.parts import PARTS, REQUIRE_ALL, VLLM_PYTHON, require
+from tests.waiting import Clock
 from vf.sandbox.container.docker_engine import Engine
 from vf.sandbox.contract import OpenSandbox, Sandbox
 from vf.sandbox.local import UnsafeLocalSandbox
@@ -45,6 +46,14 @@ def logs_propagate() -> None:
         logger = logging.getLogger(name)
         logger.propagate = True
         logger.setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clocks of this process, which can jump ahead."""
+    clock = Clock()
+    clock.install(monkeypatch)
+    return clock
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Wait for a condition, and fail when it takes too long."""
+"""Wait for a condition, and let time jump instead of waiting for it to pass."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
+_monotonic = time.monotonic  # which a test may let jump
 
 
 def _pauses(condition: Callable[[], T], seconds: float) -> Iterator[tuple[T, float]]:
     """Yield what the condition returns, and how long to wait before it is checked again."""
-    deadline, pause = time.monotonic() + seconds, 0.001
+    deadline, pause = _monotonic() + seconds, 0.001
     while True:
-        late = time.monotonic() > deadline  # read first: the last check is made after the deadline
+        late = _monotonic() > deadline  # read first: the last check is made after the deadline
         yield condition(), pause
         assert not late, f"it did not happen within {seconds:g} s"
         pause = min(2 * pause, 0.05)
@@ -47,3 +50,28 @@ async def until(condition: Callable[[], T], seconds: float = 60.0) -> T:
             return found
         await asyncio.sleep(pause)
     raise AssertionError
+
+
+class Clock:
+    """The clocks of this process and of its event loops, which can jump ahead.
+
+    With it a deadline that must not pass can be generous, and one that must pass does so at once.
+    """
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        """Replace ``time.monotonic``, which event loops use, too, and ``time.perf_counter``."""
+
+        def ahead_of(real: Callable[[], float]) -> Callable[[], float]:
+            return lambda: real() + self._ahead
+
+        patch.setattr(time, "monotonic", ahead_of(time.monotonic))
+        patch.setattr(time, "perf_counter", ahead_of(time.perf_counter))
+
+    async def skip(self, seconds: float) -> None:
+        """Let so many seconds pass at once, and the deadlines that are over by then take effect."""
+        self._ahead += seconds
+        for _ in range(3):  # the loop reads the clock, then calls back, then cancels
+            await asyncio.sleep(0)

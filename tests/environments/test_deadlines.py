@@ -11,22 +11,39 @@ from typing import Any
 import pytest
 
 import vf
+from tests.waiting import Clock, until
 from vf.environments import runner
+from vf.evaluation.evaluate import Evaluation
 from vf.inference.model import Conversation, Reply
 
 TASK = vf.Task("t", "Go.")
+SECONDS = 60.0  # every deadline here
+
+hangs = threading.Event()
 
 
 def hang() -> None:
+    hangs.set()
     threading.Event().wait()
 
 
 async def hang_awaited() -> None:
+    hangs.set()
     await asyncio.Event().wait()
 
 
-def run(environment: vf.Environment, model: Any = None) -> vf.Trace:
-    return asyncio.run(vf.rollout(environment, TASK, model or vf.ScriptedModel(["a"])))
+async def late(clock: Clock, environment: vf.Environment, model: Any = None) -> vf.Trace:
+    """Return the trace of a rollout whose deadline passes while something hangs."""
+    hangs.clear()
+    rollout = vf.rollout(environment, TASK, model or vf.ScriptedModel(["a"]))
+    running = asyncio.create_task(rollout)
+    await until(hangs.is_set)
+    await clock.skip(SECONDS)
+    return await running
+
+
+def run(clock: Clock, environment: vf.Environment, model: Any = None) -> vf.Trace:
+    return asyncio.run(late(clock, environment, model))
 
 
 def assert_failed(trace: vf.Trace, boundary: str, *words: str) -> None:
@@ -38,7 +55,7 @@ def assert_failed(trace: vf.Trace, boundary: str, *words: str) -> None:
 
 
 class Hanging(vf.Environment):
-    timeout = 0.2
+    timeout = SECONDS
 
     def __init__(self, where: str, awaited: bool) -> None:
         self.where, self.awaited = where, awaited
@@ -60,37 +77,42 @@ class Hanging(vf.Environment):
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["plain", "coroutine"])
 @pytest.mark.parametrize("where", ["reset", "step"])
-def test_an_environment_that_hangs_is_named_within_the_timeout(where: str, awaited: bool) -> None:
-    trace = run(Hanging(where, awaited))
-    assert_failed(trace, "environment", "longer than its 0.2 s", f"waiting for {where}")
+def test_an_environment_that_hangs_is_named_within_the_timeout(
+    clock: Clock, where: str, awaited: bool
+) -> None:
+    trace = run(clock, Hanging(where, awaited))
+    assert_failed(trace, "environment", "longer than its 60 s", f"waiting for {where}")
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["plain", "coroutine"])
-def test_a_close_that_hangs_is_left_behind(awaited: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "CLOSE_TIMEOUT", 0.2)
-    assert_failed(run(Hanging("close", awaited)), "environment", "close took longer than 0.2 s")
+def test_a_close_that_hangs_is_left_behind(
+    clock: Clock, awaited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "CLOSE_TIMEOUT", SECONDS)
+    trace = run(clock, Hanging("close", awaited))
+    assert_failed(trace, "environment", "close took longer than 60 s")
 
 
-def test_a_model_that_hangs_is_a_model_error() -> None:
+def test_a_model_that_hangs_is_a_model_error(clock: Clock) -> None:
     class Silent:
         async def respond(self, conversation: Conversation, sampling: vf.Sampling) -> Reply:
             await hang_awaited()
             raise AssertionError
 
     environment = vf.Environment()
-    environment.timeout = 0.2
-    assert_failed(run(environment, Silent()), "model", "waiting for model")
+    environment.timeout = SECONDS
+    assert_failed(run(clock, environment, Silent()), "model", "waiting for model")
 
 
-def test_a_judge_that_hangs_is_a_rubric_error() -> None:
+def test_a_judge_that_hangs_is_a_rubric_error(clock: Clock) -> None:
     async def judge(trace: vf.Trace) -> float:
         await hang_awaited()
         return 1.0
 
     environment = vf.Environment()
-    environment.timeout = 0.2
+    environment.timeout = SECONDS
     environment.rubric = vf.Rubric(judge)
-    assert_failed(run(environment), "rubric", "waiting for score")
+    assert_failed(run(clock, environment), "rubric", "waiting for score")
 
 
 def block() -> str:
@@ -104,34 +126,42 @@ async def dawdle() -> str:
 
 
 @pytest.mark.parametrize("tool", [block, dawdle])
-def test_a_tool_past_its_deadline_is_a_tool_error(tool: Any) -> None:
+def test_a_tool_past_its_deadline_is_a_tool_error(clock: Clock, tool: Any) -> None:
     environment = vf.Environment()
     environment.tools = [tool]
-    environment.tool_timeout = 0.2
-    trace = run(environment, vf.ScriptedModel([{tool.__name__: {}}]))
-    assert_failed(trace, "tool", repr(tool.__name__), "longer than its 0.2 s")
+    environment.tool_timeout = SECONDS
+    trace = run(clock, environment, vf.ScriptedModel([{tool.__name__: {}}]))
+    assert_failed(trace, "tool", repr(tool.__name__), "longer than its 60 s")
     [event] = trace.tool_events
     assert event.kind == "error"
-    assert event.seconds >= 0.2
+    assert event.seconds >= SECONDS
 
 
-def test_a_slow_tool_holds_no_other_rollout() -> None:
+def test_a_slow_tool_holds_no_other_rollout(clock: Clock) -> None:
     environment = vf.Environment()
     environment.tools = [block]
-    environment.tool_timeout = 0.5
+    environment.tool_timeout = SECONDS
 
     def script(messages: list[vf.Message]) -> Any:
         return {"block": {}} if messages[0].content == "slow" else "done"
 
     finished: list[str] = []
-    evaluation = asyncio.run(
-        vf.evaluate(
+
+    async def main() -> Evaluation:
+        hangs.clear()
+        evaluation = vf.evaluate(
             environment,
             vf.ScriptedModel(script),
             tasks=[vf.Task("slow", "slow"), vf.Task("fast", "fast")],
             on_trace=lambda trace: finished.append(trace.task.id),
         )
-    )
+        evaluating = asyncio.create_task(evaluation)
+        await until(lambda: hangs.is_set() and finished)
+        assert finished == ["fast"]
+        await clock.skip(SECONDS)
+        return await evaluating
+
+    evaluation = asyncio.run(main())
     assert finished == ["fast", "slow"]
     assert [trace.error is None for trace in evaluation.traces] == [False, True]
 
@@ -156,22 +186,22 @@ def test_a_hung_tool_does_not_keep_the_process_alive() -> None:
     assert done.stdout == "tool\n"
 
 
-def test_tasks_may_differ_in_the_time_that_they_take() -> None:
+def test_tasks_may_differ_in_the_time_that_they_take(clock: Clock) -> None:
     class Slow(vf.Environment):
-        timeout = 0.05
+        timeout = SECONDS
 
         def timeout_of(self, task: vf.Task) -> float:
             return float(task.answer)
 
         async def step(self, reply: vf.Message) -> vf.Step:
-            await asyncio.sleep(0.2)
+            await clock.skip(SECONDS)
             return vf.Step(terminated=True)
 
     async def run(seconds: float) -> vf.Trace:
         task = vf.Task("a", "Go.", answer=seconds)
         return await vf.rollout(Slow(), task, vf.ScriptedModel(["Yes."]))
 
-    short, long = (asyncio.run(run(seconds)) for seconds in (0.05, 5.0))
+    short, long = (asyncio.run(run(seconds)) for seconds in (SECONDS / 2, 10 * SECONDS))
     assert short.error is not None
-    assert "longer than its 0.05 s" in short.error.message
+    assert "longer than its 30 s" in short.error.message
     assert long.error is None

@@ -36,14 +36,14 @@ async def pair(
 
 
 @asynccontextmanager
-async def program(silence: float = 60.0) -> AsyncIterator[tuple[Peer, asyncio.subprocess.Process]]:
+async def program() -> AsyncIterator[tuple[Peer, asyncio.subprocess.Process]]:
     """Yield the connection to ``peer_program.py`` and its process, which ends with the block."""
     async with listen() as listener:
         invitation = listener.invite("the program")
         environ = {**os.environ, **invitation.environ}
-        process = await asyncio.create_subprocess_exec(*PROGRAM, str(silence), env=environ)
+        process = await asyncio.create_subprocess_exec(*PROGRAM, env=environ)
         try:
-            peer = await invitation.accepted({}, START_SECONDS, silence)
+            peer = await invitation.accepted({}, START_SECONDS)
             serving = asyncio.create_task(peer.serve())
             try:
                 yield peer, process

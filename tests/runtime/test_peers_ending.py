@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import time
 
 import pytest
 
 from tests.runtime.peer_ends import pair, program
-from tests.waiting import until
+from tests.waiting import Clock, until
 from vf.runtime import peers
 from vf.runtime.errors import ScoringTimeout, WorkerLost
 from vf.runtime.peers import Peer
@@ -203,30 +202,38 @@ def test_a_function_may_close_its_own_connection() -> None:
     asyncio.run(main())
 
 
-def test_an_end_that_gives_no_sign_of_life_is_lost() -> None:
-    silence = 0.6
+def test_an_end_that_gives_no_sign_of_life_is_lost(clock: Clock) -> None:
+    beat = peers.SILENCE_SECONDS / 12
 
     async def main() -> None:
-        async with program(silence) as (peer, process):
-            await peer.call("block", silence / 2)
+        async with program() as (peer, process):
             process.send_signal(signal.SIGSTOP)
-            with pytest.raises(WorkerLost, match=r"the program gave no sign of life for 0\.6 s"):
-                await peer.call("echo", 0)
+            for _ in range(6):
+                await clock.skip(beat)
+            process.send_signal(signal.SIGCONT)
+            assert await peer.call("echo", 0) == 0
+            process.send_signal(signal.SIGSTOP)
+            call = asyncio.create_task(peer.call("echo", 0))
+            while peer.lost is None:
+                await clock.skip(beat)
+            with pytest.raises(WorkerLost, match="the program gave no sign of life for 60 s"):
+                await call
             process.kill()
 
     asyncio.run(main())
 
 
-def test_when_both_ends_were_suspended_neither_is_lost() -> None:
+def test_when_both_ends_were_suspended_neither_is_lost(clock: Clock) -> None:
     """As after a machine was suspended, which their clocks may show."""
-    silence = 0.4
+
+    async def echo(value: int) -> int:
+        return value
 
     async def main() -> None:
-        async with program(silence) as (peer, process):
-            process.send_signal(signal.SIGSTOP)
-            time.sleep(2 * silence)  # noqa: ASYNC251 - this end is to pause, too
-            process.send_signal(signal.SIGCONT)
-            for _ in range(3):
-                assert await peer.call("echo", 0) == 0
+        async with pair({"echo": echo}, {"echo": echo}) as ends:
+            for number in range(3):
+                await clock.skip(10 * peers.SILENCE_SECONDS)
+                for end in ends:
+                    assert await end.call("echo", number) == number
 
     asyncio.run(main())

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 
 import vf
-from tests.waiting import until
+from tests.waiting import Clock, until
 from vf.rubrics.penalties import code_timeouts
 from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import ExecResult, OpenSandbox, Sandbox
@@ -27,7 +27,9 @@ CALL = {"python": {"code": "1"}}
 class Shelf:
     """Opens scripted sandboxes, each after a while, and keeps them to be looked at."""
 
-    def __init__(self, wait: float = 0.0, python: Any = ("1\n",) * 9) -> None:
+    def __init__(
+        self, wait: Callable[[], Awaitable[Any]] | None = None, python: Any = ("1\n",) * 9
+    ) -> None:
         self.wait, self.python = wait, python
         self.opened: list[ScriptedSandbox] = []
         self.opening = 0
@@ -35,7 +37,8 @@ class Shelf:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Sandbox]:
         self.opening += 1
-        await asyncio.sleep(self.wait)
+        if self.wait is not None:
+            await self.wait()
         sandbox = ScriptedSandbox(python=self.python, files={"a": "x"})
         self.opened.append(sandbox)
         async with sandbox:
@@ -105,31 +108,31 @@ def test_it_is_closed_when_the_caller_gives_up() -> None:
     assert shelf.all_closed
 
 
-def test_it_is_closed_when_the_rollout_takes_too_long() -> None:
+def test_it_is_closed_when_the_rollout_takes_too_long(clock: Clock) -> None:
     shelf = Shelf()
 
     class Slow(vf.ScriptedModel):
         async def respond(self, conversation: Any, sampling: Any) -> Any:
             if conversation.turn:
-                await asyncio.Event().wait()
+                await clock.skip(60.0)
             return await super().respond(conversation, sampling)
 
     env = environment(shelf.open)
-    env.timeout = 0.5
+    env.timeout = 60.0
     trace = asyncio.run(vf.rollout(env, TASK, Slow([CALL, "Done."])))
     assert trace.reward is None
     assert len(shelf.opened) == 1
     assert shelf.all_closed
 
 
-def test_waiting_for_it_does_not_count_as_the_tools_time() -> None:
-    shelf = Shelf(wait=0.6)
+def test_waiting_for_it_does_not_count_as_the_tools_time(clock: Clock) -> None:
+    shelf = Shelf(wait=lambda: clock.skip(100.0))
     env = environment(shelf.open)
-    env.tool_timeout = 0.4
+    env.tool_timeout = 60.0
     both = [vf.ToolCall(f"c{i}", "python", '{"code": "1"}') for i in range(2)]
     trace = play(env, vf.Message("assistant", tool_calls=both), "Done.")
     assert trace.error is None
-    assert trace.timing["sandbox"] >= 0.55
+    assert trace.timing["sandbox"] >= 100.0
     assert len(shelf.opened) == 1
 
 
@@ -151,40 +154,42 @@ def test_a_sandbox_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatc
     assert "did not answer within 0.3 s" in trace.error.message
 
 
-def test_a_tool_is_not_out_of_time_while_its_sandbox_ends() -> None:
+def test_a_tool_is_not_out_of_time_while_its_sandbox_ends(clock: Clock) -> None:
     """As when code slows its supervisor down: what the sandbox says of that is the result."""
 
     class Slow(ScriptedSandbox):
         async def python(self, code: str, *, timeout: float = 30.0) -> ExecResult:
-            await asyncio.sleep(0.5)
+            await clock.skip(80.0)
             return ExecResult(137, stderr="[the sandbox has ended]", ended=True)
 
         async def read_file(self, path: str, **options: Any) -> bytes:
-            await asyncio.sleep(0.5)
+            await clock.skip(80.0)
             raise FileNotFoundError(2, "the sandbox has ended", path)
 
     env = environment(Slow)
-    env.tool_timeout = 0.2
+    env.tool_timeout = 60.0
     trace = play(env, CALL, {"read_file": {"path": "a"}}, "Done.")
     assert trace.error is None
     assert "the sandbox has ended" in trace.messages[2].content
     assert trace.messages[4].content == "Error: there is no file a"
 
 
-def test_the_clock_continues_after_it_was_stopped() -> None:
+def test_the_clock_continues_after_it_was_stopped(clock: Clock) -> None:
     async def waits() -> str:
         """Wait."""
+        await clock.skip(30.0)
         with off_the_clock():
-            await asyncio.sleep(0.3)
+            await clock.skip(100.0)
+        await clock.skip(30.0)
         await asyncio.Event().wait()
         return "never"
 
     env = vf.Environment()
-    env.tools, env.tool_timeout = [waits], 0.2
+    env.tools, env.tool_timeout = [waits], 60.0
     trace = play(env, {"waits": {}}, "Done.")
     assert trace.error is not None
-    assert "took longer than its 0.2 s" in trace.error.message
-    assert trace.tool_events[0].seconds >= 0.45
+    assert "took longer than its 60 s" in trace.error.message
+    assert trace.tool_events[0].seconds >= 160.0
 
 
 def test_outside_of_a_tool_there_is_no_clock() -> None:
@@ -240,13 +245,15 @@ async def _itself(sandbox: Sandbox) -> Sandbox:
 
 
 def test_one_that_opens_after_the_end_is_closed_again() -> None:
-    shelf = Shelf(wait=0.1)
+    ended = asyncio.Event()
+    shelf = Shelf(wait=ended.wait)
 
     async def run() -> None:
         box = EpisodeSandbox(given_source(shelf.open), {})
         using = asyncio.create_task(box.use(_itself))
         await until(lambda: shelf.opening)
         await box.close()
+        ended.set()
         with pytest.raises(SandboxError, match="the episode has ended"):
             await using
 
