@@ -201,21 +201,20 @@ def test_a_terminal_shows_a_live_bar_with_the_time_left(capsys: Capsys) -> None:
     assert "reward 0.250  success 100.0%" in shown
 
 
-def test_help_is_there_at_once_and_loads_nothing_heavy() -> None:
+def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys, time; start = time.perf_counter()\n"
+        "import sys\n"
         "from vf.trainer.commands.eval import build_parser\n"
-        "text = build_parser().format_help(); spent = time.perf_counter() - start\n"
+        "text = build_parser().format_help()\n"
         "heavy = [m for m in ('torch', 'transformers', 'openai', 'aiohttp', 'pydantic', 'rich') "
         "if m in sys.modules]\n"
         "assert 'examples:' in text and 'vf-rl eval calculator -m tiny' in text\n"
-        "assert not heavy, heavy; print(spent)"
+        "assert not heavy, heavy"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environ()
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 1.0
     help_ = subprocess.run(
         [*START, "--help"], capture_output=True, text=True, timeout=60, env=environ()
     )

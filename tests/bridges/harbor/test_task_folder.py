@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -330,11 +329,3 @@ def test_a_digest_changes_with_any_file(make_task: MakeTask) -> None:
     assert digest(path) == before
     (path / "tests" / "test.sh").write_text("false")
     assert digest(path) != before
-
-
-def test_a_thousand_tasks_are_read_within_seconds(make_task: MakeTask) -> None:
-    for number in range(1000):
-        folder = make_task(f"t{number:04}", toml="[environment]\ncpus = 1").parent
-    began = time.process_time()
-    assert len(read_tasks(folder)) == 1000
-    assert time.process_time() - began < 5.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,12 +112,13 @@ def test_a_request_under_way_continues_with_the_new_weights_and_tells_which(stan
     assert set(completion.versions) == {1, 2}
 
 
-def test_the_server_runs_on_if_it_cannot_read_the_new_weights(stand: Stand) -> None:
+def test_the_server_runs_on_if_it_cannot_read_the_new_weights(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ThisMachine, "dying", float("inf"))  # its end is not waited for
     standing = stand("disk", {"fail": {"/collective_rpc": "weights do not fit"}}).start()
-    started = time.monotonic()
     with pytest.raises(EngineError, match="answered 500: weights do not fit"):
         standing.publish(5, 1)
-    assert time.monotonic() - started < ThisMachine.dying, "its end is not waited for"
     paths = [path for path, _ in standing.journal.calls(*SWAP)]
     assert paths == ["/pause", "/collective_rpc", "/resume"]
     assert standing.engine.serving.served.version == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.metadata import distributions
@@ -31,16 +30,14 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
 
 
 @pytest.mark.parametrize("argv", [["--help"], *([name, "--help"] for name in COMMANDS)])
-def test_help_answers_at_once_and_loads_nothing_that_it_does_not_need(argv: list[str]) -> None:
+def test_help_loads_nothing_that_it_does_not_need(argv: list[str]) -> None:
     light = argv[:1] not in (["sandbox"], ["view"])  # these two load their own rooms
     code = (
         "import sys; from vf.trainer.commands.main import main\n"
         "try: main(sys.argv[1:])\n"
         f"finally: print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)"
     )
-    started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True)
-    assert time.monotonic() - started < (2.0 if light else 10.0)
     assert done.returncode == 0, done.stderr
     if light:
         assert done.stderr == "[]\n"
