@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from aiohttp import web
 
 import vf
 from tests.inference.local_server import completion, error_answer, json_answer
+from tests.waiting import Clock, until
 from vf.inference.completions import Completion
 from vf.inference.model import Conversation, Sampling
 from vf.inference.serving import Serving
@@ -20,7 +21,9 @@ from vf.inference.token_client import TokenClient
 from vf.runtime.errors import ModelError, ServerDown
 from vf.runtime.own_deadline import clocked
 
-TIMEOUT = 0.2
+TIMEOUT = 10.0  # seconds, which only jumps of the clock make pass
+SHORT = 0.2  # where it is waited for
+PROMPT_TOKENS = 9.0
 CHAT = {
     "id": "1",
     "object": "chat.completion",
@@ -53,6 +56,11 @@ class Server:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def processed(self) -> float:
+        """What ``/metrics`` adds up to."""
+        return PROMPT_TOKENS + (self.tokens or 0.0)
 
     async def at_once(self, number: int) -> web.Response:
         return completion([5, 6])
@@ -88,7 +96,7 @@ class Server:
         return web.Response(
             text="# TYPE vllm:generation_tokens_total counter\n"
             f"vllm:generation_tokens_total{labels} {self.tokens}\n"
-            f"vllm:prompt_tokens_total{labels} 9.0\n"
+            f"vllm:prompt_tokens_total{labels} {PROMPT_TOKENS}\n"
             f"vllm:num_requests_running{labels} 1.0\n"
         )
 
@@ -114,33 +122,30 @@ async def ask(client: TokenClient, max_tokens: int = 8) -> Completion:
     return await client.complete([1], Sampling(max_tokens=max_tokens, seed=3), [0])
 
 
+def seen_by(client: TokenClient) -> float | None:
+    """Return what the server's ``/metrics`` counted when the client last looked for progress."""
+    [line] = client._lines.values()
+    return line.patience._tokens
+
+
 async def forever(number: int) -> web.Response:
     await asyncio.Event().wait()
     raise AssertionError
 
 
-async def forever_within(seconds: float, first: Awaitable[Any]) -> None:
-    async with clocked(seconds):
-        await first
-        await asyncio.Event().wait()
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(main())
 
 
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    async def guarded() -> None:
-        async with asyncio.timeout(60):
-            await main()
-
-    asyncio.run(guarded())
-
-
-def test_an_answer_is_waited_for_as_long_as_the_server_samples() -> None:
+def test_an_answer_is_waited_for_as_long_as_the_server_samples(clock: Clock) -> None:
     async def main() -> None:
         async with serving() as (server, client):
 
             async def slowly(number: int) -> web.Response:
-                for _ in range(40):
-                    await asyncio.sleep(TIMEOUT / 8)
-                    server.tokens = (server.tokens or 0.0) + 1
+                for tokens in range(40):
+                    server.tokens = float(tokens)
+                    await clock.skip(TIMEOUT / 8)
+                    await until(lambda: seen_by(client) == server.processed)
                 return completion([5, 6])
 
             server.answer = slowly
@@ -150,12 +155,17 @@ def test_an_answer_is_waited_for_as_long_as_the_server_samples() -> None:
     run(main)
 
 
-def test_an_answer_without_progress_is_given_up_and_not_asked_for_again() -> None:
+def test_an_answer_without_progress_is_given_up_and_not_asked_for_again(clock: Clock) -> None:
     async def main() -> None:
         async with serving() as (server, client):
             server.answer, server.tokens = forever, 7.0
-            with pytest.raises(ModelError, match=r"sampled no token for 0\.2 s.*generation_time"):
-                await ask(client, max_tokens=100_000)
+            asking = asyncio.create_task(ask(client, max_tokens=100_000))
+            await until(lambda: server.requests)
+            await clock.skip(TIMEOUT / 2)
+            await until(lambda: seen_by(client) == server.processed)
+            await clock.skip(TIMEOUT)
+            with pytest.raises(ModelError, match=r"sampled no token for 10 s.*generation_time"):
+                await asking
             await server.gone.wait()  # it sees the connection close, and can stop sampling
             assert server.requests == 1
 
@@ -164,10 +174,10 @@ def test_an_answer_without_progress_is_given_up_and_not_asked_for_again() -> Non
 
 def test_the_time_grows_with_max_tokens_where_the_server_counts_none() -> None:
     async def main() -> None:
-        async with serving() as (server, client):
+        async with serving(timeout=SHORT) as (server, client):
             server.answer = forever
             loop = asyncio.get_running_loop()
-            for max_tokens, seconds in ((16, TIMEOUT), (3 * 1024, 3 * TIMEOUT)):
+            for max_tokens, seconds in ((16, SHORT), (3 * 1024, 3 * SHORT)):
                 started = loop.time()
                 with pytest.raises(ModelError, match=f"not answer within {seconds:g} s"):
                     await ask(client, max_tokens)
@@ -177,25 +187,31 @@ def test_the_time_grows_with_max_tokens_where_the_server_counts_none() -> None:
     run(main)
 
 
-def test_an_answer_that_waits_in_the_servers_queue_is_not_given_up_while_others_come() -> None:
+def test_an_answer_that_waits_in_the_servers_queue_is_not_given_up_while_others_come(
+    clock: Clock,
+) -> None:
     async def main() -> None:
+        came: list[int] = []
+
         async with serving() as (server, client):
-            turn = asyncio.Lock()
 
             async def one_by_one(number: int) -> web.Response:
-                async with turn:
-                    await asyncio.sleep(TIMEOUT / 2)
-                    return completion([number])
+                await until(lambda: server.requests == 8 and len(came) == number - 1)
+                await clock.skip(TIMEOUT / 2)
+                return completion([number])
+
+            async def one() -> None:
+                came.extend((await ask(client)).token_ids)
 
             server.answer = one_by_one
-            answers = await asyncio.gather(*(ask(client) for _ in range(8)))
-            assert sorted(answer.token_ids[0] for answer in answers) == list(range(1, 9))
+            await asyncio.gather(*(one() for _ in range(8)))
+            assert came == list(range(1, 9))
             assert server.requests == 8
 
     run(main)
 
 
-def test_time_in_which_the_server_is_paused_does_not_count() -> None:
+def test_time_in_which_the_server_is_paused_does_not_count(clock: Clock) -> None:
     async def main() -> None:
         served, let_go = Serving("m"), asyncio.Event()
         async with serving(served) as (server, client):
@@ -207,8 +223,10 @@ def test_time_in_which_the_server_is_paused_does_not_count() -> None:
             server.answer, server.tokens = when_let_go, 7.0
             with served.still():
                 asking = asyncio.create_task(ask(client))
-                done, _ = await asyncio.wait([asking], timeout=4 * TIMEOUT)
-                assert not done
+                await until(lambda: server.requests)
+                for _ in range(8):
+                    await clock.skip(TIMEOUT / 2)
+                assert not asking.done()
             let_go.set()
             assert (await asking).token_ids == [5]
 
@@ -219,25 +237,36 @@ def test_time_in_which_the_server_is_paused_does_not_count() -> None:
 def test_a_server_that_is_paused_or_overloaded_is_waited_for(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also for longer than an answer may take, and than the retries of other errors last."""
+    """Also for longer than the retries of other errors last."""
 
     async def main() -> None:
         async with serving(max_retries=1) as (server, client):
-            loop = asyncio.get_running_loop()
-            back = loop.time() + 3 * TIMEOUT
 
             async def later(number: int) -> web.Response:
-                return completion([5]) if loop.time() > back else error_answer(status, "paused")
+                return completion([5]) if number > 6 else error_answer(status, "paused")
 
             server.answer = later
             answers = await asyncio.gather(*(ask(client) for _ in range(3)))
             assert [answer.token_ids for answer in answers] == [[5]] * 3
-            assert server.requests > 6
 
     with caplog.at_level(logging.WARNING):
         run(main)
     [said] = [record.getMessage() for record in caplog.records]
     assert f"answered {status}: paused; it is waited for, up to 60 s" in said
+
+
+def test_a_server_is_waited_for_longer_than_an_answer_may_take(clock: Clock) -> None:
+    async def main() -> None:
+        async with serving(max_retries=1) as (server, client):
+
+            async def later(number: int) -> web.Response:
+                await clock.skip(TIMEOUT / 2)
+                return completion([5]) if number > 6 else error_answer(503, "paused")
+
+            server.answer = later
+            assert (await ask(client)).token_ids == [5]
+
+    run(main)
 
 
 def test_a_server_that_stays_away_is_given_up_at_a_deadline() -> None:
@@ -255,13 +284,16 @@ def test_a_server_that_stays_away_is_given_up_at_a_deadline() -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_server_that_has_answered_is_waited_for_while_it_refuses_connections(known: bool) -> None:
+def test_a_server_that_has_answered_is_waited_for_while_it_refuses_connections(
+    clock: Clock, known: bool
+) -> None:
     async def main() -> None:
         async with serving(max_retries=1, known=known) as (server, client):
             _ = known or await ask(client)
             await server.stop()
             asking = asyncio.create_task(ask(client))
-            done, _ = await asyncio.wait([asking], timeout=3 * TIMEOUT)
+            await clock.skip(3 * TIMEOUT)
+            done, _ = await asyncio.wait([asking], timeout=0.3)
             assert not done
             await server.start()
             assert (await asking).token_ids == [5, 6]
@@ -327,21 +359,22 @@ def test_an_attempt_after_a_publish_asks_for_the_new_weights() -> None:
     run(main)
 
 
-def test_a_rollouts_clock_does_not_run_while_a_server_answers() -> None:
+def test_a_rollouts_clock_does_not_run_while_a_server_answers(clock: Clock) -> None:
     async def main() -> None:
-        async with serving(timeout=10.0) as (server, client):
+        async with serving(timeout=10_000.0) as (server, client):
 
             async def late(number: int) -> web.Response:
-                await asyncio.sleep(0.4)
+                await clock.skip(1000.0)
                 return completion([5])
 
             server.answer = late
-            async with clocked(0.3):
+            async with clocked(600.0):
                 await ask(client)
-                await asyncio.sleep(0.1)
+                await clock.skip(300.0)
                 await asyncio.gather(ask(client), ask(client))
-            with pytest.raises(TimeoutError):
-                await forever_within(0.3, ask(client))
+            async with clocked(600.0) as deadline:
+                await ask(client)
+                assert deadline.when() is not None  # it runs again
 
     run(main)
 
@@ -354,7 +387,7 @@ def chat(server: Server, **settings: Any) -> vf.ChatModel:
 def test_a_chat_answer_that_takes_too_long_is_given_up_and_not_asked_for_again() -> None:
     async def main() -> None:
         async with serving() as (server, _):
-            server.answer, model = forever, chat(server)
+            server.answer, model = forever, chat(server, timeout=SHORT)
             conversation = Conversation([vf.Message("user", "x")])
             with pytest.raises(ModelError, match=r"m did not answer within 0\.4 s"):
                 await model.respond(conversation, Sampling(max_tokens=2048))
@@ -368,16 +401,14 @@ def test_a_chat_answer_that_takes_too_long_is_given_up_and_not_asked_for_again()
 def test_a_chat_api_that_is_overloaded_is_waited_for() -> None:
     async def main() -> None:
         async with serving() as (server, _):
-            loop = asyncio.get_running_loop()
-            back = loop.time() + 3 * TIMEOUT
 
             async def later(number: int) -> web.Response:
-                return json_answer(CHAT) if loop.time() > back else error_answer(429, "slow down")
+                return json_answer(CHAT) if number > 3 else error_answer(429, "slow down")
 
             server.answer, model = later, chat(server, max_retries=1)
             reply = await model.respond(Conversation([vf.Message("user", "x")]), Sampling())
             assert reply.message.content == "hi"
-            assert server.requests > 2
+            assert server.requests == 4
             await model.close()
 
     run(main)
