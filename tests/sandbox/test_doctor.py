@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,16 +93,15 @@ def test_without_an_engine_everything_says_so_at_once(
             asyncio.run(opening())
 
 
+@pytest.mark.timeout(50)  # less than the 60 s of the docker package
 def test_an_engine_that_never_answers_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("vf.sandbox.container.docker_engine.CONNECT_TIMEOUT", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
-        began = time.monotonic()
         with pytest.raises(EngineMissing):
             check_engine(Profile())
-        assert time.monotonic() - began < 30
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root to stop being it")

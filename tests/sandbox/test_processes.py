@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -116,12 +115,11 @@ def test_a_conversation_with_a_program() -> None:
 
 def test_much_input_is_taken_at_the_program_s_pace() -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
-        process = await box.start("read first; head -c 1000000 | wc -c; exec <&-; sleep 0.2")
+        process = await box.start("sleep 1000")
         writing = asyncio.create_task(process.write(b"x" * 2_000_000))
-        await asyncio.sleep(0.1)
-        assert not writing.done()
         with pytest.raises(TimeoutError):
-            await process.wait(timeout=0.05)
+            await process.wait(timeout=0.1)
+        assert not writing.done()
         writing.cancel()
         await process.kill()
         with pytest.raises(asyncio.CancelledError):
@@ -317,10 +315,9 @@ def test_a_flood_holds_up_no_other_call() -> None:
         flood = await box.start("yes")
         reading = asyncio.create_task(read(flood))
         watched = asyncio.create_task(box.exec("yes", timeout=2, on_output=lambda piece: None))
-        began = time.monotonic()
         for number in range(20):
             assert (await box.exec(f"echo {number}")).stdout == f"{number}\n"
-        assert time.monotonic() - began < 20
+        assert not reading.done()
         assert (await watched).timed_out
         await flood.kill()
         await reading
