@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.waiting import wait_until
 from vf.cluster.capacity import Wanted
 from vf.cluster.fleet import Resources
 from vf.cluster.launch_files import (
@@ -147,11 +147,7 @@ class Site:
         return [line.partition(" ")[2] for line in lines if line.split(" ")[0] == name]
 
     def wait_for(self, name: str) -> str:
-        deadline = time.monotonic() + 20
-        while not (calls := self.called(name)):
-            assert time.monotonic() < deadline, f"{name} was not called"
-            time.sleep(0.01)
-        return calls[0]
+        return wait_until(lambda: self.called(name))[0]
 
 
 @pytest.fixture
@@ -166,7 +162,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_a_job_begins_a_run_of_its_own_with_the_settings_that_were_given(site: Site) -> None:
     site.program("vf-rl", "exit 3")
     job = replace(JOB, settings=['env.args={say = "it\'s $5"}', "max_steps=2"])
-    assert site.start(job).wait(20) == 3
+    assert site.start(job).wait(60) == 3
     assert site.called("vf-rl") == [
         f"/a b/run.toml --set run_name='run-7' --set output_dir={site.runs} "
         '--set env.args={say = "it\'s $5"} --set max_steps=2'
@@ -177,7 +173,7 @@ def test_a_job_begins_a_run_of_its_own_with_the_settings_that_were_given(site: S
 
 def test_a_name_of_digits_stays_a_name(site: Site) -> None:
     site.program("vf-rl", "exit 0")
-    assert site.start(replace(JOB, run_name="2024")).wait(20) == 0
+    assert site.start(replace(JOB, run_name="2024")).wait(60) == 0
     _, setting, _ = site.called("vf-rl")[0].split(" --set ")
     override(found := dict[str, object](), setting, lambda key: [key])
     assert found == {"run_name": "2024"}
@@ -187,7 +183,7 @@ def test_a_job_that_was_queued_again_resumes_its_run(site: Site) -> None:
     site.program("vf-rl", "exit 0")
     (site.runs / "run-7").mkdir(parents=True)
     (site.runs / "run-7" / "config.toml").touch()
-    assert site.start(JOB).wait(20) == 0
+    assert site.start(JOB).wait(60) == 0
     assert site.called("vf-rl") == [f"--resume {site.runs}/run-7"]
 
 
@@ -201,7 +197,7 @@ def test_a_run_ends_in_order_and_is_queued_again_only_before_the_time_limit(
     job = site.start(JOB)
     site.wait_for("vf-rl")
     job.send_signal(number)
-    assert job.wait(20) == 143
+    assert job.wait(60) == 143
     assert "ended" in site.calls.read_text().splitlines()
     assert site.called("scontrol") == requeued
 
@@ -211,7 +207,7 @@ def test_a_run_that_ends_well_just_before_the_time_limit_is_not_queued_again(sit
     job = site.start(JOB)
     site.wait_for("vf-rl")
     job.send_signal(signal.SIGUSR1)
-    assert job.wait(20) == 0
+    assert job.wait(60) == 0
     assert site.called("scontrol") == []
 
 
@@ -221,7 +217,7 @@ def test_several_nodes_have_a_ray_each_which_ends_with_the_run(site: Site) -> No
         listening.listen()
         site.program("vf-rl", 'until (($(grep -c ^ray "$calls") == 2)); do sleep 0.01; done')
         job = replace(JOB, nodes=2, ray=True, node=NodeSize(4, 32, 256))
-        assert site.start(job).wait(20) == 0
+        assert site.start(job).wait(60) == 0
     common = f"--block --disable-usage-stats --num-cpus 2 --num-gpus 4 --memory {256 * 2**30}"
     assert sorted(site.called("ray")) == [
         f"start --address 127.0.0.1:6386 {common}",

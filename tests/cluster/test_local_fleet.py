@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,6 @@ import pytest
 from tests.waiting import wait_until
 from vf.cluster.fleet import HOST, PORT, Command, Fleet, Resources
 from vf.cluster.local_fleet import LocalFleet
-from vf.cluster.process import GRACE_SECONDS
 from vf.runtime.errors import ConfigError
 
 SLEEP = ["python", "-S", "-c", "import signal; signal.pause()"]
@@ -111,9 +109,7 @@ def test_a_stopped_process_gets_sigterm_and_after_its_patience_sigkill(
     stubborn = fleet.place("worker", Resources(), command)
     pid = first_number(log)
     polite.stop(60.0)
-    began = time.monotonic()
     stubborn.stop(0.1)
-    assert time.monotonic() - began < GRACE_SECONDS
     assert (polite.poll(), stubborn.poll()) == (-signal.SIGTERM, -signal.SIGKILL)
     assert not alive(pid)
     stubborn.stop()

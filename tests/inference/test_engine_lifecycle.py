@@ -101,7 +101,7 @@ def test_nothing_is_sampled_while_paused_and_everything_resumes_after(
         reading = asyncio.create_task(read(engine, seen))
         await until(lambda: len(seen) > 3)
         with engine.paused(), counted_passes(engine) as passes:
-            await asyncio.sleep(0.2)
+            await asyncio.wait([reading], timeout=0.2)
             assert passes == []
             assert len(seen) < 400
         await reading

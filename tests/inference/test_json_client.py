@@ -101,8 +101,8 @@ def test_a_refused_connection_is_tried_again_until_the_server_is_up() -> None:
         runner = web.AppRunner(app)
         await runner.setup()
         posting = asyncio.create_task(client.post("/x", {}))
-        await asyncio.sleep(0.15)
-        assert not posting.done()
+        done, _ = await asyncio.wait([posting], timeout=0.15)
+        assert not done
         await web.TCPSite(runner, "127.0.0.1", port).start()
         try:
             return await posting

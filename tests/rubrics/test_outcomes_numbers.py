@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from fractions import Fraction
 from typing import Any
 
@@ -148,11 +147,10 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert value is None or isinstance(value, Fraction)
 
 
-def test_a_hostile_text_is_read_in_linear_time() -> None:
-    started = time.perf_counter()
-    for text in ("1," * 10_000, "1e" * 10_000, "111,222," * 2_000, "1/" * 10_000, "-" * 20_000):
-        assert score(numeric(extract=whole_message), text, 1) == 0.0
-    assert time.perf_counter() - started < 5.0
+@pytest.mark.parametrize("text", ["1,", "1e", "111,222,", "1/", "-"])
+def test_a_hostile_text_is_read_in_linear_time(text: str) -> None:
+    """In quadratic time the test would never end."""
+    assert score(numeric(extract=whole_message), text * 1_000_000, 1) == 0.0
 
 
 def test_the_tolerance_is_absolute_or_a_share_of_the_right_answer() -> None:
@@ -310,7 +308,7 @@ def test_an_expression_that_takes_for_ever_is_wrong_and_holds_up_nobody() -> Non
     async def run() -> tuple[float, int]:
         beats, value = 0, asyncio.ensure_future(outcome(answered(r"\boxed{9^{9^{9^9}}}", "5")))
         while not value.done():
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
             beats += 1
         return await value, beats
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import until
 from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import Address, ExecResult, Output
 from vf.sandbox.local import UnsafeLocalSandbox
@@ -170,11 +171,16 @@ class LivesOnAfterClose(Broken):
 
 
 class RunsOneAtATimeWithSharedOutput(Broken):
-    last: ExecResult | None = None
+    last: ExecResult
+    open = 0
 
     async def exec(self, cmd: list[str] | str, **kwargs: Any) -> ExecResult:
-        self.last = await self.inner.exec(cmd, **kwargs)
-        await asyncio.sleep(0.1)
+        self.open += 1
+        try:
+            self.last = await self.inner.exec(cmd, **kwargs)
+        finally:
+            self.open -= 1
+        await until(lambda: not self.open)
         return self.last
 
 

@@ -46,7 +46,7 @@ def test_it_fills_ahead_and_a_ready_one_costs_no_wait() -> None:
 def test_no_more_are_made_at_once_than_allowed_however_many_wait() -> None:
     async def episode(pool: SandboxPool[Counted]) -> None:
         async with pool.acquire():
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
 
     async def run() -> None:
         factory = Factory(0.02)
@@ -190,12 +190,12 @@ def test_cancelled_episodes_lose_no_sandbox() -> None:
 
         async def episode() -> None:
             async with pool.acquire():
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
 
         async with SandboxPool(factory, 2) as pool:
             episodes = [asyncio.create_task(episode()) for _ in range(60)]
             for number, task in enumerate(episodes):
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
                 if number % 2:
                     task.cancel()
             await asyncio.gather(*episodes, return_exceptions=True)

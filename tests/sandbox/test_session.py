@@ -6,14 +6,13 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from importlib import resources
 from typing import Any
 
 import pytest
 
 from tests.sandbox.local_box import inside, mark, running
-from tests.waiting import until
+from tests.waiting import Clock, until, wait_until
 from vf.runtime.errors import SandboxError
 from vf.sandbox.contract import ExecResult
 from vf.sandbox.local import UnsafeLocalSandbox
@@ -220,12 +219,13 @@ def test_a_supervisor_ends_when_its_client_gives_no_sign_of_life() -> None:
         )
         assert process.stdin
         assert process.stdout
-        session = Session(process.stdout, process.stdin, silence=0.4)
+        session = Session(process.stdout, process.stdin, silence=1.0)
         try:
             await session.begin()
-            await session.exec("sleep 0.8")  # quiet, but its signs of life arrive
-            time.sleep(1)  # noqa: ASYNC251  a client that holds the connection, and is not there
-            with pytest.raises(SandboxError, match=r"no sign of life for 0\.4 s"):
+            await session.exec("sleep 1.5")  # quiet, but its signs of life arrive
+            # A client that holds the connection, and is not there.
+            wait_until(lambda: process.pid not in running("vf.sandbox.inside.main"))
+            with pytest.raises(SandboxError, match="no sign of life for 1 s"):
                 await session.exec("true")
         finally:
             await session.close()
@@ -235,14 +235,15 @@ def test_a_supervisor_ends_when_its_client_gives_no_sign_of_life() -> None:
     asyncio.run(body())
 
 
-def test_an_answer_that_lay_unread_is_read() -> None:
+def test_an_answer_that_lay_unread_is_read(clock: Clock) -> None:
     async def body(box: UnsafeLocalSandbox) -> None:
-        assert box._session is not None
-        box._session._grace = 0.3
-        call = asyncio.create_task(box.exec("echo here", timeout=0.5))
+        assert box._root is not None
+        done = box._root / "work" / "done"
+        call = asyncio.create_task(box.exec("echo here; touch done", timeout=60))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        time.sleep(1.5)  # noqa: ASYNC251  longer than the call may take
+        wait_until(done.exists)  # this loop is held up meanwhile
+        clock.jump(1000.0)  # longer than the call may take
         assert (await call).stdout == "here\n"
 
     inside(body)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import multiprocessing
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from gymnasium.vector import AsyncVectorEnv
 
 import vf
 from tests.test_public_surface import fresh
+from tests.waiting import Clock
 from vf.bridges.gym.actions import as_action
 from vf.bridges.gym.as_gym import GymnasiumEnv
 from vf.environments.environment import Split
@@ -24,6 +23,7 @@ from vf.runtime.errors import EnvironmentFailure, RubricError, ToolFailure
 from vf.traces.tools import tool
 
 Make = Callable[..., GymnasiumEnv]
+CLOCK = Clock()
 
 
 class Faulty(vf.Environment):
@@ -52,7 +52,7 @@ class Faulty(vf.Environment):
             case "block":
                 self.blocked.wait()
             case "wait":
-                await asyncio.Event().wait()
+                await CLOCK.skip(self.timeout)
             case "end":
                 return vf.Step("Bye.", terminated=True, info={"said": reply.content})
             case "cut":
@@ -165,14 +165,16 @@ def test_components_that_do_not_apply_are_missing(make_env: Make) -> None:
     assert score["metrics"] == {"seen": 2.0}
 
 
-def test_the_time_limit_is_of_the_environment_and_not_of_who_answers(make_env: Make) -> None:
+def test_the_time_limit_is_of_the_environment_and_not_of_who_answers(
+    make_env: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CLOCK.install(monkeypatch)
     environment = Faulty()
-    environment.timeout = 0.7
     env = make_env(environment)
     env.reset(options={"task": "train-1"})
-    time.sleep(0.8)
+    CLOCK.jump(2 * environment.timeout)
     env.step("hm")
-    with pytest.raises(EnvironmentFailure, match=r"longer than its 0\.7 s"):
+    with pytest.raises(EnvironmentFailure, match="longer than its 20 s"):
         env.step("wait")
     assert environment.closed == ["train-1"]
 

@@ -11,7 +11,7 @@ import pytest
 
 import vf
 from tests.environments.agents.programs import ASK, PYTHON, TASK, agent, code, leftovers, play, run
-from tests.waiting import until
+from tests.waiting import Clock, until
 from vf.environments.agents import left_behind, process
 
 
@@ -140,16 +140,16 @@ def test_a_program_that_takes_too_long_is_stopped_and_scored() -> None:
     assert trace.reward == 1.0  # what it had written by then counts
 
 
-def test_the_models_time_is_not_the_programs() -> None:
+def test_the_models_time_is_not_the_programs(clock: Clock) -> None:
     class Slow(vf.ScriptedModel):
         async def respond(self, *args: Any) -> Any:
             from vf.runtime.own_deadline import own_deadline
 
             with own_deadline():
-                await asyncio.sleep(2.2)
+                await clock.skip(1000.0)
             return await super().respond(*args)
 
-    trace = run("print(ask())", Slow(["4"]), timeout=2.0)
+    trace = run("print(ask())", Slow(["4"]), timeout=100.0)
     assert (trace.error, trace.reward) == (None, 1.0)
 
 

@@ -7,8 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 
 from tests.trainer.saving.comparing import comparable, stored
+from tests.waiting import wait_until
 from vf.runtime.errors import ConfigError
 from vf.trainer.commands import train as command
 from vf.trainer.commands.main import main
@@ -118,13 +118,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return condition()
-
-
 @pytest.fixture
 def running(config: Path) -> Iterator[tuple[subprocess.Popen[str], dict[int, int]]]:
     """Yield the launcher of an endless run that is under way, and its ranks."""
@@ -133,8 +126,7 @@ def running(config: Path) -> Iterator[tuple[subprocess.Popen[str], dict[int, int
     pids: dict[int, int] = {}
     launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        started = wait(lambda: log.exists() or launcher.poll() is not None, 120)
-        assert started
+        wait_until(lambda: log.exists() or launcher.poll() is not None, 120.0)
         assert launcher.poll() is None
         pids = ranks_of(launcher.pid)
         assert sorted(pids) == [0, 1]
@@ -160,7 +152,7 @@ class TestAnEndlessRun:
     def test_ends_when_the_launcher_is_killed(self, running: Any) -> None:
         launcher, pids = running
         launcher.kill()
-        assert wait(lambda: not any(map(alive, pids.values())), 30)
+        wait_until(lambda: not any(map(alive, pids.values())))
 
     def test_it_stops_in_order_when_asked_to(self, running: Any) -> None:
         launcher, pids = running

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from vf.trainer.commands.main import main
 from vf.trainer.processes import tmux
 from vf.trainer.run.run_folder import RunFolder
@@ -69,13 +69,6 @@ def shows(pane: str) -> Callable[[str], bool]:
     return lambda text: text in seen(pane)
 
 
-def wait(condition: Callable[[], bool], seconds: float = 120) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return condition()
-
-
 @pytest.mark.tmux
 def test_a_run_has_panes_for_trainer_and_logs_and_its_session_stays(
     config: Path, server: None, capsys: pytest.CaptureFixture[str]
@@ -86,16 +79,16 @@ def test_a_run_has_panes_for_trainer_and_logs_and_its_session_stays(
     assert sorted(found) == ["environment", "inference", "trainer"]
     # Each pane says what it waits for, until the run has made its folder.
     waited = config.parent / "runs" / "my-run-1" / "logs" / "environment.log"
-    assert wait(lambda: shows(found["environment"])(f"Waiting for {waited}"), 10)
+    wait_until(lambda: shows(found["environment"])(f"Waiting for {waited}"))
     trainer = shows(found["trainer"])
-    assert wait(lambda: trainer("The run ended with exit code 0")), seen(found["trainer"])
+    wait_until(lambda: trainer("The run ended with exit code 0"), 120.0)
     assert trainer("tmux kill-session -t my-run-1")
     run = config.parent / "runs" / "my-run-1"
     assert (run / "metrics.jsonl").is_file()
-    assert wait(lambda: shows(found["inference"])("requests at once"), 10)
+    wait_until(lambda: shows(found["inference"])("requests at once"))
     with (run / "logs" / "environment.log").open("a") as log:
         log.write("task 7 failed\n")
-    assert wait(lambda: shows(found["environment"])("task 7 failed"), 10)
+    wait_until(lambda: shows(found["environment"])("task 7 failed"))
     assert not any(shows(found[name])("tail:") for name in ("inference", "environment"))
 
 
@@ -104,11 +97,11 @@ def test_killing_the_trainers_pane_ends_the_run(config: Path, server: None) -> N
     assert main([str(config), "--tmux", "--set", "max_steps=100000"]) == 0
     pane = panes("my-run-1")["trainer"]
     metrics = config.parent / "runs" / "my-run-1" / "metrics.jsonl"
-    assert wait(metrics.exists), seen(pane)
+    wait_until(metrics.exists, 120.0)
     shell = ask("display-message", "-p", "-t", pane, "#{pane_pid}")
     run = int(Path(f"/proc/{shell}/task/{shell}/children").read_text())
     ask("kill-pane", "-t", pane)
-    assert wait(lambda: not Path(f"/proc/{run}").exists(), 30)
+    wait_until(lambda: not Path(f"/proc/{run}").exists())
     assert sorted(panes("my-run-1")) == ["environment", "inference"]
 
 
@@ -139,7 +132,7 @@ def test_a_session_that_is_there_is_left_alone(
     after = ask("list-panes", "-a", "-F", "#{session_name} #{pane_pid}").splitlines()
     assert set(before.splitlines()) <= set(after)
     pane = panes(session)["trainer"]
-    assert wait(lambda: "exit code 1" in seen(pane), 10)
+    wait_until(lambda: "exit code 1" in seen(pane))
     assert "two\n'lines'; $HOME; ['one argument;', '$two']" in seen(pane)
     assert not list(tmp_path.glob("vf-rl-*.sh"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -11,6 +10,7 @@ import pytest
 import vf
 from tests.trainer.conftest import Digits
 from tests.trainer.saving.comparing import comparable
+from tests.waiting import wait_until
 from vf.runtime.errors import TrainingError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.saving.checkpoint import latest_checkpoint
@@ -111,10 +111,7 @@ def test_failures_that_are_saved_with_it_do_not_end_it_again(
     def wait_for_failures(metrics: dict[str, float]) -> None:
         if metrics["step"] == 1:  # now the rollouts of step 2 run, and where it stands is noted
             Moody.down.add("train")
-            deadline = time.monotonic() + 60.0
-            while not trainer.collector.orchestrator._open[2]._failures:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until(lambda: trainer.collector.orchestrator._open[2]._failures)
 
     monkeypatch.setattr(trainer.display, "step", wait_for_failures)
     with pytest.raises(TrainingError, match="the service behind it is gone"):

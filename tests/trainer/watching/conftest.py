@@ -113,7 +113,7 @@ class Terminal:
         """Wait until all texts are on the screen together."""
         return self.until(lambda: all(text in self.text for text in texts))
 
-    def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> bool:
         deadline = time.monotonic() + seconds
         while not condition() and time.monotonic() < deadline:
             self._read(0.05)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,9 @@ import pytest
 import torch
 
 from vf.traces.learned import Learned, learned_beside
-from vf.trainer.learning.learned import Watch
 from vf.trainer.learning.losses import LossArrays, TokenLosses
 from vf.trainer.learning.objective import Objective
 from vf.trainer.rl_trainer import RLTrainer
-from vf.trainer.watching.learned_log import LearnedLog
 
 Row = tuple[LossArrays, TokenLosses, int]
 
@@ -120,34 +117,6 @@ def test_it_can_be_switched_off_and_moves_with_the_traces_it_is_about(make_train
     assert not trainer.folder.step_learned(2).exists()
     [moved] = trainer.folder.traces.glob("superseded-*/step-000002.jsonl")
     assert learned_beside(moved) == before
-
-
-def test_it_takes_a_small_share_of_a_step(
-    make_trainer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer: RLTrainer = make_trainer(max_steps=3, batch_size=64, max_tokens=32, learned_groups=2)
-    spent = 0.0
-
-    def timed(owner: Any, name: str) -> None:
-        real = getattr(owner, name)
-
-        def run(*args: Any) -> Any:
-            nonlocal spent
-            began = time.thread_time()
-            try:
-                return real(*args)
-            finally:
-                spent += time.thread_time() - began
-
-        monkeypatch.setattr(owner, name, run)
-
-    for name in ("mark", "update", "write"):
-        timed(LearnedLog, name)
-    timed(Watch, "__call__")
-    timed(Watch, "collect")
-    trainer.train()
-    whole = sum(line["time/total"] for line in trainer.folder.read_metrics())
-    assert 0 < spent < 0.02 * whole, (spent, whole)
 
 
 def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
