@@ -52,7 +52,7 @@ class Faulty(vf.Environment):
             case "block":
                 self.blocked.wait()
             case "wait":
-                await CLOCK.skip(self.timeout)
+                await CLOCK.skip(Faulty.timeout)
             case "end":
                 return vf.Step("Bye.", terminated=True, info={"said": reply.content})
             case "cut":
