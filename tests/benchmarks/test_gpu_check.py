@@ -13,6 +13,7 @@ from gpu_check import __main__ as gpu_check
 from gpu_check.row import Row
 
 
+@pytest.mark.slow
 def test_a_failing_check_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,7 @@ def test_anchors_are_unique_and_named_by_the_whole_path() -> None:
     assert {f"trainer.args.{name}" for name in TrainerArgs.model_fields} <= set(anchors)
 
 
+@pytest.mark.slow
 def test_every_setting_is_in_one_group_and_synonyms_are_named() -> None:
     grouped = [name for names in GROUPS.values() for name in names]
     assert sorted(grouped) == sorted(TrainerArgs.model_fields)

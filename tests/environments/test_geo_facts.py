@@ -42,6 +42,7 @@ def as_lists(query: Any) -> Any:
     return [as_lists(part) for part in query] if isinstance(query, tuple) else query
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", SPLITS)
 def test_every_question_has_exactly_the_answer_that_the_raw_tables_give(split: Split) -> None:
     reference = Reference(world().cities)
@@ -173,12 +174,14 @@ def test_well_known_names_of_capitals_count(code: str, name: str) -> None:
     assert name in capital_names(world(), world().countries[code])
 
 
+@pytest.mark.slow
 def test_more_questions_than_there_are_is_a_config_error() -> None:
     few = Questioner(load_world(1), "eval")
     with pytest.raises(ConfigError, match=r"geo-qa: found only \d+ different questions"):
         list(few.questions(20_000, (1, 1), 0))  # countries only, and the capitals
 
 
+@pytest.mark.slow
 def test_more_cities_than_there_are_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match=r"GeoNames lists \d+ cities, not 10000000"):
         load_world(10_000_000)

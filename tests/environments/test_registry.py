@@ -175,6 +175,7 @@ def test_a_factory_must_give_an_environment() -> None:
         vf.make("shop")
 
 
+@pytest.mark.slow
 def test_installed_environments_are_found_by_their_entry_points() -> None:
     assert registered() == [
         "calculator",

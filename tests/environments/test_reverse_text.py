@@ -63,6 +63,7 @@ def test_no_text_is_in_both_splits_whatever_the_seeds() -> None:
     assert not train & held_out
 
 
+@pytest.mark.slow
 def test_more_tasks_than_there_are_is_a_config_error() -> None:
     environment = ReverseText(max_letters=4, num_eval=2000)
     with pytest.raises(vf.ConfigError, match=r"found only .* different eval tasks"):

@@ -101,6 +101,7 @@ def last_heard(body: dict[str, Any]) -> str:
     return str(body["messages"][-1]["content"])
 
 
+@pytest.mark.slow
 def test_only_what_the_policy_sampled_carries_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """The docs' environment, the tiny model as the policy and as the user, on a real server."""
     monkeypatch.setattr(registry, "_registered", {})

@@ -56,6 +56,7 @@ def test_the_oracle_solves_every_kind(seed: int) -> None:
     assert Counter(info(trace)["kind"] for trace in traces) == dict.fromkeys(KINDS, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_every_hacker_earns_nothing(seed: int) -> None:
     environment = SupportDesk(seed=seed)

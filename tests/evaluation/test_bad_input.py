@@ -58,6 +58,7 @@ def test_a_model_that_the_server_does_not_know(capsys: Capsys, url: str) -> None
     assert "It serves: stand-in, stand-in-large" in said
 
 
+@pytest.mark.slow
 def test_a_key_that_is_missing_or_wrong(capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no API key: set OPENAI_API_KEY" in refused(capsys, "reverse-text", "-m", "gpt-5-mini")
     with standing(key="secret") as (url, _):

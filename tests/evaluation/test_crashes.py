@@ -216,6 +216,7 @@ def test_a_group_that_is_scored_together_is_retried_together(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_results_of_the_smaller_evaluation_do_not_outlive_the_start_of_a_larger(
     tmp_path: Path,
 ) -> None:
@@ -229,6 +230,7 @@ def test_results_of_the_smaller_evaluation_do_not_outlive_the_start_of_a_larger(
     assert not (folder / "results.json").exists()
 
 
+@pytest.mark.slow
 def test_two_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
     with standing(delay=0.5) as (url, _):
         argv = ["reverse-text", "-m", MODEL, "-b", url, "-n", "40", "-c", "1", "-o", "out"]

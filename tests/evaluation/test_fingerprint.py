@@ -213,6 +213,7 @@ for name in {BUNDLED}:
 """
 
 
+@pytest.mark.slow
 def test_bundled_environments_are_described_alike_in_another_process(tmp_path: Path) -> None:
     def said(seed: str) -> list[str]:
         done = subprocess.run(

@@ -48,6 +48,7 @@ engine.stop()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="GNU's OpenMP, and /proc")
 def test_who_is_done_lets_the_pool_of_threads_go(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "loadavg")]

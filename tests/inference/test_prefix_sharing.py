@@ -65,6 +65,7 @@ def test_logprobs_are_exact_with_a_shared_prefix_and_after_a_publish() -> None:
             change_weights(engine)
 
 
+@pytest.mark.slow
 def test_requests_under_way_at_a_publish_do_not_hand_on_their_prefix() -> None:
     with running_engine(load_model()) as engine:
         seen: list[Completion] = []

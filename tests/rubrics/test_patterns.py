@@ -56,6 +56,7 @@ def test_found_and_matches() -> None:
     assert Pattern("B", "owner", ignore_case=True).found_in("b")
 
 
+@pytest.mark.slow
 def test_a_text_that_takes_too_long_counts_against_its_model_and_holds_up_nobody() -> None:
     """As an error it would leave the rollout unscored. Other threads run meanwhile."""
     pattern = Pattern(r".*.*.*.*\d", "owner")

@@ -315,6 +315,7 @@ class Order(Display):
         self.ended.append("evaluation" if evaluating else "training")
 
 
+@pytest.mark.slow
 def test_evaluation_and_the_next_steps_rollouts_share_the_engine(make_trainer: Any) -> None:
     trainer: RLTrainer = make_trainer(
         max_steps=2, eval_strategy="steps", eval_steps=1, eval_examples=16, max_concurrent=8

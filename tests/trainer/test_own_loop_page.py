@@ -26,6 +26,7 @@ def test_the_loop_is_short() -> None:
     assert len([line for line in LOOP.text.splitlines() if line.strip()]) <= 30
 
 
+@pytest.mark.slow
 def test_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,7 @@ def test_no_view_has_a_serious_fault(tmp_path: Path, view: str, shown: str) -> N
     live(make_paths(tmp_path), tmp_path, check, f"#/{view}")
 
 
+@pytest.mark.slow
 def test_no_tab_of_a_trace_has_a_serious_fault(tmp_path: Path) -> None:
     async def check(tab: Tab) -> None:
         await tab.until("document.querySelector('#rows .row')")

@@ -39,6 +39,7 @@ def test_without_vf_gym_nothing_is_registered() -> None:
     assert fresh(code) == "False"
 
 
+@pytest.mark.slow
 def test_vf_works_without_gymnasium_and_names_the_extra_where_it_is_needed() -> None:
     code = (
         "import sys; sys.modules['gymnasium'] = None\nimport vf\nenv = vf.make('guess-number')\n"

@@ -82,6 +82,7 @@ def test_the_known_repair_passes_every_test(bench: Bench) -> None:
     assert (found.problem, found.failed, found.dropped) == ("", [], ())
 
 
+@pytest.mark.slow
 def test_doing_nothing_or_breaking_something_is_not_a_repair(bench: Bench) -> None:
     nothing = asyncio.run(bench.judged(b""))
     assert (nothing.resolved, nothing.must_pass, nothing.keep_passing) == (False, 0.0, 1.0)

@@ -49,6 +49,7 @@ async def theirs(environment: TasksetEnvironment, script: Sequence[Line]) -> Any
             return await agent.run(task), api.requests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("id", "script"),
     [

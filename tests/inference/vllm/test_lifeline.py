@@ -96,6 +96,7 @@ def code_of(command: list[str], log: Path) -> tuple[int, str]:
     return server.returncode, server.tail()
 
 
+@pytest.mark.slow
 def test_a_killed_parent_takes_the_server_and_its_children_along(
     tmp_path: Path, journal: Journal
 ) -> None:
@@ -114,6 +115,7 @@ def test_ctrl_c_in_the_terminal_reaches_the_parent_alone(tmp_path: Path, journal
         assert all(map(alive, journal.pids))
 
 
+@pytest.mark.slow
 def test_stop_ends_all_that_the_server_started(tmp_path: Path, journal: Journal) -> None:
     with running(tmp_path, journal, grandchild=True) as server:
         assert all(map(alive, journal.pids))

@@ -19,6 +19,7 @@ def url() -> Iterator[str]:
         yield f"{address}/mcp"
 
 
+@pytest.mark.slow
 def test_many_episodes_at_once_each_have_their_own_session(url: str) -> None:
     environment = Desk(tools(url=url))
 

@@ -261,6 +261,7 @@ def test_an_index_that_was_being_replaced_when_all_went_dark_comes_back(tmp_path
     assert [entry.name for entry in tmp_path.iterdir()] == ["[index]"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads /proc")
 def test_memory_does_not_grow_with_the_documents(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LARGE, str(tmp_path / "index")]

@@ -102,6 +102,7 @@ def test_steps_stand_side_by_side_with_the_first_token_that_differs(tmp_path: Pa
     look(page, check)
 
 
+@pytest.mark.slow
 def test_two_models_of_other_tokenizers_are_compared_by_words(tmp_path: Path) -> None:
     one = run(tmp_path / "one", "one", {5: answered("one", [7, 8], "It is the Rhine")})
     two = run(tmp_path / "two", "other", {5: answered("two", [7, 8], "It is the Akerselva")})

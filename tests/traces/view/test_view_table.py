@@ -124,6 +124,7 @@ def test_filters_stay_while_a_trace_is_open_and_texts_can_be_copied(tmp_path: Pa
     look(page_of(tmp_path, *(research(i) for i in range(3))), check)
 
 
+@pytest.mark.slow
 def test_ten_thousand_traces_are_searched_in_a_moment(tmp_path: Path) -> None:
     traces = [research(i) for i in range(25)]
     many: list[vf.Trace] = [traces[i % 25] for i in range(10_000)]

@@ -122,6 +122,7 @@ def test_a_rubric_that_never_scores_is_reported(
     assert "the rubric left every rollout without a reward" in said[0]
 
 
+@pytest.mark.slow
 def test_an_alarm_reaches_the_user_the_log_and_the_metrics(
     make_trainer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

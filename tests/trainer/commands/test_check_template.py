@@ -113,6 +113,7 @@ def test_a_run_that_its_template_cannot_express_does_not_start(tmp_path: Path) -
     assert planned(tmp_path, "guess-number", without_system).startswith("refused: tools")
 
 
+@pytest.mark.slow
 def test_a_run_whose_template_hides_the_tools_does_not_start(tmp_path: Path) -> None:
     for hides in (HIDES_TOOLS, templates()["phi3"]):  # the second leaves out results, too
         with pytest.raises(ConfigError, match=r'Set chat_template to a .*, or tool_style = "text"'):

@@ -38,6 +38,7 @@ def at_the_top(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CONFIGS.parent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FOR_GPUS, ids=lambda path: path.stem)
 def test_a_shipped_toml_fits_the_gpus_that_its_first_lines_name(
     path: Path, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
@@ -54,6 +55,7 @@ def test_a_shipped_toml_fits_the_gpus_that_its_first_lines_name(
     assert said(capsys, *command, "--gpu-memory", str(int(size[1]) / 6))[0] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [each for each in FOR_GPUS if each.stem.startswith("gpu-")])
 def test_the_page_about_gpus_has_the_figures(
     path: Path, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
@@ -74,6 +76,7 @@ def test_there_are_tomls_for_one_small_one_large_and_eight_gpus() -> None:
     assert {"24gb", "80gb", "8x80gb"} <= set(re.findall(r"gpu-(\w+)-", names))
 
 
+@pytest.mark.slow
 def test_a_machine_is_described_in_80_columns() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "vf.trainer.commands.main", "doctor"],

@@ -78,6 +78,7 @@ def test_a_port_in_use_is_reported_in_one_line(
     assert f"cannot listen on port {port} of" in said
 
 
+@pytest.mark.slow
 def test_a_dry_run_that_fails_says_so_in_one_line(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +107,7 @@ def test_dry_run_starts_everything_and_leaves_nothing(
     assert not (config.parent / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_budget_is_found_and_the_run_has_the_number(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,6 +119,7 @@ def test_a_budget_is_found_and_the_run_has_the_number(
     assert kept.args.micro_batch_tokens == int(said[1].replace(",", ""))
 
 
+@pytest.mark.slow
 def test_a_run_leaves_what_it_promises_and_can_be_resumed(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

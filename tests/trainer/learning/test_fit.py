@@ -72,6 +72,7 @@ def test_a_cache_that_is_too_large_is_refused_with_how_many_requests_fit(models:
     fitted(configured({"args": {"max_requests": fits}}), shape, 24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -159,6 +160,7 @@ def test_what_processes_share_is_read_before_and_after_they_start(
     assert accelerated(FSDP) == Sharing(4, 1, moments_on_host=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["embedded", "vllm"])
 def test_what_auto_finds_fits(engine: str, models: Path) -> None:
     args: dict[str, Any] = {"bf16": "auto", "micro_batch_tokens": "auto", "batch_size": 256}

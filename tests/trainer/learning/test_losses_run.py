@@ -12,6 +12,7 @@ from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.watching.plan_text import describe
 
 
+@pytest.mark.slow
 def test_a_run_with_all_of_it(make_trainer: Any) -> None:
     trainer: RLTrainer = make_trainer(
         loss_fn="gspo",
@@ -47,6 +48,7 @@ def test_a_run_with_all_of_it(make_trainer: Any) -> None:
     assert "learning rate 0.000142" in dict(describe(trainer.plan))["training"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [True, False])
 def test_later_optimizer_steps_of_a_batch_know_what_it_began_with(
     make_trainer: Any, streams: bool

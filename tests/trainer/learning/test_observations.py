@@ -128,6 +128,7 @@ def test_it_is_at_temperature_one_however_logits_are_made(head: Any, how: Any) -
     torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=3e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", [True, False])
 def test_a_step_in_parts_or_short_of_memory_has_the_same_gradient(packing: bool) -> None:
     settings: dict[str, Any] = {"max_seq_len": 64, "observation_loss_coef": COEF}

@@ -108,6 +108,7 @@ def test_the_gradient_is_that_of_a_step_with_enough_memory(
     assert stats == [1, 0]
 
 
+@pytest.mark.slow
 def test_a_step_in_parts_begins_again_with_the_first() -> None:
     parts = [forked_samples(seed, groups=3, rollouts=4) for seed in (1, 2)]
     expected = gradients(make(), parts[0] + parts[1])

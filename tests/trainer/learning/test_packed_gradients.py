@@ -73,6 +73,7 @@ def test_three_ways_give_one_gradient(use_lora: bool, case: str) -> None:
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_lora", [True, False])
 def test_every_fork_there_is_can_be_shared(use_lora: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deep trees, segments of one token, branches that end within another."""

@@ -91,6 +91,7 @@ def test_the_gradient_is_float32s_within_the_rounding(family: str, tmp_path: Pat
     assert distance(gradients(full, batch), expected) <= 1e-5
 
 
+@pytest.mark.slow
 def test_many_micro_batches_add_up_in_float32() -> None:
     """512 equal ones make the gradient of one; their sum in bfloat16 stops to grow on the way."""
     [one] = samples(0, 1)

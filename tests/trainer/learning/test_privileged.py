@@ -206,6 +206,7 @@ def test_a_context_that_cannot_be_read_ends_the_run(
         found.samples(samples_of([trace]), [trace], context)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("privileged", [False, True])
 def test_a_run_learns_from_itself_with_the_solution(make_trainer: Any, privileged: bool) -> None:
     """Without it, the model and its start do not differ in the first step."""

@@ -46,6 +46,7 @@ def test_old_log_probabilities_of_equal_tokens_are_distinguished() -> None:
         assert torch.allclose(torch.tensor(known.old_logprobs), expected, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kl", [0.0, 0.1])
 def test_a_step_is_the_sum_of_its_temperatures(kl: float) -> None:
     together, mixed = at_each(kl_penalty_coef=kl)

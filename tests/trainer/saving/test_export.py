@@ -104,6 +104,7 @@ def test_all_weights_are_written_as_they_are(make_trainer: MakeTrainer) -> None:
     assert gap(logprobs(model, prompt), trainer.policy.logprobs(prompt, ANSWER)) < 2e-5
 
 
+@pytest.mark.slow
 def test_the_precision_is_the_runs_or_as_asked(make_trainer: MakeTrainer) -> None:
     trainer = trained(make_trainer, bf16=True)
     run, prompt = trainer.folder.path, trainer.plan.probe_ids

@@ -43,6 +43,7 @@ def toml(tmp_path: Path, traces: Path, blank: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_run_from_its_toml_to_a_model(
     toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

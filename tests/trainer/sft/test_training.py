@@ -146,6 +146,7 @@ def warmed(
     return run, config, warm_start(config, run, renderer)
 
 
+@pytest.mark.slow
 def test_the_held_out_loss_falls(warmed: tuple[RunFolder, SftConfig, Warmed]) -> None:
     run, _, done = warmed
     assert done.steps == 12
@@ -181,6 +182,7 @@ def test_the_model_is_one_that_a_run_takes(warmed: tuple[RunFolder, SftConfig, W
     ]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_the_unbroken_one(
     warmed: tuple[RunFolder, SftConfig, Warmed], renderer: Renderer, tmp_path: Path
 ) -> None:
@@ -209,6 +211,7 @@ def test_a_finished_run_has_nothing_left(
         warm_start(config, run, renderer)
 
 
+@pytest.mark.slow
 def test_an_adapter_learns_and_is_merged(
     make_config: MakeConfig, renderer: Renderer, tmp_path: Path
 ) -> None:
@@ -251,6 +254,7 @@ def test_an_adapter_from_4_bits_is_merged_into_the_stored_base(
     assert moved[8] < 1e-4 * moved[0], "by the adapter of rank 8, and not by the rounding to 4 bits"
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_a_number_ends_the_run(
     make_config: MakeConfig, renderer: Renderer, tmp_path: Path
 ) -> None:

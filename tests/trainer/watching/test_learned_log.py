@@ -104,6 +104,7 @@ def test_a_teachers_logprobs_are_written_where_there_is_one(make_trainer: Any) -
         assert Learned.from_json(learned.to_json()) == learned
 
 
+@pytest.mark.slow
 def test_it_can_be_switched_off_and_moves_with_the_traces_it_is_about(make_trainer: Any) -> None:
     trainer: RLTrainer = make_trainer("off", max_steps=1, learned_groups=0)
     trainer.train()

@@ -138,6 +138,7 @@ deterministic = {deterministic}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_a_toml_is_measured_before_its_run(
     deterministic: bool,

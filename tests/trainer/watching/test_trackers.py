@@ -163,6 +163,7 @@ def test_wandb_and_trackio_resume_the_same_run(folder: RunFolder, environ: Any) 
     assert [(log["step"], log["reward/mean"]) for log in logs] == [(s, s / 8) for s in range(7)]
 
 
+@pytest.mark.slow
 def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(
     folder: RunFolder, environ: Any
 ) -> None:
@@ -178,6 +179,7 @@ def test_a_tracker_that_fails_is_reported_once_and_stops_nothing(
     assert "File too large" in said
 
 
+@pytest.mark.slow
 def test_what_does_not_start_says_what_to_do(folder: RunFolder, environ: Any) -> None:
     online = {**environ, "WANDB_MODE": "online", "WANDB_SILENT": "true"}
     caught = RUN.replace("tracker = ", "try:\n    tracker = ").split("for step")[0]

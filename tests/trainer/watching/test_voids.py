@@ -73,6 +73,7 @@ def chance(rng: random.Random, step: int, *, rate: float = 0.1) -> list[Group]:
     return groups
 
 
+@pytest.mark.slow
 def test_failures_by_chance_ring_in_hardly_any_run() -> None:
     rings = 0
     for seed in range(50):
