@@ -65,9 +65,3 @@ def test_only_prose_of_the_repository_is_read(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("ignored.md\n")
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     assert sorted(check_prose.files(tmp_path)) == ["a.js", "a.md", "a.py"]
-
-
-@pytest.mark.slow
-def test_the_repository_is_clean() -> None:
-    found = check_prose.check(check_prose.ROOT, check_prose.files(check_prose.ROOT))
-    assert [str(each) for each in found] == []
