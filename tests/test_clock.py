@@ -87,7 +87,7 @@ def smaller_sides(test: ast.expr) -> Iterator[ast.expr]:
 
 
 def sleeps(tree: ast.AST, function: str = "", *, waits: bool = False) -> Iterator[tuple[str, int]]:
-    """Yield where a fixed while passes, but for the pauses of a loop that waits for a condition."""
+    """Yield where a fixed while passes, except in a loop that waits for a condition."""
     for node in ast.iter_child_nodes(tree):
         inner = node.name if isinstance(node, Function) else function
         match node:
