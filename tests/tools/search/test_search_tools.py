@@ -18,7 +18,7 @@ from tests.tools.search.corpus import TOWNS, Quiz, in_episode, make_index
 from tests.waiting import until
 from vf.inference.model_files import resolve_model
 from vf.inference.rendering.renderer import Renderer
-from vf.tools.search import snippets
+from vf.tools.search import markup, snippets
 from vf.tools.search.budget import CountTokens, estimate_tokens, fit, longest_prefix
 from vf.tools.search.contract import Document, Hit
 from vf.tools.search.search_session import NOTHING_FOUND
@@ -329,7 +329,7 @@ def test_the_event_loop_is_never_held_up(tmp_path: Path, monkeypatch: pytest.Mon
     """A large document is made ready in a thread, and bit by bit: others get their turn."""
     text = "some words here <b> and there. " * 60_000
     index = make_index(tmp_path, [Document("huge", "", text)])
-    escape, pieces, threads = snippets.escape, list[int](), set[threading.Thread]()
+    escape, pieces, threads = markup.escape, list[int](), set[threading.Thread]()
 
     def watched(text: str) -> str:
         pieces.append(len(text))

@@ -32,7 +32,7 @@ class Faulty(vf.Environment):
     def __init__(self, how: str, every: int = 1) -> None:
         self.how = how
         self.every = every
-        scorers = {"nan": _nan, "hang-score": _hang}
+        scorers: dict[str, Any] = {"nan": _nan, "hang-score": _hang}
         self.rubric = vf.Rubric(outcome=scorers.get(how, _length))
 
     def tasks(self, split: Split) -> Iterator[vf.Task]:
