@@ -88,10 +88,15 @@ async def ended_from_outside(engine: Engine, name: str, *, cut: bool) -> str | N
 async def _started_since(engine: Engine) -> bool:
     """Return whether the engine has started since an event that it has forgotten.
 
-    It keeps the last ones in memory: with fewer than that, it has all since its start.
+    It keeps the last ones in memory: with fewer than that, it has all since its start. A listing
+    ends at a time and so may lack the newest; but if there were any, the engine was full if the
+    next listing has lost the oldest, and is full there otherwise.
     """
-    kept, events = (await engine.features()).memory, await _events(engine)
-    return kept is not None and events is not None and len(events) < kept
+    kept = (await engine.features()).memory
+    before, after = await _listed(engine), await _listed(engine)
+    if kept is None or before is None or after is None:
+        return False
+    return len(after) < kept and before[:1] == after[:1]
 
 
 async def _state(engine: Engine, name: str) -> dict[str, Any] | None:
@@ -105,10 +110,19 @@ async def _state(engine: Engine, name: str) -> dict[str, Any] | None:
     return state
 
 
-async def _events(
-    engine: Engine, name: str | None = None
-) -> list[tuple[str, dict[str, str]]] | None:
-    """Return what the engine remembers of a container, or of all: actions with their attributes.
+async def _events(engine: Engine, name: str) -> list[tuple[str, dict[str, str]]] | None:
+    """Return what the engine remembers of a container: actions with their attributes."""
+    listed = await _listed(engine, name)
+    if listed is None:
+        return None
+    return [
+        (str(event.get("Action", "")), (event.get("Actor") or {}).get("Attributes") or {})
+        for event in listed
+    ]
+
+
+async def _listed(engine: Engine, name: str | None = None) -> list[dict[str, Any]] | None:
+    """Return the events that the engine remembers of a container, or all, the oldest first.
 
     They outlive a container that removes itself. The engine's own clock says until when: with a
     time in its future it would wait for more. None without that clock.
@@ -118,8 +132,6 @@ async def _events(
         return None
     now = datetime.fromisoformat(clock).timestamp()
     kept = {"type": "container", "container": name} if name else {}
-    found = await engine.call("events", since="1", until=f"{now:.6f}", filters=kept, decode=True)
-    return [
-        (str(item.get("Action", "")), (item.get("Actor") or {}).get("Attributes") or {})
-        for item in found
-    ]
+    return list(
+        await engine.call("events", since="1", until=f"{now:.6f}", filters=kept, decode=True)
+    )
