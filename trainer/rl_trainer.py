@@ -27,6 +27,7 @@ from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.run.setup import Setup
 from vf.trainer.run.summary import Summary
 from vf.trainer.saving.checkpoint import Progress
+from vf.trainer.saving.checkpoint_files import to_evaluate
 from vf.trainer.saving.checkpoint_keeper import Keeper
 from vf.trainer.settings.overlap import streams
 from vf.trainer.watching.learned_log import LearnedLog
@@ -336,9 +337,8 @@ class RLTrainer:
         self._records.alarms.load(progress.alarms)
         self.learner.publish(self.step_count)
         self._finished = None
-        lines = [line for line in self.folder.read_metrics() if line["step"] == self.step_count]
-        if self._evaluation_is_due and lines and "eval/reward/mean" not in lines[-1]:
-            self._finished = FinishedStep(progress, repeat=lines[-1])
+        if (repeat := to_evaluate(self.folder, self.args, self.step_count)) is not None:
+            self._finished = FinishedStep(progress, repeat)
         self.folder.rewind(self.step_count, evaluated=self._finished is None)
         self.collector.restore(progress.queue)
         self._clock.lap()  # nor does resuming count for the next step
@@ -367,9 +367,7 @@ class RLTrainer:
 
     @property
     def _evaluation_is_due(self) -> bool:
-        last = self.step_count == self.args.max_steps
-        now = last or self.step_count % self.args.eval_steps == 0
-        return now and self.args.eval_strategy == "steps"
+        return self.args.evaluates_after(self.step_count)
 
     def _begin_part(self, name: str) -> None:
         self.collector.watchdog.phase(name)

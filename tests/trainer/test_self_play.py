@@ -71,7 +71,7 @@ def test_a_pool_grows_when_a_run_is_resumed(
     Path("league.toml").write_text(LEAGUE)
     assert main(["league.toml"]) == 0
     past = "env.args.opponents.past.checkpoint=runs/league-1/checkpoints/step-1"
-    resume = ["--resume", "runs/league-1", "--allow-changes", "--set", past]
+    resume = ["--resume", "runs/league-1", "--set", past]
     assert main([*resume, "--set", "max_steps=2"]) == 0
     traces = RunFolder(Path("runs/league-1")).step_traces(2)
     assert {trace.task.info["opponent"] for trace in traces} == {"random", "past"}

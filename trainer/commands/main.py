@@ -91,7 +91,9 @@ def _parse(words: list[str]) -> argparse.Namespace:
         dry_run="print the plan, check that everything starts, and stop",
         resume="resume a run from its last checkpoint",
     )
-    add("--allow-changes", action="store_true", help="resume even if other settings changed")
+    add(
+        "--allow-changes", action="store_true", help="resume even if the weights of `model` changed"
+    )
     add("--tmux", action="store_true", help="run in a tmux session, with panes for the logs")
     add("--profile", action="store_true", help="profile one step, print where its time went, stop")
     args = parser.parse_args(words)

@@ -153,13 +153,19 @@ def _train(config: SftConfig, renderer: Renderer, folder: RunFolder, console: Co
     )
 
     from vf.trainer.settings.write_config import to_toml
-    from vf.trainer.sft.training import train_file, warm_start
+    from vf.trainer.sft.training import finished, train_file, warm_start
 
     if not train_file(folder).exists():
         raise ConfigError(f"{folder.path} is not the folder of a `vf-rl sft` run, or has no data")
+    if step := finished(config.args, folder):
+        length = "max_steps" if config.args.max_steps else "num_epochs"
+        more = f"{length}={2 * getattr(config.args, length)}"
+        further = shlex.join(["--resume", str(folder.path), "--set", more])
+        said = f"already finished: {step} steps; to go further: vf-rl sft {further}"
+        console.print(said, markup=False, soft_wrap=True)
+        return DONE
     folder.open()
     folder.traces.rmdir()  # for rollouts, which SFT does not make
-    folder.write_config(to_toml(config))
     show(console, [("run", link(folder.path))])
     columns = (
         TextColumn("training"),
@@ -172,6 +178,7 @@ def _train(config: SftConfig, renderer: Renderer, folder: RunFolder, console: Co
         task = bar.add_task("", total=None, said="")
 
         def begin(step: int, steps: int) -> None:
+            folder.write_config(to_toml(config))  # now that nothing of it was refused
             bar.update(task, completed=step, total=steps)
             if step:
                 console.print(f"resumed after step {step}")

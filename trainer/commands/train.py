@@ -71,6 +71,10 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
         raise ConfigError("--tmux starts the launcher itself; leave one of the two out")
     if args.profile and config.args.max_steps < 2:
         raise ConfigError("trainer.args.max_steps = 1, but --profile trains two steps; raise it")
+    if args.resume is not None and (done := _finished(args, config)):
+        if world().rank == 0:
+            console.print(done, markup=False, soft_wrap=True)
+        return DONE
     if world().size > 1:
         end_with_parent(launcher())
     if world().rank > 0:
@@ -117,6 +121,21 @@ def _run(args: argparse.Namespace, argv: list[str]) -> int:
     return _train(plan, console, args, as_given(plan.config, given))
 
 
+def _finished(args: argparse.Namespace, config: Config) -> str:
+    """Say that a run is finished, and how it can continue; nothing if it is not."""
+    from vf.trainer.run.run_folder import RunFolder
+    from vf.trainer.saving.checkpoint_files import finished
+
+    if not (step := finished(RunFolder(args.resume), config.args)):
+        return ""
+    further = shlex.join(["vf-rl", "--resume", str(args.resume), "--set", f"max_steps={2 * step}"])
+    unchanged = ". Its settings were not changed" if args.set else ""
+    return (
+        f"already finished: {step} of {config.args.max_steps} steps{unchanged}; "
+        f"to go further: {further}"
+    )
+
+
 def _explain(why: str, console: Console) -> None:
     """Say who has which GPUs, if there is a choice."""
     if why:
@@ -159,7 +178,6 @@ def _train(plan: Plan, console: Console, args: argparse.Namespace, given: Config
     from vf.trainer.profile import profile_step
     from vf.trainer.rl_trainer import RLTrainer
     from vf.trainer.run.run_folder import RunFolder, make_folder
-    from vf.trainer.settings.load_config import overridden
     from vf.trainer.settings.write_config import to_toml
     from vf.trainer.watching.terminal import TerminalDisplay
 
@@ -176,8 +194,8 @@ def _train(plan: Plan, console: Console, args: argparse.Namespace, given: Config
     display.waiting("loading the model ...")
     with RLTrainer(plan, folder, display) as trainer:
         if resuming:
-            told = overridden([*args.set, *overrides(given, plan.config)])
-            step = trainer.resume(told, allow_changes=args.allow_changes)
+            # config.toml holds all that was changed with --set, also by earlier resumes.
+            step = trainer.resume(type(given).model_fields, allow_changes=args.allow_changes)
             if step:
                 console.print(f"resumed after step {step}")
             elif begun:

@@ -23,13 +23,13 @@ from vf.trainer.collecting.orchestrator import Queue
 from vf.trainer.learning.commands import Load, Save
 from vf.trainer.learning.policy import Policy
 from vf.trainer.learning.shards import Stored, stage, write
+from vf.trainer.saving.checkpoint_files import PROGRESS, is_complete, read_saved
 from vf.trainer.settings.config import Config
 from vf.trainer.settings.write_config import to_toml
 
 Value = TypeVar("Value")
 
-PROGRESS, STATE = "progress.json", "state"  # the first is written last
-BEST = "best"  # a link to the checkpoint with the highest held-out reward
+STATE = "state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,52 +165,6 @@ def in_background(work: Callable[[], Value]) -> Future[Value]:
     return running
 
 
-def mark_best(checkpoint: Path) -> None:
-    """Point the link ``best`` beside a checkpoint to it."""
-    link, temporary = checkpoint.parent / BEST, checkpoint.parent / ".best"
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(checkpoint.name)
-    temporary.replace(link)
-
-
-def find_best(folder: Path, reward: float | None) -> Path | None:
-    """Return the checkpoint whose held-out reward was the best, unless it was removed.
-
-    Args:
-        folder: The run's folder of checkpoints.
-        reward: That reward; None if there was no evaluation.
-
-    Raises:
-        ConfigError: A checkpoint is unreadable.
-    """
-    link = folder / BEST
-    if reward is None or (link.is_symlink() and not link.exists()):
-        return None
-    for path in _complete(folder):
-        with _readable(path):
-            if json.loads((path / PROGRESS).read_text()).get("best_reward") == reward:
-                return path
-    return None
-
-
-def remove_old(folder: Path, limit: int) -> None:
-    """Remove all but the newest checkpoints and the best."""
-    best = (folder / BEST).resolve()
-    for path in _complete(folder)[:-limit]:
-        if path.resolve() != best:
-            doomed = folder / f".removing-{path.name}"
-            path.rename(doomed)  # so that a kill leaves no half checkpoint
-            shutil.rmtree(doomed, ignore_errors=True)
-    for left in folder.glob(".removing-*"):
-        shutil.rmtree(left, ignore_errors=True)
-
-
-def latest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint of a run, or None."""
-    found = _complete(folder)
-    return found[-1] if found else None
-
-
 def read_progress(path: Path) -> Progress:
     """Return where the run stood at a checkpoint.
 
@@ -218,7 +172,7 @@ def read_progress(path: Path) -> Progress:
         ConfigError: It is unreadable.
     """
     with _readable(path):
-        saved = json.loads((path / PROGRESS).read_text())
+        saved = read_saved(path)
         saved.pop("optimizer_steps", None)  # the policy's
         rollouts = path / "rollouts.jsonl"
         traces = list(TraceStore(rollouts)) if rollouts.exists() else []
@@ -238,7 +192,7 @@ def load_checkpoint(path: Path, policy: Policy) -> None:
     stored = open_tensors(path)
     with _readable(path):
         policy.load_states(stored)
-        progress = json.loads((path / PROGRESS).read_text())
+        progress = read_saved(path)
         policy.optimizer_steps = progress["optimizer_steps"]
         policy.position = progress["step"] * policy.args.updates_per_step
         states = torch.load(path / "random.pt", map_location="cpu", weights_only=False)
@@ -277,22 +231,6 @@ def _random_states() -> dict[str, Any]:
 
 def _unwritten(target: Path, error: Exception) -> CheckpointError:
     return CheckpointError(f"the checkpoint {target} could not be written: {error}")
-
-
-def _complete(folder: Path) -> list[Path]:
-    """Return a run's complete checkpoints, oldest first."""
-    found = {
-        int(number): path
-        for path in folder.glob("step-*")
-        if (number := path.name.removeprefix("step-")).isdecimal()  # not a user's copy
-        and is_complete(path)
-    }
-    return [found[number] for number in sorted(found)]
-
-
-def is_complete(path: Path) -> bool:
-    """Return whether a folder is a whole checkpoint."""
-    return (path / PROGRESS).is_file()
 
 
 def _sync(path: Path) -> None:

@@ -16,13 +16,15 @@ from vf.trainer.run.plan import Plan
 from vf.trainer.saving.checkpoint import (
     Progress,
     begin_checkpoint,
-    find_best,
-    latest_checkpoint,
     load_checkpoint,
-    mark_best,
     read_progress,
-    remove_old,
     save_checkpoint,
+)
+from vf.trainer.saving.checkpoint_files import (
+    latest_checkpoint,
+    mark_best,
+    remove_old,
+    restore_best,
 )
 from vf.trainer.saving.compare import check_fits
 
@@ -198,6 +200,5 @@ class Keeper:
             self._note(note)
         load_checkpoint(checkpoint, self._policy)
         self.best_reward = progress.best_reward
-        if (best := find_best(self._folder, progress.best_reward)) is not None:
-            mark_best(best)  # the run may have been killed before it could
+        restore_best(self._folder, progress.best_reward)
         return progress

@@ -30,29 +30,32 @@ def check_fits(
         base_then: Fingerprint of the weights that were not trained then; empty if not known.
         base_now: The same of the model as it is loaded now.
         config: The settings now.
-        told: Dotted names of settings, or of whole tables, that the user changed on purpose.
+        told: Dotted names of settings, or of whole tables, that may differ: `vf-rl --resume` names
+            all, because it follows the run's config.toml.
         allow_changes: Resume whatever differs.
 
     Returns:
         A note for each difference.
 
     Raises:
-        ConfigError: Something differs that the user did not change on purpose; all is listed.
+        ConfigError: Something else differs; all of it is listed.
     """
     notes: list[str] = []
     refused: list[str] = []
     for name, text in _differences(checkpoint, config).items():
         meant = allow_changes or any(f"{name}.".startswith(f"{each}.") for each in told)
         (notes if meant else refused).append(text)
-    if base_then not in ("", base_now):
-        text = f"the weights of model = {config.model!r} are not those that the run began with"
-        (notes if allow_changes else refused).append(text)
     if refused:
         lines = "\n".join(f"  {text}" for text in refused)
         raise ConfigError(
             f"{checkpoint} was made with other settings:\n{lines}\nPut them back, name what you "
-            "mean to change with --set, or resume regardless with --allow-changes"
+            "mean to change, or resume regardless with --allow-changes"
         )
+    if base_then not in ("", base_now):
+        text = f"the weights of model = {config.model!r} are not those that the run began with"
+        if not allow_changes:
+            raise ConfigError(f"{text}; put them back, or resume regardless with --allow-changes")
+        notes.append(text)
     return notes
 
 
@@ -63,7 +66,7 @@ def _differences(checkpoint: Path, config: Config) -> dict[str, str]:
     try:
         saved, _ = load_config(path)
     except ConfigError as error:
-        return {"": f"its own config.toml can no longer be read: {error}"}
+        return {"trainer": f"its own config.toml can no longer be read: {error}"}
     then, now = _flat(saved.model_dump(mode="json")), _flat(config.model_dump(mode="json"))
     return {
         name: f"{name}: {then.get(name)!r} then, {now.get(name)!r} now"

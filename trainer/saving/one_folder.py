@@ -11,11 +11,11 @@ from vf.runtime.errors import ConfigError
 from vf.trainer.learning.policy import Policy
 from vf.trainer.saving.checkpoint import (
     Progress,
-    is_complete,
     load_checkpoint,
     read_progress,
     save_checkpoint,
 )
+from vf.trainer.saving.checkpoint_files import is_complete
 from vf.trainer.saving.source import find_checkpoint
 
 

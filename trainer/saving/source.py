@@ -11,7 +11,7 @@ from typing import Any
 from vf.inference.model_files import Checkpoint, resolve_model
 from vf.runtime.command import CONFIG, runs_in
 from vf.runtime.errors import ConfigError
-from vf.trainer.saving.checkpoint import is_complete, latest_checkpoint
+from vf.trainer.saving.checkpoint_files import is_complete, latest_checkpoint
 from vf.trainer.saving.merging import ADAPTER_CONFIG
 
 

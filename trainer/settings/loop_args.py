@@ -111,6 +111,12 @@ class LoopArgs(BaseModel):
         """Optimizer steps in a training step."""
         return self.num_substeps * self.num_iterations
 
+    def evaluates_after(self, step: int) -> bool:
+        """Return whether a held-out evaluation is due after so many steps."""
+        return self.eval_strategy == "steps" and (
+            step == self.max_steps or step % self.eval_steps == 0
+        )
+
     def check_loop(self, changed: set[str]) -> None:
         """Refuse settings that contradict each other.
 

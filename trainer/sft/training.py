@@ -181,7 +181,7 @@ def warm_start(
         begin: Told the steps that are done and all that there will be.
 
     Raises:
-        ConfigError: The model cannot be loaded, or nothing is left to do.
+        ConfigError: The model cannot be loaded, or the run is finished.
         TrainingError: The loss is not finite.
     """
     started = time.perf_counter()
@@ -193,10 +193,9 @@ def warm_start(
     last = latest_checkpoint(folder)
     done = 0 if last is None else _step_of(last)
     steps = total_steps(config.args, len(trainer.train_dataset))
-    if done >= steps and (folder.path / "model").exists():
+    if finished(config.args, folder):
         raise ConfigError(
-            f"{folder.path} has done all of its {steps} steps; raise max_steps or num_epochs "
-            "with --set"
+            f"{folder.path} has done all of its {steps} steps; raise max_steps or num_epochs"
         )
     folder.rewind(done if last is not None else -1)
     begin(done, steps)
@@ -224,6 +223,15 @@ def warm_start(
         losses[-1] if losses else None,
         folder.path / "model",
     )
+
+
+def finished(args: SftArgs, folder: RunFolder) -> int | None:
+    """Return after how many steps a run is finished; None if something is left to do."""
+    last = latest_checkpoint(folder)
+    if last is None or not (folder.path / "model").exists():
+        return None
+    left = total_steps(args, len(load_dataset(train_file(folder)))) - _step_of(last)
+    return None if left > 0 else _step_of(last)
 
 
 def train_file(folder: RunFolder) -> Path:

@@ -24,10 +24,10 @@ from vf.trainer.learning.policy import Policy
 from vf.trainer.processes.launch import world
 from vf.trainer.saving.checkpoint import (
     Progress,
-    latest_checkpoint,
     load_checkpoint,
     save_checkpoint,
 )
+from vf.trainer.saving.checkpoint_files import latest_checkpoint
 from vf.trainer.settings.config import TrainerArgs
 
 

@@ -16,7 +16,7 @@ from tests.trainer.saving.comparing import stored
 from vf.inference import model_files
 from vf.runtime.errors import CheckpointError, ConfigError
 from vf.trainer.rl_trainer import RLTrainer
-from vf.trainer.saving.checkpoint import latest_checkpoint, mark_best, remove_old
+from vf.trainer.saving.checkpoint_files import latest_checkpoint, mark_best, remove_old
 from vf.trainer.saving.merging import ADAPTER_WEIGHTS
 
 pytestmark = pytest.mark.slow

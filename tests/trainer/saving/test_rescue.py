@@ -13,7 +13,7 @@ from tests.trainer.saving.comparing import comparable
 from tests.waiting import wait_until
 from vf.runtime.errors import TrainingError
 from vf.trainer.rl_trainer import RLTrainer
-from vf.trainer.saving.checkpoint import latest_checkpoint
+from vf.trainer.saving.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from tests.waiting import Clock
 from vf.runtime.errors import ConfigError
 from vf.trainer.rl_trainer import RLTrainer
 from vf.trainer.run.run_folder import RunFolder
-from vf.trainer.saving.checkpoint import latest_checkpoint
+from vf.trainer.saving.checkpoint_files import latest_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -71,6 +71,11 @@ def test_a_run_from_its_toml_to_a_model(
     assert sorted(each.name for each in (run / "checkpoints").iterdir()) == [
         *("checkpoint-2", "checkpoint-4")
     ]
+    further = f"vf-rl sft --resume {run} --set max_steps=8"
+    before = (run / "config.toml").read_bytes()
+    assert main(["--resume", str(run), "--set", "weight_decay=0.1"]) == 0
+    assert capsys.readouterr().out == f"already finished: 4 steps; to go further: {further}\n"
+    assert (run / "config.toml").read_bytes() == before
     assert main(["--resume", str(run), "--set", "max_steps=6"]) == 0
     said = capsys.readouterr().out
     assert "resumed after step 4" in said

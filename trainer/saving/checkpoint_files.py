@@ -1,0 +1,130 @@
+"""The checkpoints in a run's folder: which there are, which is the best, which are removed.
+
+Importing this module loads no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from vf.runtime.errors import ConfigError
+from vf.trainer.run.metrics import Metrics
+from vf.trainer.run.run_folder import RunFolder
+from vf.trainer.settings.loop_args import LoopArgs
+
+PROGRESS = "progress.json"  # written last: with it, a checkpoint is whole
+BEST = "best"  # a link to the checkpoint with the highest held-out reward
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """Return the newest complete checkpoint of a run, or None."""
+    found = _complete(folder)
+    return found[-1] if found else None
+
+
+def is_complete(path: Path) -> bool:
+    """Return whether a folder is a whole checkpoint."""
+    return (path / PROGRESS).is_file()
+
+
+def _complete(folder: Path) -> list[Path]:
+    """Return a run's complete checkpoints, oldest first."""
+    found = {
+        int(number): path
+        for path in folder.glob("step-*")
+        if (number := path.name.removeprefix("step-")).isdecimal()  # not a user's copy
+        and is_complete(path)
+    }
+    return [found[number] for number in sorted(found)]
+
+
+def read_saved(checkpoint: Path) -> dict[str, Any]:
+    """Return where the run stood at a checkpoint, as it was written.
+
+    Raises:
+        ConfigError: It is unreadable.
+    """
+    try:
+        saved: dict[str, Any] = json.loads((checkpoint / PROGRESS).read_text())
+        int(saved["step"])
+        return saved
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"cannot read the checkpoint {checkpoint}: {error}") from error
+
+
+def finished(folder: RunFolder, args: LoopArgs) -> int | None:
+    """Return after how many steps a run is finished; None if something is left to do.
+
+    Args:
+        folder: The run's.
+        args: Its settings.
+
+    Raises:
+        ConfigError: Its newest checkpoint is unreadable.
+    """
+    latest = latest_checkpoint(folder.checkpoints)
+    if latest is None:
+        return None
+    saved = read_saved(latest)
+    step = int(saved["step"])
+    if step < args.max_steps or to_evaluate(folder, args, step) is not None:
+        return None
+    restore_best(folder.checkpoints, saved.get("best_reward"))
+    return step
+
+
+def to_evaluate(folder: RunFolder, args: LoopArgs, step: int) -> Metrics | None:
+    """Return the metrics of a finished step whose evaluation was interrupted, or is due by now."""
+    lines = [line for line in folder.read_metrics() if line["step"] == step]
+    missing = lines and "eval/reward/mean" not in lines[-1]
+    return lines[-1] if args.evaluates_after(step) and missing else None
+
+
+def mark_best(checkpoint: Path) -> None:
+    """Point the link ``best`` beside a checkpoint to it."""
+    link, temporary = checkpoint.parent / BEST, checkpoint.parent / ".best"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(checkpoint.name)
+    temporary.replace(link)
+
+
+def restore_best(folder: Path, reward: float | None) -> None:
+    """Set the link ``best`` if the run was killed before it could; see :func:`find_best`."""
+    if (best := find_best(folder, reward)) is not None:
+        with suppress(OSError):  # not every file system has links
+            mark_best(best)
+
+
+def find_best(folder: Path, reward: float | None) -> Path | None:
+    """Return the checkpoint whose held-out reward was the best, unless it was removed.
+
+    Args:
+        folder: The run's folder of checkpoints.
+        reward: That reward; None if there was no evaluation.
+
+    Raises:
+        ConfigError: A checkpoint is unreadable.
+    """
+    link = folder / BEST
+    if reward is None or (link.is_symlink() and not link.exists()):
+        return None
+    for path in _complete(folder):
+        if read_saved(path).get("best_reward") == reward:
+            return path
+    return None
+
+
+def remove_old(folder: Path, limit: int) -> None:
+    """Remove all but the newest checkpoints and the best."""
+    best = (folder / BEST).resolve()
+    for path in _complete(folder)[:-limit]:
+        if path.resolve() != best:
+            doomed = folder / f".removing-{path.name}"
+            path.rename(doomed)  # so that a kill leaves no half checkpoint
+            shutil.rmtree(doomed, ignore_errors=True)
+    for left in folder.glob(".removing-*"):
+        shutil.rmtree(left, ignore_errors=True)
