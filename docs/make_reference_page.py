@@ -92,7 +92,7 @@ GROUPS = {
         *("eval_strategy", "eval_steps", "eval_examples", "eval_rollouts_per_example"),
         *("eval_temperature", "eval_top_p", "eval_top_k", "eval_min_p", "eval_max_tokens"),
         "eval_share",
-        *("save_steps", "save_total_limit", "sample_steps", "learned_groups"),
+        *("save_steps", "save_minutes", "save_total_limit", "sample_steps", "learned_groups"),
     ],
 }
 

@@ -288,9 +288,10 @@ class RLTrainer:
         if self.step_count:
             reward = metrics.get("eval/reward/mean")
             best = reward is not None and self._keeper.is_best(reward)
-            if best or last or self.step_count % self.args.save_steps == 0:
+            staying = best or last or self.step_count % self.args.save_steps == 0
+            if staying or self._keeper.due:
                 with self._clock.part("save"):
-                    self._keeper.begin(self._progress(), best=best)
+                    self._keeper.begin(self._progress(), best=best, rolling=not staying)
         self._records.update_report(final=last)
 
     def evaluate(self) -> Metrics:

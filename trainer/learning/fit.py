@@ -155,8 +155,8 @@ def disk_needed(config: Config, shape: Shape) -> int:
     served.
     """
     args = config.args
-    kept = 2 + math.ceil(args.max_steps / args.save_steps)  # the best, and one being written
-    kept = min(kept, args.save_total_limit + 2)
+    kept = min(math.ceil(args.max_steps / args.save_steps), args.save_total_limit)
+    kept += 2 + (args.save_minutes > 0)  # the best, one being written, and one by the clock
     return kept * (3 * FLOAT32 + computed_width(args)) * trained_parameters(shape, args)
 
 

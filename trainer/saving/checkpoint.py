@@ -43,6 +43,7 @@ class Progress:
         best_reward: Highest held-out mean reward of any checkpoint so far.
         base: Fingerprint of the weights that are not trained
             (:class:`~vf.trainer.learning.weights.Weights`).
+        rolling: Whether it was saved by the clock, to be kept only until the next checkpoint.
         queue: Rollouts that were ahead of training; their traces are in a file of their own.
     """
 
@@ -51,6 +52,7 @@ class Progress:
     alarms: dict[str, Any] = field(default_factory=dict)
     best_reward: float | None = None
     base: str = ""
+    rolling: bool = False
     queue: Queue = field(default_factory=lambda: Queue({}))
 
 

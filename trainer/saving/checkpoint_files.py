@@ -50,9 +50,8 @@ def read_saved(checkpoint: Path) -> dict[str, Any]:
     """
     try:
         saved: dict[str, Any] = json.loads((checkpoint / PROGRESS).read_text())
-        int(saved["step"])
         return saved
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the checkpoint {checkpoint}: {error}") from error
 
 
@@ -69,11 +68,10 @@ def finished(folder: RunFolder, args: LoopArgs) -> int | None:
     latest = latest_checkpoint(folder.checkpoints)
     if latest is None:
         return None
-    saved = read_saved(latest)
-    step = int(saved["step"])
+    step = step_of(latest)
     if step < args.max_steps or to_evaluate(folder, args, step) is not None:
         return None
-    restore_best(folder.checkpoints, saved.get("best_reward"))
+    restore_best(folder.checkpoints, read_saved(latest).get("best_reward"))
     return step
 
 
@@ -119,12 +117,30 @@ def find_best(folder: Path, reward: float | None) -> Path | None:
 
 
 def remove_old(folder: Path, limit: int) -> None:
-    """Remove all but the newest checkpoints and the best."""
-    best = (folder / BEST).resolve()
-    for path in _complete(folder)[:-limit]:
-        if path.resolve() != best:
+    """Remove all but the newest checkpoint, the best, and the newest of those that are to stay.
+
+    Args:
+        folder: The run's folder of checkpoints.
+        limit: How many stay, not counting those that were saved by the clock.
+    """
+    found = _complete(folder)
+    staying = [path for path in found if not _is_rolling(path)]
+    kept = {*staying[-limit:], *found[-1:], (folder / BEST).resolve()}
+    for path in found:
+        if path not in kept and path.resolve() not in kept:
             doomed = folder / f".removing-{path.name}"
             path.rename(doomed)  # so that a kill leaves no half checkpoint
             shutil.rmtree(doomed, ignore_errors=True)
     for left in folder.glob(".removing-*"):
         shutil.rmtree(left, ignore_errors=True)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return after how many steps a checkpoint was saved."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def _is_rolling(checkpoint: Path) -> bool:
+    with suppress(ConfigError):
+        return bool(read_saved(checkpoint).get("rolling"))
+    return False

@@ -25,8 +25,10 @@ from vf.trainer.saving.checkpoint_files import (
     mark_best,
     remove_old,
     restore_best,
+    step_of,
 )
 from vf.trainer.saving.compare import check_fits
+from vf.trainer.saving.save_timer import SaveTimer
 
 
 class Keeper:
@@ -56,12 +58,18 @@ class Keeper:
         self.unsaved: CheckpointError | None = None
         self._saving: Future[Path] | None = None
         self._saving_best = False
+        self._timer = SaveTimer(plan.config.args.save_minutes)
         self._unlinked = ""  # why the last checkpoint was not linked, or others not removed
 
     @property
     def latest(self) -> Path | None:
         """The newest checkpoint."""
         return latest_checkpoint(self._folder)
+
+    @property
+    def due(self) -> bool:
+        """Whether a checkpoint is due by the clock: rank 0's, which tells the other processes."""
+        return self._timer.due
 
     def is_best(self, reward: float) -> bool:
         """Return whether a held-out reward is the highest so far, and remember it if it is.
@@ -85,7 +93,9 @@ class Keeper:
         tokenizer, config = self._plan.renderer.tokenizer, self._plan.config
         return save_checkpoint(self._folder, self._policy, tokenizer, progress, config)
 
-    def begin(self, progress: Progress, *, best: bool, alone: bool = False) -> None:
+    def begin(
+        self, progress: Progress, *, best: bool = False, rolling: bool = False, alone: bool = False
+    ) -> None:
         """Begin to write a checkpoint, once the one before it is written; training may continue.
 
         If it cannot be written, that is noted, and the last good one stays: see :meth:`wait`.
@@ -93,29 +103,35 @@ class Keeper:
         Args:
             progress: Where the run stands.
             best: Whether it is the best by held-out reward.
+            rolling: Whether it is due by the clock alone, and the next one replaces it.
             alone: Write it without the other trainer processes, which may be gone.
         """
         self.wait()
         tokenizer, config = self._plan.renderer.tokenizer, self._plan.config
         self._saving_best = best
+        self._timer.begin()
         try:
             self._saving = begin_checkpoint(
                 self._folder,
                 self._policy,
                 tokenizer,
-                progress,
+                replace(progress, rolling=rolling),
                 config,
                 alone=alone,
                 then=lambda checkpoint: self._tidy(checkpoint, best=best),
             )
         except CheckpointError as error:
+            self._timer.end()
             self._failed(error)
+        else:
+            self._saving.add_done_callback(lambda _: self._timer.end())
 
     def wait(self) -> None:
         """Wait for the checkpoint that is being written, if any, and note what went wrong."""
         if self._saving is None:
             return
         wait([self._saving])  # interrupted here, it is still being written
+        self._timer.end()
         ended, self._saving = self._saving, None
         try:
             ended.result()
@@ -158,18 +174,20 @@ class Keeper:
             seconds: Wall time spent by now.
         """
         self.wait()
-        latest = 0 if self.latest is None else int(self.latest.name.removeprefix("step-"))
-        if progress.step <= latest:
+        if self.latest is not None and progress.step <= step_of(self.latest):
+            self._tell_saved(progress.step)
             return
         if self._policy.sharding.together:  # it needs all processes, and one may be gone
             return
         if self.unsaved is not None:  # it may have been the best
             progress = replace(progress, best_reward=self.best_reward)
-        self.begin(replace(progress, seconds=seconds), best=False, alone=True)
+        self.begin(replace(progress, seconds=seconds), alone=True)
         self.wait()
         if self.unsaved is None:
-            command = f"vf-rl --resume {self._folder.parent}"
-            self._note(f"step {progress.step} is saved; resume with {command}")
+            self._tell_saved(progress.step)
+
+    def _tell_saved(self, step: int) -> None:
+        self._note(f"step {step} is saved; resume with vf-rl --resume {self._folder.parent}")
 
     def load(self, told: Collection[str], *, allow_changes: bool) -> Progress | None:
         """Load the newest checkpoint into the policy, and return where the run stood.

@@ -22,7 +22,9 @@ _OF_RUNS = "is for runs of `vf-rl`: in your own loop it is up to you"
 # Settings of a run that are an argument of another function here, or a matter of the loop.
 ELSEWHERE = {
     **dict.fromkeys(LoopArgs.model_fields, _OF_RUNS),
-    **dict.fromkeys(["run_name", "output_dir", "save_steps", "report_to"], _OF_RUNS),
+    **dict.fromkeys(
+        ["run_name", "output_dir", "save_steps", "save_minutes", "report_to"], _OF_RUNS
+    ),
     **dict.fromkeys(["lr_scheduler_type", "warmup_steps"], _OF_RUNS),
     **dict.fromkeys(["overlong_buffer", "overlong_penalty", "teacher_privileged"], _OF_RUNS),
     "learning_rate": "is an argument of Learner.optim_step",

@@ -61,6 +61,10 @@ class SharedArgs(BaseModel):
 
     save_steps: Positive = 50
     """Steps between checkpoints; the last is always saved."""
+    save_minutes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
+    """Minutes without a checkpoint after which one is written between those of `save_steps`; it is
+    kept until the next. The first steps are saved sooner, and a large checkpoint less often, so
+    that these take about 5% of the time at most. 0 writes none."""
     report_to: list[Literal["tensorboard", "wandb", "trackio"]] = []
     """Trackers that receive the metrics, besides metrics.jsonl."""
 

@@ -34,6 +34,7 @@ from vf.trainer.learning.quantized import (
 from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.saving.merging import merge
+from vf.trainer.saving.save_timer import SaveTimer
 from vf.trainer.settings.config import TrainerArgs
 from vf.trainer.sft.dataset import load_dataset
 from vf.trainer.sft.settings import SftArgs, SftConfig
@@ -92,8 +93,8 @@ class SftTrainer(TrlTrainer):  # type: ignore[misc]
 class _Recorder(TrainerCallback):  # type: ignore[misc]
     """Writes the metrics, marks whole checkpoints, and stops a run whose loss is not a number."""
 
-    def __init__(self, folder: RunFolder, tracker: Tracker, watch: Watch) -> None:
-        self._folder, self._tracker, self._watch = folder, tracker, watch
+    def __init__(self, folder: RunFolder, tracker: Tracker, watch: Watch, timer: SaveTimer) -> None:
+        self._folder, self._tracker, self._watch, self._timer = folder, tracker, watch, timer
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, float], **kwargs: Any
@@ -115,6 +116,13 @@ class _Recorder(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Mark the checkpoint as whole."""
         (self._folder.checkpoints / f"checkpoint-{state.global_step}" / COMPLETE).touch()
+        self._timer.end()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Save if that is due by the clock, too."""
+        control.should_save = control.should_save or self._timer.due
+        if control.should_save:
+            self._timer.begin()
 
 
 def load_trainable(config: SftConfig) -> Any:
@@ -200,7 +208,7 @@ def warm_start(
     folder.rewind(done if last is not None else -1)
     begin(done, steps)
     tracker = open_trackers(config.args.report_to, folder, config, step=done)
-    trainer.add_callback(_Recorder(folder, tracker, watch))
+    trainer.add_callback(_Recorder(folder, tracker, watch, SaveTimer(config.args.save_minutes)))
     failed = True
     try:
         measures = trainer.eval_dataset is not None

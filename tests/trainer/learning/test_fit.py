@@ -180,6 +180,9 @@ def test_preflight_refuses_what_the_machine_cannot_hold() -> None:
 
 def test_checkpoints_that_are_kept_take_disk(models: Path) -> None:
     shape = shape_of("Qwen3-1.7B", models)
-    every = configured(use_lora=False, max_steps=500, save_steps=50, save_total_limit=99)
-    few = configured(use_lora=False, max_steps=500, save_steps=50, save_total_limit=1)
+    shared: dict[str, Any] = {"use_lora": False, "max_steps": 500, "save_steps": 50}
+    timed = configured(**shared, save_total_limit=1)
+    assert disk_needed(timed, shape) == 4 * 14 * shape.parameters
+    every = configured(**shared, save_minutes=0, save_total_limit=99)
+    few = configured(**shared, save_minutes=0, save_total_limit=1)
     assert disk_needed(every, shape) == 4 * disk_needed(few, shape) == 12 * 14 * shape.parameters

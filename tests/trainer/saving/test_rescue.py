@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 SETTINGS = {
     "max_steps": 4,
     "save_steps": 50,
+    "save_minutes": 0,
     "lora_dropout": 0.1,
     "eval_strategy": "steps",
     "eval_steps": 2,

@@ -28,6 +28,7 @@ max_seq_len = 512
 use_lora = false
 learning_rate = 5e-3
 save_steps = 2
+save_minutes = 0
 """
 
 
@@ -83,6 +84,13 @@ def test_a_run_from_its_toml_to_a_model(
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").open()]
     assert steps == [0, 1, 2, 3, 4, 4, 5, 6, 6]
     assert tomllib.loads((run / "config.toml").read_text())["trainer"]["args"]["max_steps"] == 6
+
+
+def test_the_first_step_is_saved_by_the_clock(toml: Path, tmp_path: Path) -> None:
+    quick = ["run_name=timed", "max_steps=2", "save_steps=50", "save_minutes=5"]
+    assert main([str(toml), *(word for each in quick for word in ("--set", each))]) == 0
+    saved = sorted(tmp_path.glob("runs/timed/checkpoints/checkpoint-*/complete"))
+    assert saved[0].parent.name == "checkpoint-1"
 
 
 def test_a_dry_run_writes_nothing(

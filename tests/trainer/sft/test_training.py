@@ -41,6 +41,7 @@ QUICK: dict[str, Any] = {
     "learning_rate": 5e-3,
     "use_lora": False,
     "save_steps": 6,
+    "save_minutes": 0,
     "eval_steps": 6,
 }
 
