@@ -251,6 +251,18 @@ class Trace:
     info: dict[str, Any] = field(default_factory=dict)
     origin: Origin | None = None
 
+    def __repr__(self) -> str:
+        """Return it in a line: whoever wants the messages prints them."""
+        count = len(self.turns)
+        said = f"{count} turn{'s' * (count != 1)}"
+        said += ", not scored" if self.reward is None else f", reward {self.reward:.3f}"
+        if failed := sum(event.kind != "ok" for event in self.tool_events):
+            said += f", {failed} of {len(self.tool_events)} tool calls failed"
+        if self.error is not None:
+            message = " ".join(self.error.message.split())[:100]
+            said += f", error in the {self.error.boundary}: {message}"
+        return f"<Trace of {self.environment}, task {self.task.id!r}: {said}>"
+
     @property
     def reward(self) -> float | None:
         """The reward, or None if an error, or the rubric, left the rollout without one."""

@@ -96,9 +96,9 @@ def samples(
 ) -> list[Sample]:
     """Return the training data of traces: one sample for each of their branches.
 
-    The traces of one task, by its id, are a group. Those without a reward teach nothing. A group
-    whose rewards are all equal teaches nothing either and is left out, so that the list may be
-    empty; with a function of your own, one whose advantages are all 0.
+    The traces of one task, by its id, are a group. Those without a reward are not learned from. A
+    group whose rewards are all equal has no learning signal and is left out, so that the list may
+    be empty; with a function of your own, one whose advantages are all 0.
 
     Args:
         traces: The rollouts of one step, in any order.

@@ -93,7 +93,7 @@ def judge_spread(oracle: AgentResult | None, honest: Sequence[AgentResult]) -> F
             "spread",
             "fail",
             f"solving a task is worth only {gap:.3f} more than not solving it",
-            "a group whose rewards are all the same teaches nothing: make solving a task pay",
+            "a group whose rewards are all equal has no signal: make solving a task pay",
         )
     return Finding("spread", "ok", f"solving is worth {gap:.3f} more than not solving")
 

@@ -330,3 +330,18 @@ def test_unequal_lists_are_refused_and_leave_the_branch_untouched(
 
 def make_trace(**fields: Any) -> vf.Trace:
     return vf.Trace(environment="e", task=vf.Task("t", "p"), seed=0, **fields)
+
+
+def test_a_trace_is_shown_in_a_line() -> None:
+    trace = vf.Trace("calculator", vf.Task("17 * 3", "Compute 17 * 3."), seed=0)
+    trace.messages = [vf.Message("user", "Compute. " * 500)]
+    assert repr(trace) == "<Trace of calculator, task '17 * 3': 0 turns, not scored>"
+    trace.turns = [Turn(9, 1, "stop", 0.5), Turn(12, 1, "stop", 0.5)]
+    trace.tool_events = [ToolEvent(0, "a", "add", "ok"), ToolEvent(1, "b", "add", "rejected")]
+    trace.score = Score(0.5, 0.5)
+    shown = "2 turns, reward 0.500, 1 of 2 tool calls failed"
+    assert str(trace) == f"<Trace of calculator, task '17 * 3': {shown}>"
+    trace.error = Failure("model", "ModelError", "no answer\n" + "x" * 500, "")
+    assert "error in the model: no answer xxx" in repr(trace)
+    assert len(repr(trace)) < 250
+    assert vf.Trace.from_json(trace.to_json()) == trace

@@ -155,10 +155,11 @@ def _open_tmux(folder: RunFolder, args: argparse.Namespace) -> int:
 
 
 def _preflight(config: Config, console: Console) -> Plan:
-    with working(console, "checking the config ...") as say:
+    with working(console, "loading torch and transformers ...") as say:
         quiet_transformers()
         from vf.trainer.preflight import preflight
 
+        say("checking the config ...")
         return preflight(config, say)
 
 
@@ -191,7 +192,7 @@ def _train(plan: Plan, console: Console, args: argparse.Namespace, given: Config
         folder.write_config(to_toml(given))
     show(console, [("run", link(folder.path)), ("watch", f"vf-rl view {folder.path}")])
     display = TerminalDisplay(console)
-    display.waiting("loading the model ...")
+    display.waiting(f"loading the model {plan.config.model} ...")
     with RLTrainer(plan, folder, display) as trainer:
         if resuming:
             # config.toml holds all that was changed with --set, also by earlier resumes.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from vf.traces.task import Task
 from vf.traces.trace import NOT_SAMPLED, Trace
 
-UNIFORM = 1e-8  # a group whose rewards differ by less teaches nothing
+UNIFORM = 1e-8  # a group whose rewards differ by less has no learning signal
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Group:
 
     @property
     def uniform(self) -> bool:
-        """Whether the group teaches nothing because its rewards have no spread."""
+        """Whether the group has no learning signal because its rewards have no spread."""
         if len(self.rewards) < self.min_size:
             return True
         return all(map(is_uniform, [*self.role_rewards.values()] or [self.rewards]))

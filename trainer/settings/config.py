@@ -262,7 +262,7 @@ class TrainerArgs(LossArgs, LoopArgs, SharedArgs):
         if not self.teacher_reward_coef and self.max_refill:
             raise ValueError(
                 "max_refill replaces groups whose rewards are all equal, but with "
-                "teacher_reward_coef = 0 rewards teach nothing and every group does: remove one"
+                "teacher_reward_coef = 0 rewards give no learning signal: remove one"
             )
 
 

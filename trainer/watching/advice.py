@@ -57,7 +57,8 @@ def _generate(case: _Case) -> Iterator[str]:
     yield from _rewritten(case)
     if isinstance(settings, EmbeddedSettings):
         at_once, in_flight = settings.args.max_requests, _in_flight(args)
-        if in_flight > at_once:
+        # Of rollouts with several turns, some are always elsewhere: with their tools, say.
+        if in_flight > 2 * at_once:
             yield (
                 f"The engine decodes inference.args.max_requests = {at_once} of up to "
                 f"{in_flight} concurrent rollouts: raise it if there is memory for their contexts"
@@ -235,8 +236,8 @@ def _wasted(case: _Case) -> Iterator[str]:
     uniform = case.metric("groups/uniform_fraction")
     if uniform > 0.5 and case.args.teacher_model is None:
         yield (
-            f"{uniform:.0%} of the groups taught nothing, all their rewards being equal: tasks "
-            "that are neither too easy nor too hard, or a larger "
+            f"{uniform:.0%} of the groups had no learning signal, all their rewards being equal: "
+            "tasks that are neither too easy nor too hard, or a larger "
             f"trainer.args.rollouts_per_example = {case.args.rollouts_per_example}, waste less"
         )
         if case.args.rest_easy == 0 or case.args.rest_hard == 0:

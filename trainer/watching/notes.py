@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from vf.trainer.run.group import Group
@@ -11,10 +12,31 @@ WAIT_SHARE = 0.2  # of the step's time: waits for sandboxes above it are worth a
 TOO_EASY = 0.8
 
 
-def step_notes(step: int, groups: Sequence[Group], metrics: Metrics) -> list[str]:
+class Silence:
+    """Tells of steps without learning signal: a reason once, and then how many steps had it."""
+
+    def __init__(self) -> None:
+        self._steps: Counter[str] = Counter()
+
+    def notes(self, step: int, groups: Sequence[Group], metrics: Metrics) -> list[str]:
+        """Return a note if a step had no signal.
+
+        Args:
+            step: Which one; the first is 1.
+            groups: Its groups.
+            metrics: Its metrics.
+        """
+        if metrics.get("groups/effective") or not (reason := _signal(groups)):
+            return []
+        self._steps[reason] += 1
+        if self._steps[reason] == 1:
+            return [f"step {step}: no learning signal: {reason}"]
+        return [f"step {step}: no learning signal again, {self._steps[reason]} steps so far"]
+
+
+def step_notes(step: int, metrics: Metrics) -> list[str]:
     """Return what a user should know about a step."""
     return [
-        *([] if metrics.get("groups/effective") else _signal(step, groups)),
         *_skipped(step, metrics),
         *_waits(step, metrics),
         *_memory(step, metrics),
@@ -49,37 +71,29 @@ def baseline_notes(step: int, metrics: Metrics, *, evaluates: bool) -> list[str]
     return []
 
 
-def _signal(step: int, groups: Sequence[Group]) -> list[str]:
+def _signal(groups: Sequence[Group]) -> str:
+    """Return why a step without an effective group had no learning signal, if that is known."""
     if not any(group.traces for group in groups):
-        return [
-            f"step {step} taught nothing: the rubric left every rollout without a reward. See what "
-            "its outcome returns None for."
-        ]
+        return (
+            "the rubric left every rollout without a reward. See what its outcome returns None for"
+        )
     if not all(group.uniform for group in groups):
-        return []
+        return ""
     if all(len(group.rewards) < group.min_size for group in groups):
-        return [
-            f"step {step} taught nothing: no group has {groups[0].min_size} scored rollouts. "
-            "See logs/environment.log for what failed, or lower min_group_size"
-        ]
-    rewards = sorted({reward for group in groups for reward in group.rewards})
-    shown = ", ".join(f"{reward:g}" for reward in rewards[:5])
-    if rewards[0] >= 1.0:
-        reason = "All is solved: take harder tasks"
-    elif rewards[-1] <= 0.0:
+        return (
+            f"no group has {groups[0].min_size} scored rollouts. See logs/environment.log for what "
+            "failed, or lower min_group_size"
+        )
+    rewards = [reward for group in groups for reward in group.rewards]
+    if min(rewards) >= 1.0:
+        reason = "All solved: take harder tasks"
+    elif max(rewards) <= 0.0:
         reason = (
-            "Nothing is solved: take easier tasks, give partial credit, or look at the traces for "
-            "a tool, parser or limit (max_tokens, max_turns) that no rollout gets past"
+            "None solved: take easier tasks, or look at the traces for what no rollout gets past"
         )
     else:
-        reason = (
-            "The task is too easy or too hard for the model, its rubric too coarse, or the "
-            "temperature too low"
-        )
-    return [
-        f"step {step} taught nothing: within each of the {len(groups)} groups all rewards are "
-        f"equal ({shown}). {reason}; max_refill draws fresh tasks for such groups."
-    ]
+        reason = "Take tasks that succeed sometimes, a finer rubric or a higher temperature"
+    return f"the rollouts of each group had the same reward. {reason}, or set max_refill"
 
 
 def _skipped(step: int, metrics: Metrics) -> list[str]:

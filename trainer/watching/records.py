@@ -13,7 +13,7 @@ from vf.trainer.run.metrics import Metrics
 from vf.trainer.run.plan import Plan
 from vf.trainer.run.run_folder import RunFolder
 from vf.trainer.watching.metrics import step_metrics
-from vf.trainer.watching.notes import baseline_notes, step_notes
+from vf.trainer.watching.notes import Silence, baseline_notes, step_notes
 from vf.trainer.watching.report import Report
 from vf.trainer.watching.run_alarms import RunAlarms
 from vf.trainer.watching.trackers import Tracker, open_trackers
@@ -39,6 +39,7 @@ class Records:
         self._display = display
         self._report = Report(folder, plan)
         self._tracker: Tracker | None = None
+        self._silence = Silence()
         self._args_of = {member.name: member.args for member in plan.environments}
         self.alarms = RunAlarms(self._args_of)
 
@@ -77,7 +78,8 @@ class Records:
         metrics = {"step": step, **measured, **others}
         alarms, notes = self.alarms.observe(groups, metrics, args)
         notes = [f"step {step}: {note}" for note in notes]
-        for note in [*notes, *step_notes(step, groups, metrics)]:
+        notes += self._silence.notes(step, groups, metrics)
+        for note in [*notes, *step_notes(step, metrics)]:
             self.note(note)
         if (shown := groups[0].traces) and (step - 1) % args.sample_steps == 0:
             self._display.sample(shown[0])

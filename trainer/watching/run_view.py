@@ -99,7 +99,8 @@ class RunView:
     def now(self) -> str:
         """Return what the run does, in a line."""
         if not self.began:
-            return self.waiting
+            waited = time.monotonic() - self._started
+            return f"{self.waiting} {waited:.0f} s" if self.waiting else ""
         return ", ".join(filter(None, [f"step {self._step}/{self.max_steps}", *self._activity()]))
 
     def _activity(self) -> tuple[str, str]:

@@ -61,7 +61,7 @@ def test_a_file_gets_lines(environ: dict[str, str]) -> None:
         assert "\x1b[?" not in done.stdout
         return
     assert "\x1b" not in done.stdout
-    assert lines.count("the engine starts") == 1
+    assert lines.count("the engine starts") == 1  # later ones say for how long
     assert "held-out reward after step 0: 0.250 (success 12%)" in lines
     assert STEP in lines
     assert "[bold]1+1[/bold]? <U+001B>[2J<U+0007>" in done.stdout

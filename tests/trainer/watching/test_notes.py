@@ -7,7 +7,7 @@ import pytest
 import vf
 from vf.traces.trace import Score
 from vf.trainer.run.group import Group
-from vf.trainer.watching.notes import baseline_notes, step_notes
+from vf.trainer.watching.notes import Silence, baseline_notes, step_notes
 
 
 def group(*rewards: float | None, min_size: int = 2) -> Group:
@@ -24,35 +24,44 @@ def group(*rewards: float | None, min_size: int = 2) -> Group:
 @pytest.mark.parametrize(
     ("groups", "said"),
     [
-        ([group(1.0, 1.0), group(1.0, 1.0)], "All is solved: take harder tasks"),
-        ([group(0.0, 0.0), group(0.0, 0.0)], "Nothing is solved: take easier tasks"),
-        ([group(0.0, 0.0), group(1.0, 1.0)], "too easy or too hard"),
+        ([group(1.0, 1.0), group(1.0, 1.0)], "All solved: take harder tasks"),
+        ([group(0.0, 0.0), group(0.0, 0.0)], "None solved: take easier tasks"),
+        ([group(0.0, 0.0), group(1.0, 1.0)], "tasks that succeed sometimes"),
         ([group(None, None)], "the rubric left every rollout without a reward"),
         ([group(0.0, 1.0, min_size=3)], "no group has 3 scored rollouts"),
     ],
 )
-def test_a_step_that_taught_nothing_says_why(groups: list[Group], said: str) -> None:
-    [note] = step_notes(7, groups, {"time/total": 1.0})
-    assert note.startswith("step 7 taught nothing")
+def test_a_step_without_signal_says_why_once_and_then_counts(
+    groups: list[Group], said: str
+) -> None:
+    silence, line = Silence(), {"time/total": 1.0}
+    [note] = silence.notes(7, groups, line)
+    assert note.startswith("step 7: no learning signal: ")
     assert said in note
+    assert len(note) < 180
+    assert silence.notes(8, [group(0.0, 0.0), group(0.0, 1.0)], line) == []
+    assert silence.notes(9, groups, line) == ["step 9: no learning signal again, 2 steps so far"]
+    assert silence.notes(10, groups, {"groups/effective": 1.0}) == []
 
 
-def test_a_step_that_taught_something_says_nothing() -> None:
-    assert step_notes(1, [group(0.0, 0.0), group(0.0, 1.0)], {"time/total": 1.0}) == []
+def test_another_reason_is_given_in_full() -> None:
+    silence = Silence()
+    silence.notes(1, [group(0.0, 0.0)], {})
+    assert "All solved" in silence.notes(2, [group(1.0, 1.0)], {})[0]
 
 
 def test_waits_for_sandboxes_are_reported_where_they_cost_much() -> None:
     waits = {"sandbox/wait_s_mean": 3.0, "sandbox/wait_s_max": 9.0}
-    [note] = step_notes(2, [group(0.0, 1.0)], {**waits, "time/total": 10.0})
+    [note] = step_notes(2, {**waits, "time/total": 10.0})
     assert "3.0 s on average, 9.0 s at most" in note
-    assert step_notes(2, [group(0.0, 1.0)], {**waits, "time/total": 100.0}) == []
+    assert step_notes(2, {**waits, "time/total": 100.0}) == []
 
 
 def test_memory_that_ran_out_is_reported() -> None:
     line = {"time/total": 1.0, "oom_retries": 1}
-    [note] = step_notes(3, [group(0.0, 1.0)], line)
+    [note] = step_notes(3, line)
     assert "step 3 ran out of memory" in note
-    assert step_notes(3, [group(0.0, 1.0)], {**line, "oom_retries": 0}) == []
+    assert step_notes(3, {**line, "oom_retries": 0}) == []
 
 
 @pytest.mark.parametrize(

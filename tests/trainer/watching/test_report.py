@@ -95,7 +95,7 @@ def test_the_report_says_what_a_run_did(folder: RunFolder, plan: Plan) -> None:
     assert run["max_steps"] == 20
     assert run["settings"]["trainer.args.max_seq_len"] == 512
     assert run["advice"][0] == "Generating takes 60% of a step's 10 s."
-    assert any("inference.args.max_requests = 32 of up to 64" in text for text in run["advice"])
+    assert any('inference.engine = "vllm" generates faster' in text for text in run["advice"])
     [alarm] = run["alarms"]
     assert alarm.startswith("kl, in step 12: sampler and learner disagree")
     assert ["environment", "calculator: 2000 train tasks, 64 held out, 1 tools"] in run["plan"]
