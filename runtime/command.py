@@ -83,6 +83,7 @@ def config_file(args: argparse.Namespace) -> Path:
     config: Path | None = args.config
     if config is None:
         run: Path = args.resume
+        check_run_exists(run)
         if not (run / CONFIG).is_file():
             raise ConfigError(
                 f"--resume {run}: there is no file {CONFIG} in it, so it is not the folder of a "
@@ -94,6 +95,28 @@ def config_file(args: argparse.Namespace) -> Path:
         resume = f"; to continue the run in it, write --resume {config}" if is_run else ""
         raise ConfigError(f"{config} is a folder: name a TOML file{resume}")
     return config
+
+
+def check_run_exists(run: Path) -> None:
+    """Check that a run that is named is there.
+
+    Raises:
+        ConfigError: It is not; the runs beside it are listed, those with the nearest names first.
+    """
+    if run.is_dir():
+        return
+    if run.exists():
+        raise ConfigError(f"{run} is a file; name a run's folder, like runs/quickstart-1")
+
+    def likeness(name: str) -> float:
+        return difflib.SequenceMatcher(None, run.name, name).ratio()
+
+    beside = {config.parent.name for config in run.parent.glob(f"*/{CONFIG}")}
+    nearest = sorted(beside, key=lambda name: (-likeness(name), name))[:_NAMED]
+    there = ", ".join(str(run.parent / name) for name in nearest)
+    more = f" and {len(beside) - _NAMED} more" if len(beside) > _NAMED else ""
+    known = f". There are: {there}{more}" if there else f", and no run in {run.parent}"
+    raise ConfigError(f"there is no run {run}{known}")
 
 
 def runs_in(folder: Path) -> str:

@@ -26,7 +26,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: The file is missing, unreadable or not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # Windows editors add a mark
     except FileNotFoundError:
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.toml")])
         raise ConfigError(f"there is no file {path}{'.' * bool(near)}{near}") from None

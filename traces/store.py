@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import threading
 from collections.abc import Iterator
@@ -64,6 +65,8 @@ class TraceStore:
             raise ConfigError(f"no traces file at {self.path}") from None
         with file:
             for number, line in enumerate(file, start=1):
+                if number == 1:  # Windows editors add a mark
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 try:
                     trace = Trace.from_json(line)
                 except ValueError as error:

@@ -279,7 +279,7 @@ def _solution(path: Path, folder: Path, env: dict[str, str]) -> Script | None:
 
 def _instruction(path: Path) -> str:
     try:
-        text = without_canary(path.read_text(encoding="utf-8"))
+        text = without_canary(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}, which says what to do") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pydantic import BaseModel, ConfigDict
 
 from vf.runtime.errors import ConfigError
-from vf.runtime.toml import checked
+from vf.runtime.toml import checked, read_toml
 
 
 class Inner(BaseModel):
@@ -22,3 +24,9 @@ class Outer(BaseModel):
 def test_a_key_of_a_table_that_may_be_missing_is_named_in_full() -> None:
     with pytest.raises(ConfigError, match=r"^inner\.sise: unknown key\. Did you mean 'size'\?"):
         checked(Outer, {"inner": {"sise": 2}})
+
+
+def test_a_file_from_a_windows_editor_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(b'\xef\xbb\xbfmodel = "tiny"\r\n[env]\r\nid = "calculator"\r\n')
+    assert read_toml(path) == {"model": "tiny", "env": {"id": "calculator"}}

@@ -192,3 +192,10 @@ def test_after_a_write_that_failed_half_way_the_same_store_can_continue(tmp_path
     )
     assert done.stdout == b"refused\n"
     assert read(path) == ["a", "b"]
+
+
+def test_a_file_that_a_windows_editor_saved_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    write(path, "a", "b")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert read(path) == ["a", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -86,7 +87,10 @@ def export(
     form = "model" if source.adapter is None else "adapter" if adapter else "merged"
     target = (target or _default_target(source.checkpoint, form)).absolute()
     if os.path.lexists(target):
-        raise ConfigError(f"{target} exists and is never overwritten; choose another with -o")
+        raise ConfigError(
+            f"{target} exists and is never overwritten: remove it to export again, "
+            f"or choose another folder, such as -o {_free(target)}"
+        )
     tokenizer, generation = _how_to_generate(source)
     untied, wanted = False, None if dtype is None else DTYPES[dtype]
     if adapter:
@@ -130,6 +134,12 @@ def _take_masters(model: Any, checkpoint: Path) -> None:
             f"the float32 weights in {checkpoint} cannot be read: {error}. Leave --dtype out to "
             "export them in bfloat16"
         ) from error
+
+
+def _free(target: Path) -> Path:
+    """Return a folder's name with the first number that is free."""
+    numbered = (target.with_name(f"{target.name}-{number}") for number in itertools.count(2))
+    return next(each for each in numbered if not os.path.lexists(each))
 
 
 def _default_target(checkpoint: Path, form: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vf.inference.model_files import Checkpoint, resolve_model
-from vf.runtime.command import CONFIG, runs_in
+from vf.runtime.command import CONFIG, check_run_exists, runs_in
 from vf.runtime.errors import ConfigError
 from vf.trainer.saving.checkpoint_files import is_complete, latest_checkpoint
 from vf.trainer.saving.merging import ADAPTER_CONFIG
@@ -30,9 +30,7 @@ def find_checkpoint(run: Path, which: str | None = None) -> Path:
     Raises:
         ConfigError: There is none.
     """
-    if not run.is_dir():
-        what = "it is a file" if run.is_file() else "there is no such folder"
-        raise ConfigError(f"{run}: {what}; name a run's folder, like runs/quickstart-1")
+    check_run_exists(run)
     if is_complete(run):
         if which is not None:
             raise ConfigError(f"{run} is a checkpoint's folder; leave --checkpoint out")

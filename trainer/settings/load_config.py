@@ -83,7 +83,7 @@ def _check_tables(path: Path) -> None:
     Raises:
         ConfigError: It has.
     """
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    text = path.read_text(encoding="utf-8-sig", errors="replace") if path.is_file() else ""
     lines = {
         line.strip().replace(" ", ""): number for number, line in enumerate(text.splitlines(), 1)
     }

@@ -5,6 +5,7 @@ The formulas and their sources stand in docs/losses.md. Importing this module lo
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Annotated, Literal, get_args
 
@@ -172,9 +173,13 @@ class LossArgs(BaseModel):
                 f"{name!r} is no loss by itself here, but these settings: {settings}. See "
                 "docs/losses.md"
             )
+        near = difflib.get_close_matches(algorithm, ALGORITHMS, n=1, cutoff=0.6)
+        if near and not difflib.get_close_matches(algorithm, known, n=1, cutoff=0.8):
+            hint = f" {near[0]!r} is these settings: {ALGORITHMS[near[0]]}."
+        else:
+            hint = did_you_mean(plain, known)
         raise ValueError(
-            f"there is no loss {name!r}.{did_you_mean(plain, [*known, *ALGORITHMS])} Known: "
-            f"{', '.join(known)}; see docs/losses.md"
+            f"there is no loss {name!r}.{hint} Known: {', '.join(known)}; see docs/losses.md"
         )
 
     @field_validator("learning_rate", mode="before")

@@ -119,3 +119,21 @@ def test_a_run_is_finished_once_its_last_evaluation_is(
     (checkpoint / "progress.json").write_text(json.dumps({"step": step}))
     folder.append_metrics({"step": step} | line)
     assert finished(folder, LoopArgs(max_steps=4)) == done
+
+
+@pytest.mark.parametrize("command", [["--resume"], ["sft", "--resume"], ["export"]])
+def test_runs_are_named_where_there_is_no_such_run(
+    tmp_path: Path, capsys: Capsys, command: list[str]
+) -> None:
+    assert main([*command, str(tmp_path / "nope")]) == 2
+    assert (
+        f"there is no run {tmp_path / 'nope'}, and no run in {tmp_path}" in capsys.readouterr().err
+    )
+    for name in ("run-1", "quickstart-1", "quickstart-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").touch()
+    assert main([*command, str(tmp_path / "quikstart-2")]) == 2
+    named = ", ".join(str(tmp_path / name) for name in ("quickstart-2", "quickstart-1", "run-1"))
+    assert (
+        f"there is no run {tmp_path / 'quikstart-2'}. There are: {named}" in capsys.readouterr().err
+    )

@@ -201,7 +201,9 @@ def test_a_folder_that_exists_is_not_touched(
 ) -> None:
     (tmp_path / "mine").mkdir()
     assert main(["export", str(copy), "-o", str(tmp_path / "mine")]) == 2
-    assert "exists and is never overwritten" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "exists and is never overwritten" in said
+    assert said.endswith(f"or choose another folder, such as -o {tmp_path / 'mine-2'}\n")
     assert list((tmp_path / "mine").iterdir()) == []
 
 
@@ -321,8 +323,8 @@ def test_runs_that_have_nothing_to_export_are_named(
         assert main(["export", *map(str, words)]) == 2
         return capsys.readouterr().err
 
-    assert "there is no such folder" in refused(tmp_path / "nowhere")
-    assert "it is a file; name a run's folder" in refused(copy / "config.toml")
+    assert f"there is no run {tmp_path / 'nowhere'}" in refused(tmp_path / "nowhere")
+    assert "is a file; name a run's folder" in refused(copy / "config.toml")
     assert f"it holds the runs {copy.name}: name one" in refused(copy.parent)
     assert "is a model or an adapter already" in refused(resolve_model("tiny"))
     (copy / "other").mkdir()

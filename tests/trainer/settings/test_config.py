@@ -178,6 +178,8 @@ def test_an_algorithm_is_answered_with_the_settings_that_it_is_here(name: str) -
 def test_a_misspelt_loss_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"there is no loss 'cisop'\. Did you mean 'cispo'"):
         parse(loss_fn="cisop")
+    with pytest.raises(ConfigError, match=r"'gropo'\. 'grpo' is these settings: loss_fn = "):
+        parse(loss_fn="gropo")
 
 
 def test_all_problems_are_listed_at_once() -> None:
@@ -378,12 +380,10 @@ def test_runs_that_start_together_each_have_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = {"model": "tiny", "env": {"id": "x"}, "trainer": {"args": {"output_dir": str(tmp_path)}}}
-    config, _ = parse_config(raw)
-    choose = run_folder.choose_folder
+    (config, _), choose = parse_config(raw), run_folder.choose_folder
 
     def slower(config: Any, stem: str) -> Path:
-        """Choose a folder, and be overtaken by another run that takes it."""
-        found = choose(config, stem)
+        found = choose(config, stem)  # and another run overtakes, and takes it
         if not (tmp_path / "quick-1").exists():
             RunFolder(found).create()
         return found
@@ -394,7 +394,7 @@ def test_runs_that_start_together_each_have_a_folder(
 
 def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
-    args = {"output_dir": str(tmp_path / "runs")}
-    config, _ = parse_config({"model": "tiny", "env": {"id": "x"}, "trainer": {"args": args}})
+    trainer = {"args": {"output_dir": str(tmp_path / "runs")}}
+    config, _ = parse_config({"model": "tiny", "env": {"id": "x"}, "trainer": trainer})
     with pytest.raises(ConfigError, match="cannot make the run's folder"):
         make_folder(config, "quick")
